@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from copier.config import CopyConfig
 from proxy.config.model import (
     BUDGET_SHARES,
     NODE_ID_VARIABLE,
@@ -45,7 +46,7 @@ from storage.config.model import Mode
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
-from storage.config.tier_client import STORAGE_MANAGER_CLASS, refusal, refused_identities, tier_client_fields
+from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
 
 UNSET: Final = "(unset)"
 """Shown for a key without value and default."""
@@ -69,7 +70,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     values = Values(SERVE_KEYS, settings, problems)
     _derive_budgets(values)
     _derive_listeners(values)
-    _derive_snapshot_path(values)
+    _derive_paths(values)
     shared = tier_client_fields(settings, values)
     proxy = values.group(ProxyConfig, tls=_server_tls(values))
     cache, readahead, admin = values.group(CacheConfig), values.group(ReadAheadConfig), values.group(AdminConfig)
@@ -89,14 +90,14 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         catalog=values.group(CatalogConfig),
         admin=admin,
         audit=values.group(AuditConfig),
+        copy=values.group(CopyConfig),
         log=values.group(LogConfig),
         metrics=values.group(MetricsConfig),
         effective=_effective(settings, values.derived),
         files={"": path}
         | {key.name: values[key.name] for key in SERVE_KEYS.keys if key.kind.is_file and values[key.name]},
     )
-    if config.mode is Mode.STANDALONE:
-        problems.append(refusal("mode"))
+    _check_copy(config, values)
     problems += refused_identities(config)
     if problems:
         raise ConfigError(problems)
@@ -183,10 +184,11 @@ def _derive_listeners(values: Values) -> None:
     values.derive("proxy.broker.port.start", port_start, str(port_start))
 
 
-def _derive_snapshot_path(values: Values) -> None:
+def _derive_paths(values: Values) -> None:
     cache_path: Path | None = values["cache.path"]
     if cache_path is not None:
         values.derive("catalog.snapshot.path", cache_path / "catalog", str(cache_path / "catalog"))
+        values.derive("copy.staging.path", cache_path / "staging", str(cache_path / "staging"))
 
 
 def _check_listeners(proxy: ProxyConfig, admin: AdminConfig, values: Values) -> None:
@@ -259,6 +261,17 @@ def _check_workers(proxy: ProxyConfig, cache: CacheConfig, values: Values) -> No
     if proxy.workers > 1 and cache.memory_bytes < (blocks_bytes := proxy.workers * cache.block_bytes):
         needed = f"cache.memory.bytes = {format_size(blocks_bytes)} or more, a block of cache.block.bytes for each"
         values.wrong("proxy.workers", f"so many need {needed}")
+
+
+def _check_copy(config: Config, values: Values) -> None:
+    if not config.copy.is_enabled:
+        return
+    if config.mode is not Mode.STANDALONE:
+        values.wrong("copy.enabled", "needs mode = standalone: with replica the brokers write the tier")
+    if config.copy.topics is None:
+        values.wrong("copy.enabled", "needs copy.topics")
+    if config.copy.staging_path is None:
+        values.wrong("copy.enabled", "needs copy.staging.path, or cache.path")
 
 
 def _server_tls(values: Values) -> ServerTls | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from copier.config import CopyConfig
 from metrics.kip405 import Kip405Names
 from storage.config.keys import (
     BOOLEAN,
@@ -656,6 +657,7 @@ class Config(TierClientConfig):
     catalog: CatalogConfig
     admin: AdminConfig
     audit: AuditConfig
+    copy: CopyConfig
     log: LogConfig
     metrics: MetricsConfig
     effective: tuple[EffectiveKey, ...] = field(repr=False)
@@ -676,6 +678,7 @@ SERVE_KEYS: Final = KeyTable(
     CatalogConfig,
     AdminConfig,
     AuditConfig,
+    CopyConfig,
     MetricsConfig,
     SchemaRegistryKeys,
 )

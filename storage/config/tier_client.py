@@ -137,6 +137,7 @@ TIER_CLIENT_KEYS: Final = KeyTable(
         "authority.",
         "cache.",
         "catalog.",
+        "copy.",
         "fallback.",
         "frontier.",
         "log.",
@@ -150,14 +151,13 @@ TIER_CLIENT_KEYS: Final = KeyTable(
 
 
 LATER: Final = {
-    "mode": "standalone mode",
     "upstream.sasl.mechanism": "OAUTHBEARER as Tidegate's own identity",
     "remote.log.metadata.common.client.sasl.mechanism": "OAUTHBEARER as Tidegate's own identity",
 }
 """What keys promise and this version does not do yet; an entry goes when its feature comes.
 
 Such a key is parsed and checked like any other; only a value that would change what the process does, and silently
-would not, is refused. A reader of the tier does not care who writes it: `mode` is refused by `serve` alone.
+would not, is refused.
 """
 
 

@@ -212,9 +212,37 @@ def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
 
 def test_what_this_version_would_ignore_is_refused_a_sentence_each(tmp_path: Path) -> None:
     sasl = "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.username=a\nupstream.sasl.password=b\n"
-    assert problems_of(tmp_path, f"{sasl}upstream.sasl.mechanism=OAUTHBEARER\nmode=standalone\n") == (
-        "mode: standalone mode comes in a later version; leave the key unset",
+    assert problems_of(tmp_path, f"{sasl}upstream.sasl.mechanism=OAUTHBEARER\n") == (
         "upstream.sasl.mechanism: OAUTHBEARER as Tidegate's own identity comes in a later version; leave the key unset",
+    )
+
+
+def test_copying_inside_serve_needs_its_mode_its_topics_and_a_folder(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, "copy.enabled=true\n") == (
+        "tidegate.properties:3: copy.enabled = true: needs mode = standalone: with replica the brokers write the tier",
+        "tidegate.properties:3: copy.enabled = true: needs copy.topics",
+        "tidegate.properties:3: copy.enabled = true: needs copy.staging.path, or cache.path",
+    )
+    config = load_lines(tmp_path, "mode=standalone\ncache.path=/cache\ncopy.topics=orders, ^web-.*\n")
+    assert config.copy.staging_path == Path("/cache/staging")
+    assert config.copy.topics is not None
+    assert [topic for topic in ("orders", "web-1", "orders2", "a-web-1") if config.copy.topics.holds(topic)] == [
+        "orders",
+        "web-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("a/b", "a/b is no topic name, and a regular expression begins with ^"),
+        ("^a(", "'^a(' is no regular expression: missing ), unterminated subpattern"),
+        (",", "must be topic names, separated by commas"),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(tmp_path: Path, value: str, reason: str) -> None:
+    assert problems_of(tmp_path, f"copy.topics={value}\n") == (
+        f"tidegate.properties:3: copy.topics = {value}: {reason}",
     )
 
 

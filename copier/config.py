@@ -1,0 +1,131 @@
+"""The keys of `copy.*`: what is copied, how fast, and what is deleted from the tier (docs/configuration.md)."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.config.keys import BOOLEAN, GIB, KIB, PATH, TEXT, TIB, Kind, Reload, integer, key, optional, size
+
+_CENTURY_MS = 100 * 365 * 86_400_000
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """Topics by name, and by regular expressions that a whole name must match."""
+
+    names: frozenset[str]
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def holds(self, topic: str) -> bool:
+        """Whether the topic is meant."""
+        return topic in self.names or any(pattern.fullmatch(topic) for pattern in self.patterns)
+
+
+def parse_topic_names(value: str) -> TopicNames:
+    """Names and expressions that begin with `^`, separated by commas. Raises ValueError."""
+    items = [item.strip() for item in value.split(",") if item.strip()]
+    names = frozenset(item for item in items if not item.startswith("^"))
+    for name in sorted(names):
+        if _TOPIC_NAME.fullmatch(name) is None or name in (".", ".."):
+            raise ValueError(f"{name} is no topic name, and a regular expression begins with ^")
+    if not items:
+        raise ValueError("must be topic names, separated by commas")
+    try:
+        return TopicNames(names, tuple(re.compile(item) for item in items if item.startswith("^")))
+    except re.error as error:
+        raise ValueError(f"{error.pattern!r} is no regular expression: {error.msg}") from error
+
+
+TOPICS = Kind("topics, …", parse_topic_names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyConfig:
+    """What a copier does. `retention_ms` and `retention_bytes` −1: for ever."""
+
+    is_enabled: bool = key(
+        "copy.enabled",
+        BOOLEAN,
+        "Copy inside `serve`; needs `mode=standalone`. `tidegate copy` copies whatever this says.",
+        section="Copying (standalone mode)",
+        default="false",
+    )
+    topics: TopicNames | None = key(
+        "copy.topics",
+        optional(TOPICS),
+        "Topics to copy: names, and regular expressions that begin with `^`, separated by commas. Compacted topics and "
+        "those with `remote.storage.enable=true` are refused.",
+    )
+    group_id: str = key(
+        "copy.group.id",
+        TEXT,
+        "Consumer group by which copiers share the partitions. Copiers of one tier must have the same.",
+        default="tidegate.copier",
+    )
+    interval_ms: int = key(
+        "copy.interval.ms",
+        integer(100, 86_400_000),
+        "Between two looks at a partition: for new records, for segments to roll, and for what retention deletes.",
+        default="30000",
+    )
+    concurrent_max: int = key(
+        "copy.concurrent.max", integer(1, 1024), "Partitions that are copied or deleted from at once.", default="10"
+    )
+    bytes_per_second_max: int | None = key(
+        "copy.max.bytes.per.second",
+        optional(size(64 * KIB, TIB)),
+        "Bytes of log copied per second, of all partitions; the plug-in's own limit holds too.",
+    )
+    lag_ms: int = key(
+        "copy.lag.ms", integer(0, _CENTURY_MS), "A segment waits until its newest record is this old.", default="0"
+    )
+    lag_bytes: int = key(
+        "copy.lag.bytes", size(0, 1024 * TIB), "A segment waits until there is so much log behind it.", default="0"
+    )
+    segment_bytes: int = key(
+        "copy.segment.bytes",
+        size(64 * KIB, 2 * GIB - 1),
+        "A segment ends before it would be larger, unless one batch is.",
+        default="1 GiB",
+    )
+    segment_ms: int = key(
+        "copy.segment.ms",
+        integer(1000, _CENTURY_MS),
+        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must be far "
+        "below upstream's `retention.ms`.",
+        default="3600000",
+    )
+    staging_path: Path | None = key(
+        "copy.staging.path",
+        optional(PATH),
+        "Folder for segments under way, of one process only: up to `copy.segment.bytes` for each partition.",
+        default_words="`<cache.path>/staging`",
+    )
+    is_disabled: bool = key(
+        "copy.disable",
+        BOOLEAN,
+        "Copy nothing more; what is in the tier is served, and retention goes on.",
+        default="false",
+        reload=Reload.AT_ONCE,
+    )
+    retention_ms: int = key(
+        "copy.retention.ms",
+        integer(-1, _CENTURY_MS),
+        "Segments whose newest record is older are deleted from the tier; −1: none.",
+        default="-1",
+    )
+    retention_bytes: int = key(
+        "copy.retention.bytes",
+        integer(-1, 2**62),
+        "While a partition is larger than this, its oldest segments are deleted from the tier; −1: none.",
+        default="-1",
+    )
+    retention_from_topic: bool = key(
+        "copy.retention.from.topic",
+        BOOLEAN,
+        "The topic's own `retention.ms` and `retention.bytes` are the tier's in place of the two keys above. Brokers "
+        "without remote storage delete by the same values, so this is for topics whose records the tier shall not keep "
+        "longer.",
+        default="false",
+    )
