@@ -77,6 +77,7 @@ class LiveSettings:
         self.accounts.send_stall_s = proxy.send_stall_ms / 1000
         self.fallback.after_s = tier.fallback_after_ms / 1000
         self.fallback.partitions_max = tier.fallback_partitions_max
+        self.copies = not config.copy.is_disabled
         self.fetch.read_prefer_tier = proxy.read_prefer is ReadPreference.TIER
         self.server_settings = ServerSettings(
             ConnectionLimits(

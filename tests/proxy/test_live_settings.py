@@ -44,6 +44,7 @@ FOLLOWED: dict[str, tuple[str, str, object]] = {
     "authority.max.age.ms": ("7000", "fetch.authority_age_s_max", 7),
     "frontier.max.age.ms": ("7000", "frontier_age_s_max", 7),
     "remote.list.offsets.request.timeout.ms": ("7000", "list_offsets_timeout_s", 7),
+    "copy.disable": ("true", "copies", False),
 }
 LOGS = {"log.level": "debug", "log.format": "console"}
 TLS = {
