@@ -38,29 +38,22 @@ class FindingKind(StrEnum):
     """The store, or a missing key, kept the check from looking: nothing is known to be wrong."""
 
 
-_RESTORE = "restore the object from an older version of it or a backup: the broker reads the same bytes"
-_AS_COPIED = "a broker copied it so: look at its log of that time, and tell the makers of the storage plug-in"
+_AS_COPIED = (FindingKind.OFFSETS, FindingKind.LEADER_EPOCH, FindingKind.TIMESTAMP)
 
 WHAT_TO_DO: Final[Mapping[FindingKind, str]] = {
-    FindingKind.OBJECT_MISSING: _RESTORE,
-    FindingKind.SEGMENT_MISSING: _RESTORE,
-    FindingKind.OBJECT_SIZE: _RESTORE,
-    FindingKind.MANIFEST: _RESTORE,
-    FindingKind.OBJECT_CORRUPT: _RESTORE,
-    FindingKind.BATCH_CORRUPT: _RESTORE,
-    FindingKind.OFFSETS: _AS_COPIED,
-    FindingKind.LEADER_EPOCH: _AS_COPIED,
-    FindingKind.TIMESTAMP: _AS_COPIED,
-    FindingKind.INDEX_MISSING: _RESTORE,
-    FindingKind.INDEX: _RESTORE,
-    FindingKind.GAP: "see who deleted what held these offsets; metadata that a dump has, `tidegate metadata import` "
-    "brings back",
+    **dict.fromkeys(
+        FindingKind, "restore the object from an older version of it or a backup: the broker reads the same bytes"
+    ),
+    **dict.fromkeys(
+        _AS_COPIED, "a broker copied it so: look at its log of that time, and tell the makers of the storage plug-in"
+    ),
+    FindingKind.GAP: "see who deleted what held these offsets; `tidegate metadata import` brings back what a dump has",
     FindingKind.OVERLAP: "nothing if the leader changed at that time: one of them is read",
     FindingKind.UNFINISHED: "see the log of the broker that leads the partition for why it does not end",
     FindingKind.ORPHAN: "`tidegate gc` says which of these may be deleted",
     FindingKind.NOT_CHECKED: "mend what the line says, and run it again",
 }
-"""For people, docs/tools.md#verify; of each kind."""
+"""For people, docs/tools.md#verify. The first is of what cannot be read, which is any kind that is not named here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
