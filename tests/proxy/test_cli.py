@@ -97,11 +97,15 @@ def test_check_writes_to_standard_output(
     assert capsys.readouterr().out == "replica\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "check"])
+NEEDED = {"stat": ["a:0:1"], "cat": ["a:0"], "warm": ["a"], "metadata import": ["lines"]}
+"""What a command takes besides FILE."""
+
+
+@pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
 def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "bad.properties"
     path.write_text(f"{FILE}mode=x\nlog.level=y\n")
-    assert cli.main([command, str(path)]) == 2
+    assert cli.main([*command.split(), str(path), *NEEDED.get(command, ())]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
