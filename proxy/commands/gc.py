@@ -167,6 +167,8 @@ def _show(result: GcResult, options: GcOptions, out: TextIO) -> None:
 def _show_done(result: GcResult, plan: Path | None, report: Report) -> None:
     for name, reason in list(result.failures.items())[:NAMED_MAX]:
         report.wrong(f"{printable(name)}: {reason}")
+    if result.failures:
+        report.wrong(f"{len(result.failures)} could not be deleted: mend that, and run it again with the same plan")
     if result.deletes:
         freed = size(sum(each.size_bytes for each in result.deleted))
         report.ok(f"{len(result.deleted)} objects deleted ({freed}), {len(result.aborted)} uploads given up")

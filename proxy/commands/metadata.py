@@ -26,7 +26,7 @@ from typing import Any, TextIO
 import trio
 
 from proxy.commands.ls import segment_fields
-from proxy.commands.output import Progress, print_json_line, printable
+from proxy.commands.output import Progress, print_json, print_json_line, printable
 from proxy.commands.selection import matching
 from proxy.commands.tier import MetadataTopic, OpenTier, TierError, Told, open_metadata_topic, run_command, run_on_tier
 from proxy.config.model import Config
@@ -184,6 +184,7 @@ class ImportOptions:
     writes: bool = False
     appends: bool = False
     after: int = 0
+    as_json: bool = False
 
 
 class LineError(TierError):
@@ -219,6 +220,19 @@ class Plan:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.types.items()))
         yield f"{self.records} records ({kinds or 'none'}) of {len(self.segments)} segments, {len(self.topics)} topics"
 
+    def document(self, topic: MetadataTopic, known: set[bytes], published: int) -> dict[str, Any]:
+        """The plan and what came of it, for programs."""
+        return {
+            "into": _identity(topic),
+            "from": dict(self.source) or None,
+            "records": self.records,
+            "types": dict(sorted(self.types.items())),
+            "segments": len(self.segments),
+            "segments_known_already": len(known),
+            "topics": sorted(self.topics),
+            "published": published,
+        }
+
 
 def import_lines(config: Config, options: ImportOptions, out: TextIO) -> int:
     """Publish them, or say what would be published."""
@@ -231,18 +245,21 @@ async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic) -> 
     for event in _events(options, plan):
         place_of(event, count, plan.source)
         plan.add(event)
-    out.writelines(f"{printable(line)}\n" for line in plan.lines(topic))
+    if not options.as_json:
+        out.writelines(f"{printable(line)}\n" for line in plan.lines(topic))
     known = await _known_segments(topic, plan.segments)
     if known and not options.appends:
         raise TierError(
             f"the metadata topic has records of {len(known)} of these segments already, {uuid_to_text(min(known))} for "
             "one: nothing was published. --append publishes them all the same"
         )
-    if not options.writes:
+    published = await publish(options, topic, plan) if options.writes else 0
+    if options.as_json:
+        print_json(out, plan.document(topic, known, published))
+    elif options.writes:
+        out.write(f"{published} records published\n")
+    else:
         out.write("nothing was published: this was a dry run; --yes does it\n")
-        return exit_codes.DONE
-    published = await publish(options, topic, plan)
-    out.write(f"{published} records published\n")
     return exit_codes.DONE
 
 
@@ -327,7 +344,10 @@ def _events(options: ImportOptions, plan: Plan) -> Iterator[MetadataEvent]:
                 elif found is not None and number > options.after:
                     yield found
     except UnicodeDecodeError as error:
-        raise LineError(f"{options.lines} is not UTF-8 behind line {number}: {error.reason}") from error
+        raise LineError(
+            f"{options.lines} is not UTF-8 behind line {number} ({error.reason}): name what `tidegate metadata dump`"
+            " wrote"
+        ) from error
 
 
 def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | None:
@@ -351,7 +371,9 @@ def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | No
         if key is None and value is None:
             raise ValueError("a record without key and value")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LineError(f"line {number} is none that `tidegate metadata dump` writes: {error!r}") from error
+        raise LineError(
+            f"line {number} is none that `tidegate metadata dump` writes ({error!r}): leave it out, or dump anew"
+        ) from error
     return MetadataEvent(partition, number, timestamp_ms, key, value)
 
 

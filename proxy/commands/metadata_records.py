@@ -63,11 +63,15 @@ class WholeTopic:
                 )
             await trio.sleep(POLL_S)
         for number, reason in self._event_log.problems().items():
-            raise TierError(f"{METADATA_TOPIC}-{number} cannot be read: {reason}")
+            raise TierError(
+                f"{METADATA_TOPIC}-{number} cannot be read: {reason}; see to its leader, and run the command again"
+            )
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise TierError(f"records could not be taken in: {self._failure!r}") from self._failure
+            raise TierError(
+                f"records could not be taken in: {self._failure!r}: run the command again, where more memory is free"
+            ) from self._failure
         failure = self._event_log.failure()
         if failure is not None:
             raise TierError(f"{failure}: run the command again")
@@ -95,5 +99,6 @@ async def whole_topic(topic: MetadataTopic, nursery: trio.Nursery, take: Take) -
     with trio.move_on_after(DESCRIBE_S_MAX) as described:
         await nursery.start(event_log.run)
     if described.cancelled_caught:
-        raise TierError(event_log.failure() or f"{METADATA_TOPIC} was not described within {DESCRIBE_S_MAX:g} s")
+        why = event_log.failure() or f"{METADATA_TOPIC} was not described within {DESCRIBE_S_MAX:g} s"
+        raise TierError(f"{why}; `tidegate check FILE` tries each step by itself")
     yield WholeTopic(event_log, take)

@@ -322,7 +322,10 @@ def _said(cause: BaseException) -> int:
         return exit_codes.DONE
     is_wrong_key = isinstance(cause, StorageConfigError)
     is_far = isinstance(cause, UpstreamError | RemoteStorageError) and not is_wrong_key
-    print(f"tidegate: {cause}{'; `tidegate check FILE` tries each step by itself' if is_far else ''}", file=sys.stderr)
+    hint = "; `tidegate check FILE` tries each step by itself" if is_far else ""
+    if isinstance(cause, OSError) and cause.filename is not None:
+        hint = "; see to that file, or name another"
+    print(f"tidegate: {cause}{hint}", file=sys.stderr)
     return exit_codes.USAGE if is_wrong_key else exit_codes.FOUND_WRONG
 
 

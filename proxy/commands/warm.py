@@ -155,15 +155,20 @@ class Warming:
         try:
             found = await self._run(self._questions.describe([topic]))
             if not found:
-                raise TierError(f"there is no topic {topic}, or this identity may not describe it")
+                raise TierError(
+                    f"there is no topic {topic}, or this identity may not describe it; --command-config names another"
+                )
             numbers = sorted(found[0].partitions)
             if self._options.partition is not None:
                 if self._options.partition not in numbers:
-                    raise TierError(f"topic {topic} has no partition {self._options.partition}: it has {len(numbers)}")
+                    raise TierError(
+                        f"topic {topic} has no partition {self._options.partition}: it has {len(numbers)}; name one"
+                        f" below that, or none for all"
+                    )
                 numbers = [self._options.partition]
             ranges = [await self._range(number) for number in numbers]
         except UpstreamUnsupportedError as error:
-            raise TierError(f"{error}: only Kafka 3.6 and later tell where the local log begins") from error
+            raise TierError(f"{error}: only Kafka 3.6 and later tell where the local log begins; upgrade it") from error
         except UpstreamError as error:
             raise TierError(
                 f"no answer through Tidegate: {error}. Is `tidegate serve` running, and reachable from here?"
@@ -320,7 +325,9 @@ def _show(document: dict[str, Any], out: TextIO) -> None:
     out.write("\n")
     for each in document["partitions"]:
         if "problem" in each:
-            report.wrong(f"{document['topic']}-{each['partition']}: ended at {each['end_offset']}: {each['problem']}")
+            at, number = each["end_offset"], each["partition"]
+            go_on = f"{document['topic']}:{number} --from-offset {at} goes on"
+            report.wrong(f"{document['topic']}-{number}: ended at {at}: {each['problem']}; {go_on}")
     if not document["partitions"]:
         report.ok("there is nothing of this range in the tier alone: the brokers serve it from their own logs")
     rate = size(document["bytes_per_second"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from storage.checks.finding import Finding, FindingKind
+from storage.checks.finding import WHAT_TO_DO, Finding, FindingKind
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, uuid_to_text
 
 FindSegment = Callable[[RemoteLogSegmentId], RemoteLogSegmentMetadata | None]
@@ -53,6 +53,7 @@ class AuditResult:
         if not self.findings:
             return [*lines, "no findings"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.by_kind.items())
+        lines += [f"{kind}: {WHAT_TO_DO[FindingKind(kind)]}" for kind in self.by_kind]
         return [*lines, f"{len(self.findings):,} findings: {kinds}"]
 
 

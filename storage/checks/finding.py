@@ -1,8 +1,9 @@
 """What a check has found: one kind, one place, one sentence. Plain values, so that they travel and can be written."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from storage.model import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 
@@ -35,6 +36,24 @@ class FindingKind(StrEnum):
     """An object that belongs to no segment that the metadata knows."""
     NOT_CHECKED = "not checked"
     """The store, or a missing key, kept the check from looking: nothing is known to be wrong."""
+
+
+_AS_COPIED = (FindingKind.OFFSETS, FindingKind.LEADER_EPOCH, FindingKind.TIMESTAMP)
+
+WHAT_TO_DO: Final[Mapping[FindingKind, str]] = {
+    **dict.fromkeys(
+        FindingKind, "restore the object from an older version of it or a backup: the broker reads the same bytes"
+    ),
+    **dict.fromkeys(
+        _AS_COPIED, "a broker copied it so: look at its log of that time, and tell the makers of the storage plug-in"
+    ),
+    FindingKind.GAP: "see who deleted what held these offsets; `tidegate metadata import` brings back what a dump has",
+    FindingKind.OVERLAP: "nothing if the leader changed at that time: one of them is read",
+    FindingKind.UNFINISHED: "see the log of the broker that leads the partition for why it does not end",
+    FindingKind.ORPHAN: "`tidegate gc` says which of these may be deleted",
+    FindingKind.NOT_CHECKED: "mend what the line says, and run it again",
+}
+"""For people, docs/tools.md#verify. The first is of what cannot be read, which is any kind that is not named here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

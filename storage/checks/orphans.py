@@ -193,7 +193,10 @@ class Survey:
         if self.seen.is_full:
             found.append("the metadata topic names more segments than catalog.segments.max: raise it")
         if not self.seen.finished_count:
-            found.append("the metadata topic names no finished segment, so nothing shows that this is its tier")
+            found.append(
+                "the metadata topic names no finished segment, so nothing shows that this is its tier: look at"
+                " upstream.bootstrap.servers, and whether the tier is in use"
+            )
         elif not self.finished_found:
             found.append(
                 f"none of {self.seen.finished_count} finished segments has an object here: this is not the place where"
@@ -226,7 +229,9 @@ class PlanOrigin:
         words = {"cluster_id": "cluster", "metadata_topic_id": "metadata topic", "store": "store or prefix"}
         ours, theirs = asdict(now), asdict(self)
         return [
-            f"the plan is of another {word}" + (f": {theirs[name]}, now {ours[name]}" if name != "store" else "")
+            f"the plan is of another {word}"
+            + (f": {theirs[name]}, now {ours[name]}" if name != "store" else "")
+            + "; make it anew with --plan"
             for name, word in words.items()
             if theirs[name] != ours[name]
         ]

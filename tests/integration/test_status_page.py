@@ -6,9 +6,10 @@ The pictures are kept in artifacts/status-page.
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from proxy.process.status.model import (
     BrokerStatus,
     CacheStatus,
     ErrorStatus,
+    FallbackStatus,
     LimitStatus,
     MetadataPartitionStatus,
     PartitionStatus,
     Status,
     StreamStatus,
 )
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from tests.support.chromium import chromium
 from tests.support.hostile_clients import crowd, fetch_v4
 from tests.support.kafka import fresh_name, own_cluster, tiered_topic
@@ -31,7 +34,7 @@ from tests.support.needs import ROOT
 from tests.support.raw_client import RawClient
 from tests.support.replicas import move_leaders
 from tests.support.s3_server import s3_server
-from tests.support.serving import Serving, before_kafka, serving
+from tests.support.serving import before_kafka, serving
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -49,6 +52,8 @@ LAGGING = 3
 
 FETCHES = 24
 """Of 1 MiB: more than the system's buffers hold for a client that reads nothing."""
+
+LIMIT = "proxy.connections.max.per.ip"
 
 PICTURES = ROOT / "artifacts" / "status-page"
 
@@ -141,6 +146,34 @@ def check_document(status: Status, topic: str) -> None:
     assert (stream["topic"], stream["log_end_offset"]) == (topic, 10_000)
 
 
+def test_what_is_left_to_brokers_and_who_is_at_a_limit_are_told(pair: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    """The log objects of one topic are missing where this Tidegate looks; the broker has them."""
+    healthy = tiered_topic(pair, fresh_name("aside")).name
+    shutil.copytree(pair.tier_dir, tmp_path / "tier")
+    for path in (tmp_path / "tier" / ROOT_DIRECTORY_NAME).glob(f"{topic}-0-*/*.log"):
+        path.unlink()
+    properties = {"rsm.config.dir": str(tmp_path / "tier"), LIMIT: "2"}
+    with own_tidegate(pair, properties) as tidegate, ExitStack() as stack:
+        leader = leader_of(tidegate, topic)
+        wait_until(lambda: tidegate.metric("tidegate_connections_active") == 0, "who asked for the leader has left")
+        asker, _idle = stack.enter_context(crowd(leader, 2))
+        asker.send_bytes(fetch_v4([(topic, 1)]))
+        status = wait_at_top(tidegate.page, "brokers read 1 partitions in the tier's place (not_found) for ")
+        (spell,) = status["fallbacks"]
+        assert spell.keys() == FallbackStatus.__annotations__.keys()
+        assert (spell["reason"], spell["partitions"], spell["examples"]) == ("not_found", 1, [f"{topic}-0"])
+        assert ".log" in spell["detail"]
+        first, second = status["partitions"]["rows"]
+        assert (first["topic"], first["left_to_broker"]) == (topic, "not_found")
+        assert (second["topic"], second["left_to_broker"]) == (healthy, None)
+        at_limit = f"127.0.0.1 has all of {LIMIT}: 2 of 2"
+        assert at_limit in [each["what"] for each in status["troubles"]]
+        assert {"key": LIMIT, "client": "127.0.0.1", "used": 2, "max": 2} in status["limits"]
+        page = tidegate.page("/")
+        assert "left to the broker" in page
+        assert at_limit in page
+
+
 @pytest.mark.needs("chromium")
 def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
     pair: KafkaCluster, topic: str, tmp_path: Path
@@ -148,12 +181,7 @@ def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
     replicas = {number: [2, 1] if number == LAGGING else [1, 2] for number in range(METADATA_PARTITIONS)}
     move_leaders(pair, METADATA_TOPIC, replicas)
     bootstrap = pair.broker(1).address
-    with (
-        s3_server() as server,
-        own_tidegate(pair, bootstrap_servers=bootstrap) as tidegate,
-        stopped(pair.broker(2).pid),
-    ):
-        wait_at_top(tidegate.page, f"metadata partition {LAGGING} lags")
+    with s3_server() as server, own_tidegate(pair, bootstrap_servers=bootstrap) as tidegate:
         bucket = {f"rsm.config.{key}": value for key, value in server.config("nobody-made-it").items()}
         wrong = {
             **before_kafka(pair),
@@ -163,22 +191,26 @@ def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
             **bucket,
         }
         with serving(tmp_path, wrong) as served:
+
+            def page(path: str) -> str:
+                return served.page(path)[1]
+
             served.wait_log("broker_listening")
-            status = wait_until(lambda: wrong_bucket(served), "the bucket at the top", timeout_s=AT_TOP_S_MAX)
-            assert status is not None
-            assert not status["ready"]
-            assert_seen(tmp_path, f"http://{wrong['admin.listen']}/")
+            assert not wait_at_top(page, "NoSuchBucket")["ready"]
+            with stopped(pair.broker(2).pid):
+                wait_at_top(tidegate.page, f"metadata partition {LAGGING} lags")
+                wait_until(lambda: f"metadata partition {LAGGING} lags" in page("/"), "the other lags as well")
+                assert_seen(tmp_path, f"http://{wrong['admin.listen']}/", page)
 
 
-def wrong_bucket(served: Serving) -> Status | None:
-    """The document if its first troubles name it; the metadata partitions that are not read are among them, too."""
-    status: Status = json.loads(served.page("/status.json")[1])
-    return status if "NoSuchBucket" in str(status["troubles"][:2]) else None
+def assert_seen(folder: Path, url: str, page: Callable[[str], str]) -> None:
+    def last_failure() -> str:
+        found: Status = json.loads(page("/status.json"))
+        return found["errors"][0]["event"]
 
-
-def assert_seen(folder: Path, url: str) -> None:
     with chromium(folder) as browser:
         for width in (360, 1280):
+            before = last_failure()
             browser.open(url, width=width, height=800)
             browser.screenshot(PICTURES / f"{width}.png")
             ready, lags, failed = (browser.in_view(f"#{name}") or "" for name in ("ready", "lags", "failed"))
@@ -186,5 +218,5 @@ def assert_seen(folder: Path, url: str) -> None:
             assert "NoSuchBucket" in ready
             assert lags.startswith(f"metadata partition {LAGGING}: ")
             assert " ago: " in failed
-            assert "NoSuchBucket" in failed or "metadata_" in failed
+            assert any(event in failed for event in (before, last_failure())), failed
             assert not browser.is_wider_than_its_window

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from proxy import cli
+from storage.checks.finding import WHAT_TO_DO, FindingKind
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.model import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from storage.writing.metadata_records import encode
@@ -171,7 +172,7 @@ def test_stat_tells_of_every_object_and_index(tool: Tool, stage: Stage) -> None:
 
 
 def test_cat_prints_the_records_that_were_written(tool: Tool, stage: Stage) -> None:
-    everything = tool("cat", stage.place)
+    everything = tool("cat", stage.place, "--json")
     assert (everything.code, everything.err) == (0, "")
     found = everything.lines
     assert [each["offset"] for each in found] == list(range(stage.end + 1))
@@ -224,6 +225,7 @@ def test_verify_finds_what_is_damaged_and_nothing_else(tool: Tool, stage: Stage)
     assert kinds == {(first, "batch corrupt"), (second, "index"), (third, "object missing")}
     assert (found.code, shown.code) == (1, 1)
     assert f"{stage.place} " in shown.out
+    assert f"index: {WHAT_TO_DO[FindingKind.INDEX]}\n" in shown.out
     assert "3 findings: 1 batch corrupt, 1 index, 1 object missing" in shown.out
     assert {each["kind"] for each in shallow["findings"]} == {"index", "object missing"}
     assert sampled["segments"] == 1
@@ -239,7 +241,7 @@ def test_what_is_not_there_is_said_with_what_to_do(tool: Tool, stage: Stage) -> 
 
 def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage: Stage, tmp_path: Path) -> None:
     """A segment that never was is announced by an import, and deleted by another, so that nobody else sees it."""
-    dumped = tool("metadata dump")
+    dumped = tool("metadata dump", "--json")
     assert (dumped.code, dumped.err) == (0, "")
     head, *records = dumped.lines
     assert head["dump"]["metadata_partitions"] > 1
@@ -261,12 +263,17 @@ def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage
     assert (dry.code, "dry run" in dry.out) == (0, True)
     assert "2 records (1 segment, 1 update) of 1 segments, 1 topics" in dry.out
     assert head["dump"]["cluster_id"] in dry.out
+    document = tool("metadata import", str(made), "--json").document
+    assert document["into"] == document["from"] == head["dump"]
+    assert (document["records"], document["types"], document["published"]) == (2, {"segment": 1, "update": 1}, 0)
+    assert (document["topics"], document["segments"], document["segments_known_already"]) == ([partition.topic], 1, 0)
     assert tool("metadata import", str(made), "--yes").out.endswith("2 records published\n")
     again = tool("metadata import", str(made), "--yes")
     assert (again.code, "--append publishes them" in again.err) == (1, True)
     [listed] = tool("ls", f"{partition.topic}:0", "--json").document["segments"]
     current = [each for each in tool("metadata dump", "--current").lines[1:] if is_of(each, partition)]
-    assert tool("metadata import", str(gone), "--yes", "--append").code == 0
+    last = tool("metadata import", str(gone), "--yes", "--append", "--json").document
+    assert (last["published"], last["segments_known_already"]) == (2, 1)
 
     assert (listed["segment_id"], listed["state"]) == (uuid_to_text(segment.segment_id.id), "COPY_SEGMENT_FINISHED")
     assert [base64.b64decode(each["value"]) for each in current] == values[:2]

@@ -13,6 +13,7 @@ import pytest
 
 from proxy import cli
 from proxy.config import Config
+from storage.checks.finding import WHAT_TO_DO, FindingKind
 
 Captured = pytest.CaptureFixture[str]
 
@@ -60,6 +61,7 @@ async def serve(config):
 
 sys.modules["proxy.serve"] = types.SimpleNamespace(serve=serve)
 from proxy import cli
+from storage.checks.finding import WHAT_TO_DO, FindingKind
 sys.exit(cli.main(["serve", sys.argv[1]]))
 """
 
@@ -95,11 +97,15 @@ def test_check_writes_to_standard_output(
     assert capsys.readouterr().out == "replica\n"
 
 
-@pytest.mark.parametrize("command", ["serve", "check"])
+NEEDED = {"stat": ["a:0:1"], "cat": ["a:0"], "warm": ["a"], "metadata import": ["lines"]}
+"""What a command takes besides FILE."""
+
+
+@pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
 def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "bad.properties"
     path.write_text(f"{FILE}mode=x\nlog.level=y\n")
-    assert cli.main([command, str(path)]) == 2
+    assert cli.main([*command.split(), str(path), *NEEDED.get(command, ())]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
@@ -156,25 +162,33 @@ def test_help_fits_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: Captured)
 
 
 DOCS = Path(cli.__file__).parents[1] / "docs"
-TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import")
+TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", "diff", "warm", "gc")
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_option_of_a_tool_is_in_its_documentation(
+def test_every_option_of_a_tool_is_in_its_documentation_and_json_is_among_them(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     text = (DOCS / "tools.md").read_text()
     options = set(re.findall(r"--[a-z-]+", help_of(name, monkeypatch, capsys))) - {"--help"}
     assert options <= set(re.findall(r"--[a-z-]+", text))
+    assert "--json" in options
 
 
 def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     """What runs it is in the parsed options; it is not run here."""
     text = (DOCS / "tools.md").read_text()
-    examples = [line.partition(" > ")[0].split()[1:] for line in re.findall(r"^tidegate .*$", text, re.MULTILINE)]
-    chosen = [cli._parser().parse_args(example).run for example in examples]
-    expected = [command.run for command in cli.COMMANDS if command.name in TOOLS]
-    assert chosen == expected
+    lines = re.findall(r"^ *(tidegate .*)$", text, re.MULTILINE)
+    examples = [re.split(" > | +#", line)[0].split()[1:] for line in lines]
+    chosen = {cli._parser().parse_args(example).run: None for example in examples}
+    assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
+
+
+def test_the_documentation_has_what_to_do_about_each_kind_of_finding() -> None:
+    text = (DOCS / "tools.md").read_text().partition("\n## verify\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)[1:]
+    said = {kind: words for kinds, words in rows for kind in kinds.split(", ")}
+    assert said == {kind.value: WHAT_TO_DO[kind] for kind in FindingKind}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What `tidegate diff` asks, and what it takes for the same answer."""
 
+import io
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from protocol.client.messages import OffsetAnswer
 from protocol.fetch.messages import PartitionAnswer
 from protocol.wire.identifiers import IsolationLevel
+from proxy.commands.diff import show
 from proxy.commands.diff_questions import (
     Answer,
     Asked,
     SampledPartition,
     SegmentRange,
+    Tally,
     choose,
     corrupt_batches,
     differences,
@@ -160,3 +163,13 @@ def test_a_question_says_where_it_asks() -> None:
     assert str(committed) == "orders-0: Fetch at 7 (segment start, read_committed)"
     by_time = Asked(0, ORDERS, "latest", IsolationLevel.READ_UNCOMMITTED, timestamp=-1)
     assert str(by_time) == "orders-0: ListOffsets of -1 (latest)"
+
+
+def test_whoever_is_shown_a_difference_is_told_what_to_do() -> None:
+    out, asked = io.StringIO(), Asked(0, ORDERS, "latest", IsolationLevel.READ_UNCOMMITTED, timestamp=-1)
+    show(Tally(with_records=1, differences=[(asked, ["offset: 7 from the broker, 8 from Tidegate"])]), out)
+    assert (
+        "WRONG   orders-0: ListOffsets of -1 (latest): offset: 7 from the broker, 8 from Tidegate\n" in out.getvalue()
+    )
+    assert "WRONG   clients would see this: leave them at the brokers. `tidegate verify` tells" in out.getvalue()
+    assert "no answer differs" not in out.getvalue()

@@ -424,4 +424,6 @@ def test_what_cannot_be_deleted_is_named(world: World, monkeypatch: pytest.Monke
     code, document = world.run(plan=plan, deletes=True, orphan_percent_max=50)
     assert (code, document["deleted_objects"], list(document["failures"])) == (exit_codes.FOUND_WRONG, 1, [orphan])
     assert "Permission denied" in document["failures"][orphan]
+    told = world.told(plan=plan, deletes=True, orphan_percent_max=50)
+    assert "1 could not be deleted: mend that, and run it again with the same plan" in told
     assert not Path(other).exists()
