@@ -160,7 +160,8 @@ $(TABLE_JARS)/.complete: tools/spark/tables.xml | doctor
 demo: setup
 	$(BIN)/python -m tools.demo $(ARGS)
 
-test: setup spark
+# Where a skipped test is a failed one, what tests would be skipped without is got first.
+test: setup spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
 
 # The whole suite beside two busy loops, and twenty times beside four what has failed on a busy machine before.

@@ -85,6 +85,18 @@ def test_skips_are_judged_and_counted_in_however_many_workers(tmp_path: Path, wo
     assert "vectors: 2 not run; point TIDEGATE_VECTORS at the shared vectors" in done.stdout
 
 
+@pytest.mark.parametrize(("required", "brought"), [("1", {"versitygw", "fake-gcs-server", "azurite"}), ("0", set())])
+def test_make_test_brings_what_it_may_not_skip(tmp_path: Path, required: str, brought: set[str]) -> None:
+    """Failed before: whoever had not run `make test-tools` had every test of GCS and Azure fail for want of a store."""
+    command = ("make", "--dry-run", "test", f"TOOLS={tmp_path}")
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environ = {**outer, "TIDEGATE_REQUIRE_ALL": required}
+    done = subprocess.run(command, cwd=needs.ROOT, env=environ, capture_output=True, text=True, check=True)
+    told = set(re.findall(r"tools: (versitygw|fake-gcs-server|azurite)", done.stdout))
+    assert told == brought
+    assert "pytest" in done.stdout.splitlines()[-1]
+
+
 def run_pytest(folder: Path, workers: int) -> subprocess.CompletedProcess[str]:
     """Our conftest, on files of its own, where all is required and neither vectors nor kcat are to be had."""
     tests = folder / "some"

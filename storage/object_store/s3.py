@@ -117,7 +117,8 @@ class S3Store(CloudStore["_Made"]):
         return self._stream(AnswerBody(answer, self.settings.read_timeout_s), size_bytes, what)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
-        """PutObject, or an upload in parts when the source is larger than one."""
+        """PutObject, or an upload in parts when the source is larger than one. What is made while it is sent goes in
+        parts below the threshold too: only what is still there can be sent again."""
         if isinstance(source, bytes) and len(source) <= self._single_put_bytes_max:
             self._put_object(key, source)
             return

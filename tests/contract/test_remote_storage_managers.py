@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -11,20 +10,10 @@ from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTiere
 from storage.formats.plain_objects import PlainObjects
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.contract.remote_storage_manager import OpenManager, RemoteStorageManagerContract
-from tests.support.azurite import azurite
-from tests.support.fake_gcs import fake_gcs
+from tests.support.aiven_tier import StoreServer
 from tests.support.s3_server import S3Server
-from tests.support.versitygw import versitygw
 
 OpenPlain = Callable[[Mapping[str, str]], RemoteStorageManager]
-
-
-class Server(Protocol):
-    """Any store's server."""
-
-    def make_bucket(self) -> str: ...
-
-    def config(self, bucket: str) -> dict[str, str]: ...
 
 
 @pytest.fixture
@@ -39,24 +28,6 @@ def open_plain() -> Iterator[OpenPlain]:
     yield open_manager
     for manager in managers:
         manager.close()
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with azurite(tmp_path_factory.mktemp("azure")) as server:
-        yield server
 
 
 class TestLocalTieredStorage(RemoteStorageManagerContract):
@@ -89,16 +60,16 @@ class TestPlainObjectsInFiles(RemoteStorageManagerContract):
 
 class TestPlainObjectsInS3(RemoteStorageManagerContract):
     @pytest.fixture
-    def server(self, s3_endpoint: S3Server) -> Server:
+    def server(self, s3_endpoint: S3Server) -> StoreServer:
         return s3_endpoint
 
     @pytest.fixture
-    def open_manager(self, open_plain: OpenPlain, server: Server) -> OpenManager:
+    def open_manager(self, open_plain: OpenPlain, server: StoreServer) -> OpenManager:
         config = server.config(server.make_bucket())
         return lambda: open_plain(config)
 
     @pytest.fixture
-    def open_elsewhere(self, open_plain: OpenPlain, server: Server) -> OpenManager:
+    def open_elsewhere(self, open_plain: OpenPlain, server: StoreServer) -> OpenManager:
         config = server.config(server.make_bucket())
         return lambda: open_plain(config)
 
@@ -124,21 +95,21 @@ class TestPlainObjectsInAnotherS3(TestPlainObjectsInS3):
     """versitygw, which keeps each object in a file."""
 
     @pytest.fixture
-    def server(self, gateway: S3Server) -> Server:
+    def server(self, gateway: StoreServer) -> StoreServer:
         return gateway
 
 
 @pytest.mark.needs("fake-gcs-server")
 class TestPlainObjectsInGcs(TestPlainObjectsInS3):
     @pytest.fixture
-    def server(self, gcs: Server) -> Server:
+    def server(self, gcs: StoreServer) -> StoreServer:
         return gcs
 
 
 @pytest.mark.needs("azurite")
 class TestPlainObjectsInAzure(TestPlainObjectsInS3):
     @pytest.fixture
-    def server(self, azure: Server) -> Server:
+    def server(self, azure: StoreServer) -> StoreServer:
         return azure
 
 

@@ -2,11 +2,10 @@
 shares no code with the writer."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -15,8 +14,7 @@ from storage.formats.plain_objects import PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import uuid_to_text
 from storage.object_store.registry import open_object_store
-from tests.support.azurite import azurite
-from tests.support.fake_gcs import fake_gcs
+from tests.support.aiven_tier import StoreServer
 from tests.support.segments import (
     SyntheticSegment,
     build_segment,
@@ -26,7 +24,6 @@ from tests.support.segments import (
     metadata_of,
     segment_files,
 )
-from tests.support.versitygw import versitygw
 from tests.support.writing_tiers import (
     PARTITION,
     PREFIX,
@@ -51,12 +48,6 @@ LARGE_BYTES = 12_000_000
 """Three parts of the smallest size that S3 takes, or chunks and blocks."""
 
 
-class Server(Protocol):
-    def make_bucket(self) -> str: ...
-
-    def config(self, bucket: str) -> dict[str, str]: ...
-
-
 class Folders:
     """Folders as buckets."""
 
@@ -73,27 +64,12 @@ class Folders:
         return {"storage.backend.class": backend, "storage.root": str(self._root / bucket)}
 
 
+Server = StoreServer | Folders
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Server:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return Folders(tmp_path_factory.mktemp("folders"))
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with azurite(tmp_path_factory.mktemp("azure")) as server:
-        yield server
 
 
 Stores = pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import zstandard
@@ -148,8 +149,7 @@ def _unwrap(data_key: str, private_keys: Mapping[str, bytes]) -> bytes:
     """RSAES-OAEP-DECRYPT (RFC 8017 §7.1.2) with SHA3-512, also inside MGF1, and an empty label; for tests alone, since
     it takes a time that depends on the key."""
     key_id, _, encoded = data_key.partition(":")
-    key = load_pem_private_key(private_keys[key_id], password=None)
-    assert isinstance(key, RSAPrivateKey)
+    key = _private_key(private_keys[key_id])
     numbers = key.private_numbers()
     size = key.key_size // 8
     ciphertext = base64.b64decode(encoded, validate=True)
@@ -168,6 +168,14 @@ def _unwrap(data_key: str, private_keys: Mapping[str, bytes]) -> bytes:
     assert not zeros.strip(b"\0")
     assert len(message) == 32
     return message
+
+
+@cache
+def _private_key(pem: bytes) -> RSAPrivateKey:
+    """Cached, since loading one checks its primes, which takes longer than to decrypt by it."""
+    key = load_pem_private_key(pem, password=None)
+    assert isinstance(key, RSAPrivateKey)
+    return key
 
 
 def _mask(seed: bytes, size: int) -> bytes:

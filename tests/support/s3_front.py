@@ -1,4 +1,4 @@
-"""An HTTP server before an S3 server: passes GETs on, and answers some of them itself, as a test says.
+"""An HTTP server before a store's: passes requests on, and answers some of them itself, as a test says.
 
     with s3_front(server.endpoint_url) as front:
         front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path="*.log", times=2)
@@ -6,6 +6,7 @@
         with front.held("*.log"):                                              # a store that is slow to answer
             ...
         assert front.gets("*.log") == [Passed("/bucket/orders.log", 206, 65536)]
+        front.cut_off(after=3)          # the store sees a client that is killed within its fourth request
 
 What is passed on keeps its path and its headers; signatures are the server's to check.
 """
@@ -49,6 +50,7 @@ class S3Front:
     _passed: list[Passed] = field(default_factory=list)
     _refused: int = 0
     _held: tuple[str, threading.Event] | None = None
+    _left: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -78,6 +80,24 @@ class S3Front:
         if held is not None and fnmatchcase(path, held[0]):
             held[1].wait(TIMEOUT_S)
 
+    def cut_off(self, *, after: int) -> None:
+        """Pass on so many requests more, whatever their verb, and of the next one half the body; then nothing. None of
+        those is answered."""
+        with self._lock:
+            self._left = after
+
+    def is_cut_off(self) -> bool:
+        """Whether a request has met the end that `cut_off` set."""
+        return self._left is not None and self._left < 0
+
+    def count_down(self) -> int:
+        """Of a request that came: how many more may pass after it. -1: half of it alone does; below: nothing."""
+        with self._lock:
+            if self._left is None:
+                return 1
+            self._left -= 1
+            return self._left
+
     def note(self, passed: Passed) -> None:
         """A GET is about to be answered with what the server said."""
         with self._lock:
@@ -95,9 +115,10 @@ class S3Front:
             self._rules.append(_Rule(answer, path, credential, times))
 
     def heal(self) -> None:
-        """Forget all rules."""
+        """Forget all rules, and pass everything on."""
         with self._lock:
             self._rules.clear()
+            self._left = None
 
     def answer(self, path: str, authorization: str) -> bytes | None:
         """What the first rule for the request says; None: pass it on."""
@@ -149,24 +170,48 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        refusal = self.rules.answer(unquote(urlsplit(self.path).path), self.headers.get("Authorization") or "")
+        path = unquote(urlsplit(self.path).path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        refusal = self.rules.answer(path, self.headers.get("Authorization") or "")
         if refusal is not None:
             self.wfile.write(refusal)
             return
-        path = unquote(urlsplit(self.path).path)
         self.rules.wait_held(path)
         with closing(http.client.HTTPConnection(*self.upstream, timeout=TIMEOUT_S)) as connection:
-            connection.request("GET", self.path, headers=dict(self.headers.items()))
+            left = self.rules.count_down()
+            if left >= -1:
+                self._send(connection, body if left >= 0 else body[: len(body) // 2])
+            if left < 0:
+                if not body and left == -1:
+                    connection.getresponse().read()  # its effect is not to come later than what a test does next
+                self.close_connection = True
+                return
             answer = connection.getresponse()
             content = answer.read()
-            self.rules.note(Passed(path, answer.status, len(content)))
-            self.send_response_only(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("connection", "content-length", "transfer-encoding"):
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            if self.command == "GET":
+                self.rules.note(Passed(path, answer.status, len(content)))
+            self._answer(answer, content)
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
+
+    def _send(self, connection: http.client.HTTPConnection, body: bytes) -> None:
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() != "expect":  # answered already
+                connection.putheader(name, value)
+        connection.endheaders(body or None)
+
+    def _answer(self, answer: http.client.HTTPResponse, content: bytes) -> None:
+        self.send_response_only(answer.status)
+        ours, theirs = self.rules.endpoint_url, f"http://{self.upstream[0]}:{self.upstream[1]}"
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+                # Where an upload goes on is the server's own address, and would lead past us.
+                self.send_header(name, value.replace(theirs, ours))
+        size = answer.getheader("Content-Length") or "0" if self.command == "HEAD" else str(len(content))
+        self.send_header("Content-Length", size)
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name in the base class
         """Say nothing."""

@@ -4,7 +4,7 @@ import gzip
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -267,12 +267,21 @@ def test_a_fault_is_tried_again(http: ScriptedHttp, open_store: OpenS3, monkeypa
 CREATED = b"<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
 
 
-@pytest.mark.parametrize("as_file", [False, True], ids=["bytes", "file"])
+IN_PARTS = ["POST", "PUT", "PUT", "PUT", "POST"]
+
+
 @pytest.mark.parametrize(
-    ("size_bytes", "verbs"), [(0, ["PUT"]), (99, ["PUT"]), (250, ["PUT"]), (251, ["POST", "PUT", "PUT", "PUT", "POST"])]
+    ("kind", "size_bytes", "verbs"),
+    [
+        *((kind, size_bytes, ["PUT"]) for kind in ("bytes", "file") for size_bytes in (0, 99, 250)),
+        *((kind, 251, IN_PARTS) for kind in ("bytes", "file")),
+        # Made while it is sent: a part can be sent again, the beginning cannot.
+        *(("pieces", size_bytes, ["PUT"]) for size_bytes in (0, 99)),
+        ("pieces", 250, IN_PARTS),
+    ],
 )
-def test_what_is_known_to_be_small_enough_is_put_at_once(
-    http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, as_file: bool, size_bytes: int, verbs: list[str]
+def test_what_is_there_whole_and_small_enough_is_put_at_once(
+    http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, kind: str, size_bytes: int, verbs: list[str]
 ) -> None:
     content = BODY[:size_bytes]
     (tmp_path / "a").write_bytes(content)
@@ -283,8 +292,12 @@ def test_what_is_known_to_be_small_enough_is_put_at_once(
         http.answer(response(200, b"<CompleteMultipartUploadResult/>"))
     else:
         http.answer(response(200))
-    source = LocalFile(tmp_path / "a") if as_file else content
-    open_store(part_bytes=100, single_put_bytes_max=250).put("a", source)
+    sources: dict[str, bytes | Iterable[bytes]] = {
+        "bytes": content,
+        "file": LocalFile(tmp_path / "a"),
+        "pieces": (content[at : at + 30] for at in range(0, size_bytes, 30)),
+    }
+    open_store(part_bytes=100, single_put_bytes_max=250).put("a", sources[kind])
     assert [line.split()[0] for line in http.requests] == verbs
 
 
