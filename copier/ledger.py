@@ -13,9 +13,12 @@ which is the same for everybody:
   a second time, which shows it again.
 
 So the worst that two owners at once do to each other is work that was in vain.
+
+After an unclean leader election the tier may hold records that upstream's log does not have. Which ones follows from
+upstream's lineage (`follow_lineage`, `cut`): from where an epoch begins, nothing of an earlier epoch is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
@@ -25,6 +28,7 @@ from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     TopicIdPartition,
     Uuid,
 )
@@ -45,6 +49,9 @@ class Ledger:
         """Segments that this owner has published records of; some were begun by others."""
         self._highest_fence = -1
         """Of other owners' records."""
+        self._cuts: list[tuple[int, int]] = []
+        self.is_being_deleted = False
+        """Whether somebody has begun to delete the whole partition, and has not said that it is done."""
 
     @property
     def is_superseded(self) -> bool:
@@ -67,6 +74,7 @@ class Ledger:
     def note(self, record: MetadataRecord) -> None:
         """The next record of the partition."""
         if isinstance(record, RemotePartitionDeleteMetadata):
+            self.is_being_deleted = record.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
             self._catalog.apply(record, initialized=True)
             return
         if record.segment_id.id not in self._touched or record.broker_id != self.fence:
@@ -103,8 +111,29 @@ class Ledger:
         return [segment for segment in self.segments() if segment.state is _FINISHED]
 
     def end_offset(self) -> int:
-        """The last offset that any finished segment has; -1 if there is none."""
-        return max((segment.end_offset for segment in self.finished()), default=-1)
+        """The last offset on the lineage that any finished segment has; -1 if there is none."""
+        return max((self.live_end(segment) for segment in self.finished()), default=-1)
+
+    @property
+    def changes(self) -> int:
+        """Another number after each record."""
+        return self._catalog.changes
+
+    def follow_lineage(self, lineage: Iterable[tuple[int, int]]) -> None:
+        """Upstream's (leader epoch, start offset) in ascending order; what was cut before is forgotten."""
+        self._cuts = [(epoch - 1, start_offset) for epoch, start_offset in lineage]
+
+    def cut(self, leader_epoch: int, offset: int) -> None:
+        """Upstream's log has no records of this epoch, or an earlier one, from the offset on."""
+        self._cuts.append((leader_epoch, offset))
+
+    def live_end(self, segment: RemoteLogSegmentMetadata) -> int:
+        """The last of the segment's offsets that is on the lineage; -1 if none is."""
+        for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
+            cut = min((offset for cut_epoch, offset in self._cuts if cut_epoch >= epoch), default=end_offset + 1)
+            if cut > start_offset:
+                return min(end_offset, cut - 1)
+        return -1
 
     def _covers(self, epoch: int, start_offset: int, end_offset: int) -> bool:
         offset = start_offset

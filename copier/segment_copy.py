@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from copier.ledger import Ledger, epoch_ranges
 from copier.staging import StagedSegment
 from storage.errors import RemoteStorageError
+from storage.metadata.serde import MetadataRecord
 from storage.model import (
     CustomMetadata,
     LogSegmentData,
@@ -22,6 +23,8 @@ from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     Uuid,
 )
 
@@ -35,7 +38,7 @@ _DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 class Publish:
     """Append the record to the metadata topic and read up to it."""
 
-    record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
+    record: MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ class SegmentCopy:
         """Whether objects may be left that only this owner knows of: `tidy` deletes them, superseded or not."""
         return bool(self._unfinished)
 
+    @property
+    def has_unsure(self) -> bool:
+        """Whether a segment may be finished or not: nothing is copied before `tidy` has found out."""
+        return bool(self._unsure)
+
     def copy(self, staged: StagedSegment) -> Steps[Copied]:
         """Copy one segment.
 
@@ -140,6 +148,34 @@ class SegmentCopy:
             is_lost = not self._ledger.is_seen(segment) and not self._ledger.is_covered(segment)
             if is_lost and not self._ledger.is_superseded:
                 yield Publish(self._update(segment, _FINISHED, segment.custom_metadata))
+
+    def delete(self, segment: RemoteLogSegmentMetadata) -> Steps[bool]:
+        """Delete a finished segment; False: another owner has the partition, and nothing was done.
+
+        Raises:
+            RemoteStorageError: a step failed; `tidy` goes on.
+        """
+        if self._ledger.is_superseded:
+            return False
+        yield from self._give_back(segment)
+        return True
+
+    def delete_partition(self) -> Steps[None]:
+        """Delete all segments of a partition whose topic is gone, whoever has begun them (KIP-405's life cycle).
+
+        Raises:
+            RemoteStorageError: a step failed; the next call goes on.
+        """
+        if not self._ledger.segments() and not self._ledger.is_being_deleted:
+            return
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_STARTED))
+        for segment in self._ledger.segments():
+            yield from self._give_back(segment)
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED))
+
+    def _partition_record(self, state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
+        return RemotePartitionDeleteMetadata(self._ledger.partition, state, self._now_ms(), self._ledger.fence)
 
     def _finish(self, update: RemoteLogSegmentMetadataUpdate) -> Steps[Copied]:
         """Publish a segment's last record. Should that fail nobody knows whether the topic has it, and others may have

@@ -14,10 +14,11 @@ Rules:
 - Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from copier.index_files import SparseIndexes, encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from copier.producers import ProducerStates
@@ -30,7 +31,9 @@ from storage.model import LogSegmentData
 if TYPE_CHECKING:
     from storage.indexes.transaction_index import AbortedTransaction
 
-_WRITE_BUFFER_BYTES = 1024 * 1024
+
+_PIECES_MAX = 512
+"""Of one writev: half of what POSIX systems take (IOV_MAX)."""
 
 
 class UncopyableBatchError(CorruptBatchError):
@@ -50,12 +53,14 @@ class RollLimits:
 class PartitionState:
     """Where a partition's copying goes on: what the last finished segment left.
 
-    `lineage`: (leader epoch, its start offset) in ascending order, up to `next_offset`.
+    `lineage`: (leader epoch, its start offset) in ascending order, up to `next_offset`. Batches below `replay_until`
+    are in the tier already: they are taken for what they say of epochs and producers, and not staged.
     """
 
     next_offset: int
     lineage: list[tuple[int, int]] = field(default_factory=list)
     producers: ProducerStates = field(default_factory=ProducerStates)
+    replay_until: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +104,17 @@ class PartitionStaging:
         self._limits = limits
         self._state = state
         self._open: _OpenSegment | None = None
+        self._ended: list[StagedSegment] = []
 
     @property
     def next_offset(self) -> int:
         """From where batches are wanted."""
         return self._state.next_offset
+
+    @property
+    def lineage(self) -> Sequence[tuple[int, int]]:
+        """(leader epoch, start offset) up to `next_offset`."""
+        return self._state.lineage
 
     @property
     def staged_bytes(self) -> int:
@@ -117,32 +128,34 @@ class PartitionStaging:
             the segments that ended, oldest first.
 
         Raises:
-            UncopyableBatchError: a batch that cannot be copied; those before it were taken.
-            CorruptBatchError: a wrong CRC, which another Fetch may get right.
+            UncopyableBatchError: a batch that cannot be copied; those before it were taken, and what ended with them
+                comes with the next call.
+            CorruptBatchError: a wrong CRC, which another Fetch may get right; likewise.
         """
-        view = memoryview(data)
-        finished: list[StagedSegment] = []
-        position = 0
-        while position + LOG_OVERHEAD < len(view):
-            header = self._header(view, position)
-            if header is None:
-                break
-            batch = view[position : position + header.size_bytes]
-            position += header.size_bytes
-            if header.last_offset < self._state.next_offset:
-                continue
-            if batch_crc([batch], header.magic) != header.crc:
-                raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
-            if self._open is not None and self._open.ends_before(header, self._limits):
-                finished.append(self._finish(now_ms))
-            self._append(batch, header, now_ms)
-        return finished
+        try:
+            self._take(memoryview(data).toreadonly(), now_ms)
+        finally:
+            # Also what came before a batch that is refused; and nothing may point into the caller's data any more.
+            if self._open is not None:
+                self._open.write()
+        return self._taken_out()
 
     def roll_if_due(self, *, now_ms: int) -> list[StagedSegment]:
         """End the segment that was begun `segment_ms` ago."""
-        if self._open is None or now_ms - self._open.begun_ms < self._limits.segment_ms:
-            return []
-        return [self._finish(now_ms)]
+        if self._open is not None and now_ms - self._open.begun_ms >= self._limits.segment_ms:
+            self._finish(now_ms)
+        return self._taken_out()
+
+    def skip_to(self, offset: int, *, now_ms: int) -> list[StagedSegment]:
+        """Go on at an offset, as upstream has nothing before it any more. The segment under way ends, so that none has
+        a hole in it. Producers are forgotten, as Kafka forgets them where a log begins anew: what became of their
+        transactions meanwhile nobody can tell.
+        """
+        if self._open is not None:
+            self._finish(now_ms)
+        self._state.producers = ProducerStates()
+        self._state.next_offset = offset
+        return self._taken_out()
 
     def close(self) -> None:
         """Let go of the segment under way. Idempotent."""
@@ -150,6 +163,26 @@ class PartitionStaging:
             self._open.log.close()
             self._open.path.unlink(missing_ok=True)
             self._open = None
+
+    def _taken_out(self) -> list[StagedSegment]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _take(self, view: memoryview, now_ms: int) -> None:
+        position = 0
+        while position + LOG_OVERHEAD < len(view):
+            header = self._header(view, position)
+            if header is None:
+                return
+            batch = view[position : position + header.size_bytes]
+            position += header.size_bytes
+            if header.last_offset < self._state.next_offset:
+                continue
+            if batch_crc([batch], header.magic) != header.crc:
+                raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
+            if self._open is not None and self._open.ends_before(header, self._limits):
+                self._finish(now_ms)
+            self._append(batch, header, now_ms)
 
     def _header(self, view: memoryview, position: int) -> BatchHeader | None:
         """Of the next whole batch; None: the rest is not one."""
@@ -168,7 +201,7 @@ class PartitionStaging:
 
     def _append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         state = self._state
-        if self._open is None:
+        if self._open is None and header.base_offset >= state.replay_until:
             path = self._folder / f"{header.base_offset:020}.log"
             self._open = _OpenSegment(path, header, self._limits, now_ms)
         segment = self._open
@@ -181,14 +214,16 @@ class PartitionStaging:
                 state.producers.take_data(header)
         else:
             aborted = state.producers.take_marker(header, marker)
-            if aborted is not None:
+            if aborted is not None and segment is not None:
                 segment.aborted.append(aborted)
-        segment.append(batch, header)
+        if segment is not None:
+            segment.append(batch, header)
         state.next_offset = header.last_offset + 1
 
-    def _finish(self, now_ms: int) -> StagedSegment:
+    def _finish(self, now_ms: int) -> None:
         segment, self._open = self._open, None
         assert segment is not None, "only when there is one"
+        segment.write()
         segment.log.close()
         state = self._state
         state.producers.expire(now_ms)
@@ -205,13 +240,15 @@ class PartitionStaging:
             # named by the offset behind the segment, as a broker does
             producer_snapshot_index=self._write(segment.end_offset + 1, "snapshot", snapshot),
         )
-        return StagedSegment(
-            files=files,
-            start_offset=segment.start_offset,
-            end_offset=segment.end_offset,
-            max_timestamp_ms=now_ms if newest_ms == NO_TIMESTAMP_MS else newest_ms,
-            size_bytes=segment.size_bytes,
-            segment_leader_epochs=_within(state.lineage, segment.start_offset, segment.end_offset),
+        self._ended.append(
+            StagedSegment(
+                files=files,
+                start_offset=segment.start_offset,
+                end_offset=segment.end_offset,
+                max_timestamp_ms=now_ms if newest_ms == NO_TIMESTAMP_MS else newest_ms,
+                size_bytes=segment.size_bytes,
+                segment_leader_epochs=_within(state.lineage, segment.start_offset, segment.end_offset),
+            )
         )
 
     def _write(self, offset: int, suffix: str, content: bytes) -> Path:
@@ -225,13 +262,14 @@ class _OpenSegment:
 
     def __init__(self, path: Path, first: BatchHeader, limits: RollLimits, now_ms: int) -> None:
         self.path = path
-        self.log: BinaryIO = path.open("wb", buffering=_WRITE_BUFFER_BYTES)
+        self.log = path.open("wb", buffering=0)
         self.begun_ms = now_ms
         self.start_offset = first.base_offset
         self.end_offset = first.base_offset
         self.size_bytes = 0
         self.indexes = SparseIndexes(first.base_offset, limits.index_interval_bytes)
         self.aborted: list[AbortedTransaction] = []
+        self._unwritten: list[memoryview] = []
         self._first_timestamp_ms = first.max_timestamp
 
     def ends_before(self, header: BatchHeader, limits: RollLimits) -> bool:
@@ -247,10 +285,31 @@ class _OpenSegment:
         )
 
     def append(self, batch: memoryview, header: BatchHeader) -> None:
-        self.log.write(batch)
+        self._unwritten.append(batch)
         self.indexes.take(self.size_bytes, header.last_offset, header.max_timestamp)
         self.size_bytes += header.size_bytes
         self.end_offset = header.last_offset
+
+    def write(self) -> None:
+        """What was appended, straight from where it is: the batches of a Fetch are one piece as a rule."""
+        for start in range(0, len(self._unwritten), _PIECES_MAX):
+            pieces = self._unwritten[start : start + _PIECES_MAX]
+            left_bytes = sum(map(len, pieces))
+            while left_bytes:
+                written = os.writev(self.log.fileno(), pieces)
+                left_bytes -= written
+                pieces = _behind(pieces, written) if left_bytes else []
+        self._unwritten.clear()
+
+
+def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
+    """The pieces without their first bytes."""
+    left: list[memoryview] = []
+    for piece in pieces:
+        if written < len(piece):
+            left.append(piece[written:])
+        written = max(0, written - len(piece))
+    return left
 
 
 def _within(lineage: Iterable[tuple[int, int]], start_offset: int, end_offset: int) -> dict[int, int]:

@@ -1,0 +1,36 @@
+"""Where blocking calls run: worker threads, a bounded number of them, and none of them ever abandoned.
+
+An upload that was begun is either finished or given back, so whoever waits for it cannot walk away from it. Tests run
+the calls elsewhere, in an order of their own (`Threads` is what they take the place of).
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Threads(Protocol):
+    """Runs blocking calls for trio tasks."""
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """What the call returns or raises. Cancellation: only before it has begun."""
+        ...
+
+
+class WorkerThreads:
+    """trio's own worker threads.
+
+    Args:
+        threads_max: calls at once; others wait in order. Uploads take minutes, so they must not use up the threads that
+            the rest of the process shares.
+    """
+
+    def __init__(self, threads_max: int) -> None:
+        self._limiter = trio.CapacityLimiter(threads_max)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """As Threads.run."""
+        return await trio.to_thread.run_sync(call, limiter=self._limiter)
