@@ -50,6 +50,7 @@ class Ledger:
         self._highest_fence = -1
         """Of other owners' records."""
         self._cuts: list[tuple[int, int]] = []
+        self._lost: list[tuple[int, int]] = []
         self.is_being_deleted = False
         """Whether somebody has begun to delete the whole partition, and has not said that it is done."""
 
@@ -120,20 +121,22 @@ class Ledger:
         return self._catalog.changes
 
     def follow_lineage(self, lineage: Iterable[tuple[int, int]]) -> None:
-        """Upstream's (leader epoch, start offset) in ascending order; what was cut before is forgotten."""
+        """Upstream's (leader epoch, start offset) in ascending order, as far as finished segments have it. What was cut
+        before is forgotten: it shows in a lineage once something behind it was copied."""
         self._cuts = [(epoch - 1, start_offset) for epoch, start_offset in lineage]
+        self._lost = []
 
     def cut(self, leader_epoch: int, offset: int) -> None:
         """Upstream's log has no records of this epoch, or an earlier one, from the offset on."""
-        self._cuts.append((leader_epoch, offset))
+        self._lost.append((leader_epoch, offset))
 
     def live_end(self, segment: RemoteLogSegmentMetadata) -> int:
         """The last of the segment's offsets that is on the lineage; -1 if none is."""
-        for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
-            cut = min((offset for cut_epoch, offset in self._cuts if cut_epoch >= epoch), default=end_offset + 1)
-            if cut > start_offset:
-                return min(end_offset, cut - 1)
-        return -1
+        return _end_before([*self._cuts, *self._lost], segment)
+
+    def is_dead(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether none of its offsets is on the lineage that finished segments have: nobody will ever want it."""
+        return _end_before(self._cuts, segment) < 0
 
     def _covers(self, epoch: int, start_offset: int, end_offset: int) -> bool:
         offset = start_offset
@@ -155,3 +158,12 @@ def epoch_ranges(segment: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, 
         end_offset = epochs[number + 1][1] - 1 if number + 1 < len(epochs) else segment.end_offset
         if start_offset <= end_offset:
             yield epoch, start_offset, end_offset
+
+
+def _end_before(cuts: Iterable[tuple[int, int]], segment: RemoteLogSegmentMetadata) -> int:
+    """The last of the segment's offsets that no cut (leader epoch, offset) takes away; -1 if none is left."""
+    for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
+        cut = min((offset for cut_epoch, offset in cuts if cut_epoch >= epoch), default=end_offset + 1)
+        if cut > start_offset:
+            return min(end_offset, cut - 1)
+    return -1

@@ -89,10 +89,6 @@ class MetadataFeed:
             f"within {PUBLISH_TIMEOUT_S} s"
         )
 
-    def problem(self, partition: TopicIdPartition) -> str | None:
-        """Why the partition's records cannot be read at the moment, in one sentence; None if they can."""
-        return self._event_log.failure() or self._event_log.problems().get(self._number(partition))
-
     def _number(self, partition: TopicIdPartition) -> int:
         failure = self._event_log.failure()
         if failure is not None:

@@ -90,7 +90,7 @@ class SegmentCopy:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether objects may be left that only this owner knows of: `tidy` deletes them, superseded or not."""
+        """Whether objects may be left that only this owner knows of: `let_go` deletes them."""
         return bool(self._unfinished)
 
     @property
@@ -132,8 +132,7 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        for segment in list(self._unfinished.values()):
-            yield from self._give_back(segment)
+        yield from self.let_go()
         for update in list(self._unsure.values()):
             if self._ledger.is_superseded:
                 return  # whoever has the partition decides by what the topic holds
@@ -148,6 +147,15 @@ class SegmentCopy:
             is_lost = not self._ledger.is_seen(segment) and not self._ledger.is_covered(segment)
             if is_lost and not self._ledger.is_superseded:
                 yield Publish(self._update(segment, _FINISHED, segment.custom_metadata))
+
+    def let_go(self) -> Steps[None]:
+        """Delete what only this owner knows of, superseded or not.
+
+        Raises:
+            RemoteStorageError: a step failed; the next call goes on.
+        """
+        for segment in list(self._unfinished.values()):
+            yield from self._give_back(segment)
 
     def delete(self, segment: RemoteLogSegmentMetadata) -> Steps[bool]:
         """Delete a finished segment; False: another owner has the partition, and nothing was done.

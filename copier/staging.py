@@ -65,7 +65,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSegment:
-    """A segment that is ready to be copied. `segment_leader_epochs` as RemoteLogSegmentMetadata has them."""
+    """A segment that is ready to be copied. `segment_leader_epochs` as RemoteLogSegmentMetadata has them.
+
+    `first_timestamp_ms`: the largest of its first batch; NO_TIMESTAMP_MS if that has none.
+    """
 
     files: LogSegmentData
     start_offset: int
@@ -73,6 +76,7 @@ class StagedSegment:
     max_timestamp_ms: int
     size_bytes: int
     segment_leader_epochs: dict[int, int]
+    first_timestamp_ms: int = NO_TIMESTAMP_MS
 
     def discard(self) -> None:
         """Remove its files. Idempotent."""
@@ -120,6 +124,11 @@ class PartitionStaging:
     def staged_bytes(self) -> int:
         """Of the segment under way."""
         return 0 if self._open is None else self._open.size_bytes
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Of the segment under way; NO_TIMESTAMP_MS if there is none, or no timestamp in its first batch."""
+        return NO_TIMESTAMP_MS if self._open is None else self._open.first_timestamp_ms
 
     def take(self, data: bytes | memoryview, *, now_ms: int) -> list[StagedSegment]:
         """Batches as a Fetch gave them; what is incomplete at the end, or lies below `next_offset`, is left out.
@@ -248,6 +257,7 @@ class PartitionStaging:
                 max_timestamp_ms=now_ms if newest_ms == NO_TIMESTAMP_MS else newest_ms,
                 size_bytes=segment.size_bytes,
                 segment_leader_epochs=_within(state.lineage, segment.start_offset, segment.end_offset),
+                first_timestamp_ms=segment.first_timestamp_ms,
             )
         )
 
@@ -270,12 +280,12 @@ class _OpenSegment:
         self.indexes = SparseIndexes(first.base_offset, limits.index_interval_bytes)
         self.aborted: list[AbortedTransaction] = []
         self._unwritten: list[memoryview] = []
-        self._first_timestamp_ms = first.max_timestamp
+        self.first_timestamp_ms = first.max_timestamp
 
     def ends_before(self, header: BatchHeader, limits: RollLimits) -> bool:
         is_later = (
-            self._first_timestamp_ms > NO_TIMESTAMP_MS
-            and header.max_timestamp - self._first_timestamp_ms > limits.segment_ms
+            self.first_timestamp_ms > NO_TIMESTAMP_MS
+            and header.max_timestamp - self.first_timestamp_ms > limits.segment_ms
         )
         return (
             self.size_bytes + header.size_bytes > limits.segment_bytes

@@ -1,0 +1,177 @@
+"""The copier's meter (standalone mode), made where a copier runs; see `metrics.meters` for the rules that it keeps.
+
+Lags and ages come by partition and are exposed by topic: bytes and segments summed up, ages by the partition that is
+furthest behind. What was told of a partition is forgotten when it is released.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from prometheus_client import Counter, Gauge
+
+from metrics.meters import IdleAverage
+from metrics.registry import Children, Registry
+
+Partition = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+class CopyMeter:
+    """What is copied into the tier, what is deleted from it, and what has yet to be."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._bytes = _by_topic(registry, "RemoteCopyBytesPerSec")
+        self._copies = _by_topic(registry, "RemoteCopyRequestsPerSec")
+        self._copy_errors = _by_topic(registry, "RemoteCopyErrorsPerSec")
+        self._deletions = _by_topic(registry, "RemoteDeleteRequestsPerSec")
+        self._delete_errors = _by_topic(registry, "RemoteDeleteErrorsPerSec")
+        self._copy_lag_bytes = _TopicGauge(registry, _kip405(registry, "RemoteCopyLagBytes"), sum)
+        self._copy_lag_segments = _TopicGauge(registry, _kip405(registry, "RemoteCopyLagSegments"), sum)
+        self._delete_lag_bytes = _TopicGauge(registry, _kip405(registry, "RemoteDeleteLagBytes"), sum)
+        self._delete_lag_segments = _TopicGauge(registry, _kip405(registry, "RemoteDeleteLagSegments"), sum)
+        self._size_time = Children[str, Gauge](_kip405(registry, "RemoteLogSizeComputationTime"), registry.topics)
+        self._idle = IdleAverage()
+        idle = registry.kip405_gauge("RemoteLogManager.RemoteLogManagerTasksAvgIdlePercent")
+        idle.set_function(self._idle.idle_share)
+        self._gaps = registry.counter(
+            "tidegate_copy_gaps", "Stretches of offsets that upstream had deleted before they were copied."
+        )
+        self._gap_records = registry.counter("tidegate_copy_gap_records", "Offsets in these stretches.")
+        self._superseded = registry.counter(
+            "tidegate_copy_superseded", "Partitions that were given up because another copier had claimed them."
+        )
+        self._poisoned: set[Partition] = set()
+        registry.gauge(
+            "tidegate_copy_poisoned_partitions",
+            "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
+        ).set_function(lambda: len(self._poisoned))
+        self._age = _TopicGauge(
+            registry,
+            registry.gauge(
+                "tidegate_copy_age_seconds",
+                "Age of the oldest record that is due for the tier and not in it, of all partitions; 0: there is none.",
+                "topic",
+            ),
+            max,
+        )
+        self._upstream_retention = Children[str, Gauge](
+            registry.gauge(
+                "tidegate_copy_upstream_retention_seconds",
+                "How long upstream keeps a topic's records (`retention.ms`); no series where it keeps them for ever.",
+                "topic",
+            ),
+            registry.topics,
+        )
+
+    def on_copy_started(self, topic: str) -> None:
+        """A segment is to be uploaded."""
+        if topic not in self._copies:
+            self._copy_errors[topic].inc(0)  # there before the first error, or a rate would miss that one
+        self._copies[topic].inc()
+
+    def on_copied(self, topic: str, log_bytes: int) -> None:
+        """A segment is finished: that many bytes of log are in the tier."""
+        self._bytes[topic].inc(log_bytes)
+
+    def on_copy_error(self, topic: str) -> None:
+        """An upload failed."""
+        self._copy_errors[topic].inc()
+
+    def on_delete_started(self, topic: str) -> None:
+        """A segment's objects are to be deleted."""
+        if topic not in self._deletions:
+            self._delete_errors[topic].inc(0)
+        self._deletions[topic].inc()
+
+    def on_delete_error(self, topic: str) -> None:
+        """They could not be deleted."""
+        self._delete_errors[topic].inc()
+
+    def on_copy_lag(self, partition: Partition, lag_bytes: int, lag_segments: int) -> None:
+        """So much of a partition is due to be copied."""
+        self._copy_lag_bytes.set(partition, lag_bytes)
+        self._copy_lag_segments.set(partition, lag_segments)
+
+    def on_delete_lag(self, partition: Partition, lag_bytes: int, lag_segments: int) -> None:
+        """So much of a partition has expired and is still there."""
+        self._delete_lag_bytes.set(partition, lag_bytes)
+        self._delete_lag_segments.set(partition, lag_segments)
+
+    def on_age(self, partition: Partition, age_s: float) -> None:
+        """The oldest record of a partition that is not in the tier yet is so old; 0: there is none."""
+        self._age.set(partition, age_s)
+
+    def on_upstream_retention(self, topic: str, retention_ms: int) -> None:
+        """The topic's `retention.ms` at upstream; -1: no limit."""
+        if retention_ms >= 0:
+            self._upstream_retention[topic].set(retention_ms / 1000)
+        elif topic in self._upstream_retention:
+            self._upstream_retention[topic].set(float("inf"))
+
+    def on_size_walk(self, topic: str, duration_s: float) -> None:
+        """A partition's segments were added up."""
+        self._size_time[topic].set(duration_s * 1000)
+
+    def on_slots(self, busy: int, total: int) -> None:
+        """So many of the slots for copying and deleting are taken now."""
+        self._idle.on_slots(busy, total)
+
+    def on_gap(self, records: int) -> None:
+        """Upstream has deleted that many offsets before they were copied."""
+        self._gaps.inc()
+        self._gap_records.inc(records)
+
+    def on_superseded(self) -> None:
+        """Another copier has a partition that this one took for its own."""
+        self._superseded.inc()
+
+    def on_poisoned(self, partition: Partition) -> None:
+        """A partition has a batch that cannot be copied."""
+        self._poisoned.add(partition)
+
+    def on_released(self, partition: Partition) -> None:
+        """The partition is another copier's now, or begins anew."""
+        self._poisoned.discard(partition)
+        for gauge in (
+            self._copy_lag_bytes,
+            self._copy_lag_segments,
+            self._delete_lag_bytes,
+            self._delete_lag_segments,
+            self._age,
+        ):
+            gauge.forget(partition)
+
+
+class _TopicGauge:
+    """A gauge per topic, of what its partitions have."""
+
+    def __init__(self, registry: Registry, gauge: Gauge, combine: Callable[[Iterable[float]], float]) -> None:
+        self._gauges = Children[str, Gauge](gauge, registry.topics)
+        self._combine = combine
+        self._values: dict[str, dict[int, float]] = {}
+        self._lock = threading.Lock()
+
+    def set(self, partition: Partition, value: float) -> None:
+        topic, number = partition
+        with self._lock:
+            values = self._values.setdefault(topic, {})
+            values[number] = value
+            self._gauges[topic].set(self._combine(values.values()))
+
+    def forget(self, partition: Partition) -> None:
+        topic, number = partition
+        with self._lock:
+            values = self._values.get(topic)
+            if values is None or values.pop(number, None) is None:
+                return
+            self._gauges[topic].set(self._combine(values.values()) if values else 0)
+            if not values:
+                del self._values[topic]
+
+
+def _by_topic(registry: Registry, name: str) -> Children[str, Counter]:
+    return Children[str, Counter](registry.kip405_counter(f"BrokerTopicMetrics.{name}"), registry.topics)
+
+
+def _kip405(registry: Registry, name: str) -> Gauge:
+    return registry.kip405_gauge(f"BrokerTopicMetrics.{name}")
