@@ -75,7 +75,7 @@ class MetadataFeed:
             RetriableRemoteStorageError: it was published or not, and did not come back in time.
             RemoteStorageError: as the log answers.
         """
-        partition = _partition_of(record)
+        partition = partition_of(record)
         number = self._number(partition)
         value = encode_for_caller(record)
         offset = await self._threads.run(lambda: self._event_log.publish(number, value))
@@ -161,7 +161,7 @@ class _Reading:
         if attempt != self.attempt:
             return
         for offset, record in records:
-            follower = self.followers.get(_partition_of(record))
+            follower = self.followers.get(partition_of(record))
             if follower is not None and follower.is_read_for:
                 follower.note(offset, record)
         for follower in self.followers.values():
@@ -203,7 +203,8 @@ def _decoded(event: MetadataEvent) -> MetadataRecord | None:
         return None
 
 
-def _partition_of(record: MetadataRecord) -> TopicIdPartition:
+def partition_of(record: MetadataRecord) -> TopicIdPartition:
+    """Which partition the record is about."""
     return (
         record.segment_id.topic_id_partition
         if isinstance(record, RemoteLogSegmentMetadataUpdate)

@@ -169,7 +169,6 @@ class PartitionStaging:
     def close(self) -> None:
         """Let go of the segment under way. Idempotent."""
         if self._open is not None:
-            self._open.log.close()
             self._open.path.unlink(missing_ok=True)
             self._open = None
 
@@ -233,7 +232,6 @@ class PartitionStaging:
         segment, self._open = self._open, None
         assert segment is not None, "only when there is one"
         segment.write()
-        segment.log.close()
         state = self._state
         state.producers.expire(now_ms)
         offset_index, time_index = segment.indexes.finish()
@@ -272,7 +270,7 @@ class _OpenSegment:
 
     def __init__(self, path: Path, first: BatchHeader, limits: RollLimits, now_ms: int) -> None:
         self.path = path
-        self.log = path.open("wb", buffering=0)
+        path.write_bytes(b"")
         self.begun_ms = now_ms
         self.start_offset = first.base_offset
         self.end_offset = first.base_offset
@@ -301,14 +299,15 @@ class _OpenSegment:
         self.end_offset = header.last_offset
 
     def write(self) -> None:
-        """What was appended, straight from where it is: the batches of a Fetch are one piece as a rule."""
-        for start in range(0, len(self._unwritten), _PIECES_MAX):
-            pieces = self._unwritten[start : start + _PIECES_MAX]
-            left_bytes = sum(map(len, pieces))
-            while left_bytes:
-                written = os.writev(self.log.fileno(), pieces)
-                left_bytes -= written
-                pieces = _behind(pieces, written) if left_bytes else []
+        """What was appended, straight from where it is. The file is not kept open: there may be one for each of
+        thousands of partitions."""
+        if not self._unwritten:
+            return
+        with self.path.open("ab", buffering=0) as log:
+            for start in range(0, len(self._unwritten), _PIECES_MAX):
+                pieces = self._unwritten[start : start + _PIECES_MAX]
+                while pieces:
+                    pieces = _behind(pieces, os.writev(log.fileno(), pieces))
         self._unwritten.clear()
 
 

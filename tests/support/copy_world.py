@@ -1,0 +1,359 @@
+"""A copier's surroundings in memory, in virtual time: an upstream log, the metadata log, a store, log starts.
+
+    world = CopyWorld(folder, random.Random(seed))
+    world.upstream.append(50)
+    hands = world.hands()                       # what one copier touches the world with
+    copier = hands.copier(settings(segment_bytes=1000))
+    hands.pause_s = 30; hands.kill()            # from its next step on
+
+Every step of a copier (a question to upstream, a record published, an object put) takes a while of virtual time; there
+it may fail, before or after it has had its effect, and there it is killed or stands still.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from copier.config import CopyConfig
+from copier.copier import Copier
+from copier.ledger import Ledger
+from copier.metadata_feed import partition_of
+from copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
+from metrics.copy_meters import CopyMeter
+from metrics.registry import Registry
+from storage.errors import RetriableRemoteStorageError
+from storage.formats.plain_objects import PlainObjects
+from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
+from storage.metadata.serde import MetadataRecord, decode
+from storage.model import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+    Uuid,
+)
+from tests.support.memory_store import Killed, MemoryStore
+from tests.support.metadata_event_log import InProcessMetadataEventLog
+from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition
+
+T = TypeVar("T")
+
+PARTITION = topic_partition("orders", 0)
+METADATA_PARTITIONS = 2
+FIRST_MS = FIRST_TIMESTAMP_MS + 1_000_000
+
+
+def settings(folder: Path, **changed: object) -> CopyConfig:
+    """Small segments, short intervals."""
+    base = CopyConfig(staging_path=folder, segment_bytes=1000, segment_ms=5000, interval_ms=1000)
+    return replace(base, **changed)  # type: ignore[arg-type]  # each test names keys of its own
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch of upstream's log."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    content: bytes
+
+
+@dataclass(slots=True)
+class Upstream:
+    """One partition at its leader. `now_ms` gives the records' timestamps."""
+
+    now_ms: Callable[[], int]
+    partition: TopicIdPartition = PARTITION
+    batches: list[Batch] = field(default_factory=list)
+    log_start_offset: int = 0
+    leader_epoch: int = 0
+    is_gone: bool = False
+    last_stable_offset: int | None = None
+    fetches: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else self.log_start_offset
+
+    def append(self, batches: int, *, records: int = 3, value_bytes: int = 40) -> None:
+        for _ in range(batches):
+            base = self.end_offset
+            content = data_batch(
+                base,
+                record_count=records,
+                value_bytes=value_bytes,
+                leader_epoch=self.leader_epoch,
+                first_timestamp_ms=self.now_ms(),
+            )
+            self.append_raw(content, base, base + records - 1)
+
+    def append_raw(self, content: bytes, base_offset: int, last_offset: int) -> None:
+        self.batches.append(Batch(base_offset, last_offset, self.leader_epoch, content))
+
+    def elect(self, *, keep: int | None = None, epochs: int = 1) -> None:
+        """Another leader; an unclean one has only the first `keep` batches."""
+        if keep is not None:
+            del self.batches[keep:]
+        self.leader_epoch += epochs
+
+    def delete_before(self, offset: int) -> None:
+        """Retention, as a broker's: what goes is gone."""
+        self.log_start_offset = max(self.log_start_offset, min(offset, self.end_offset))
+
+    def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
+        """As a broker: see LeaderEpochFileCache.endOffsetFor."""
+        starts: dict[int, int] = {}
+        for batch in self.batches:
+            if batch.last_offset >= self.log_start_offset:
+                starts.setdefault(batch.leader_epoch, max(batch.base_offset, self.log_start_offset))
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, self.end_offset
+        higher = [start for epoch, start in starts.items() if epoch > leader_epoch]
+        if not starts:
+            return -1, -1
+        end = min(higher, default=self.end_offset)
+        lower = [epoch for epoch in starts if epoch <= leader_epoch]
+        return (max(lower) if lower else leader_epoch), end
+
+
+class CopyWorld:
+    """What copiers share."""
+
+    def __init__(
+        self, folder: Path, chance: random.Random, partitions: Iterable[TopicIdPartition] = (PARTITION,)
+    ) -> None:
+        self.folder = folder
+        self.chance = chance
+        self.log = InProcessMetadataEventLog(METADATA_PARTITIONS, self.now_ms)
+        self.store = MemoryStore()
+        self.upstreams = {partition: Upstream(self.now_ms, partition) for partition in partitions}
+        self.upstream = next(iter(self.upstreams.values()))
+        self.committed: dict[TopicIdPartition, int] = {}
+        self.failure_rate = 0.0
+        self.ids = 0
+        self.unsafe_deletions: list[str] = []
+        """Objects that went before the log start behind them was committed."""
+
+    def now_ms(self) -> int:
+        return FIRST_MS + int(trio.current_time() * 1000)
+
+    def new_id(self) -> Uuid:
+        self.ids += 1
+        return Uuid(self.ids.to_bytes(16, "big"))
+
+    def hands(self) -> "Hands":
+        """A copier's."""
+        return Hands(self)
+
+    def records(self, partition: TopicIdPartition = PARTITION) -> list[MetadataRecord]:
+        """All records of the metadata partition that has this one's."""
+        number = metadata_partition(partition.topic_id, partition.partition, METADATA_PARTITIONS)
+        found: list[MetadataRecord] = []
+        while events := self.log.events_from(number, len(found)):
+            found += [decode(event.value) for event in events if event.value is not None]
+        return found
+
+    def ledger(self, partition: TopicIdPartition = PARTITION) -> Ledger:
+        """What a reader of the metadata topic knows."""
+        ledger = Ledger(partition)
+        for record in self.records(partition):
+            if partition_of(record) == partition:
+                ledger.note(record)
+        return ledger
+
+    def finished(self, partition: TopicIdPartition = PARTITION) -> list[RemoteLogSegmentMetadata]:
+        return self.ledger(partition).finished()
+
+    def manager(self) -> PlainObjects:
+        return PlainObjects({}, store=self.store)
+
+
+class Hands:
+    """The seams of one copier. `last_upload`: of the segment whose files were being put when it was killed."""
+
+    def __init__(self, world: CopyWorld) -> None:
+        self.world = world
+        self.pause_until_s = 0.0
+        self.is_killed = False
+        self.uploading: Uuid | None = None
+        self.gaps: list[tuple[int, int]] = []
+        self.registry = Registry()
+        self.meter = CopyMeter(self.registry)
+        self.retention = Retention()
+        self.is_disabled = False
+        self._folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
+
+    def copier(self, config: CopyConfig | None = None) -> Copier:
+        world = self.world
+        base = settings(self._folder) if config is None else config
+        return Copier(
+            settings=replace(base, staging_path=self._folder),
+            brokers=self,
+            event_log=self,
+            storage=_Storage(self),
+            log_starts=self,
+            meter=self.meter,
+            retention_of=lambda _: self.retention,
+            is_disabled=lambda: self.is_disabled,
+            threads=self,
+            now_ms=world.now_ms,
+            new_id=world.new_id,
+        )
+
+    def kill(self) -> None:
+        """Nothing that it does from now on has an effect."""
+        self.is_killed = True
+
+    def pause(self, duration_s: float) -> None:
+        """Stand still for so long, at the next step."""
+        self.pause_until_s = trio.current_time() + duration_s
+
+    async def step(self) -> None:
+        """Time passes."""
+        self.check()
+        await trio.sleep(self.world.chance.uniform(0.0001, 0.02))
+        if trio.current_time() < self.pause_until_s:
+            await trio.sleep_until(self.pause_until_s)
+        self.check()
+
+    def check(self) -> None:
+        if self.is_killed:
+            raise Killed
+
+    def fail(self) -> None:
+        """Perhaps."""
+        if self.world.chance.random() < self.world.failure_rate:
+            raise RetriableRemoteStorageError("as the schedule has it")
+
+    # --- Threads ---
+
+    async def run(self, call: Callable[[], T]) -> T:
+        await self.step()
+        try:
+            return call()
+        finally:
+            await self.step()
+
+    # --- BrokerLog ---
+
+    async def range(self, partition: TopicIdPartition) -> LogRange:
+        upstream = await self._asked(partition)
+        return LogRange(
+            log_start_offset=upstream.log_start_offset,
+            last_stable_offset=_last_stable(upstream),
+            leader_epoch=upstream.leader_epoch,
+        )
+
+    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
+        upstream = await self._asked(partition)
+        upstream.fetches += 1
+        if offset < upstream.log_start_offset:
+            raise OffsetBelowLogStartError(partition, offset, upstream.log_start_offset)
+        data = b""
+        for batch in upstream.batches:
+            if offset <= batch.last_offset < _last_stable(upstream):
+                data += batch.content
+                if len(data) >= max_bytes:
+                    break
+        first = next((len(batch.content) for batch in upstream.batches if batch.last_offset >= offset), 0)
+        return FetchedBatches(
+            data=data[: max(max_bytes, first)],
+            log_start_offset=upstream.log_start_offset,
+            last_stable_offset=_last_stable(upstream),
+        )
+
+    async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:
+        return (await self._asked(partition)).epoch_end(leader_epoch)
+
+    async def _asked(self, partition: TopicIdPartition) -> Upstream:
+        await self.step()
+        self.fail()
+        upstream = self.world.upstreams[partition]
+        if upstream.is_gone:
+            raise TopicGoneError
+        return upstream
+
+    # --- LogStartStore ---
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
+        await self.step()
+        self.fail()
+        committed = self.world.committed
+        return {partition: committed[partition] for partition in partitions if partition in committed}
+
+    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        await self.step()
+        self.fail()
+        self.world.committed.update(offsets)
+
+    # --- MetadataEventLog ---
+
+    def partition_count(self) -> int:
+        return self.world.log.partition_count()
+
+    def publish(self, partition: int, value: bytes) -> int:
+        self.check()
+        self.fail()
+        offset = self.world.log.publish(partition, value)
+        self.fail()
+        return offset
+
+    def subscribe(
+        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
+    ) -> Subscription:
+        return self.world.log.subscribe(start_offsets, deliver, progress)
+
+    def problems(self) -> Mapping[int, str]:
+        return {}
+
+    def failure(self) -> str | None:
+        return None
+
+
+class _Storage(PlainObjects):
+    """The world's store through one copier's hands."""
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__({}, store=hands.world.store)
+        self._hands = hands
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        self._hands.check()
+        self._hands.uploading = metadata.segment_id.id
+        self._hands.fail()
+        super().copy_log_segment_data(metadata, data)
+        self._hands.fail()
+        self._hands.uploading = None
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        hands, world = self._hands, self._hands.world
+        hands.check()
+        hands.fail()
+        partition = metadata.topic_id_partition
+        now = world.ledger(partition).find(metadata.segment_id)
+        if now is not None and now.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            world.unsafe_deletions.append(f"{metadata.segment_id} in state {now.state.name}")
+        super().delete_log_segment_data(metadata)
+        hands.fail()
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        self._hands.check()
+        self._hands.fail()
+        return super().fetch_index(metadata, index_type)
+
+
+def _last_stable(upstream: Upstream) -> int:
+    return upstream.end_offset if upstream.last_stable_offset is None else upstream.last_stable_offset
+
+
+def held_segments(store: MemoryStore) -> Iterator[tuple[Uuid, str]]:
+    """(segment id, key) of all objects."""
+    for stored in PlainObjects({}, store=store).list_objects():
+        assert stored.segment_id is not None
+        yield stored.segment_id.id, stored.name
