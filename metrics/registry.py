@@ -164,7 +164,7 @@ class Registry(Collector):
 
     A declaration takes the family's name (a counter's without `_total`, which the exposition adds), what it means, and
     the names of its labels; without labels it gives the series itself. Names are Prometheus' way: base units (seconds,
-    bytes), unit last. Topics are never a label of our own families; KIP-405 has the per-topic series.
+    bytes), unit last. Topics are a label of KIP-405's families, and of what a copier says beside them.
 
     Args:
         names: `metrics.kip405.names`.

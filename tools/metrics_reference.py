@@ -5,9 +5,10 @@ The KIP-405 table, and what meters declare in the order of `/metrics`. A test ho
 
 import sys
 
+from metrics.copy_meters import CopyMeter
 from metrics.kip405 import ABSENT, EXPORTED, Family, Kip405Row, Writer
 from metrics.meters import Meters
-from metrics.registry import LATENCY_BUCKETS_S, OTHER_LABEL, TOPICS_MAX
+from metrics.registry import LATENCY_BUCKETS_S, OTHER_LABEL, TOPICS_MAX, Registry
 
 _BUCKETS = ", ".join(f"{bound_s:g}" for bound_s in LATENCY_BUCKETS_S)
 
@@ -37,6 +38,9 @@ def reference() -> str:
     """The whole file."""
     kip405_head = ("name", "labels", "kind", "meaning", "MBean", "first name", "fed by", "origin")
     own = [family for family in Meters().registry.families if family.name.startswith("tidegate_")]
+    of_copier = Registry()
+    CopyMeter(of_copier)
+    copiers = [family for family in of_copier.families if family.name.startswith("tidegate_")]
     parts = [
         _HEAD,
         "## KIP-405\n",
@@ -45,6 +49,9 @@ def reference() -> str:
         _table(("MBean", "why", "origin"), [(f"`{bean.mbean}`", bean.why, bean.origin) for bean in ABSENT]),
         "## Tidegate's own\n",
         _table(("name", "labels", "kind", "meaning"), [_own_cells(family) for family in own]),
+        "## The copier's own\n",
+        "Where a copier runs (standalone mode).\n",
+        _table(("name", "labels", "kind", "meaning"), [_own_cells(family) for family in copiers]),
     ]
     return "\n".join(parts)
 

@@ -12,6 +12,7 @@ import json
 import sys
 from typing import Any, Final
 
+from deploy.grafana.copy_rows import COPYING
 from deploy.grafana.panels import panels_json
 from deploy.grafana.service_rows import CLIENTS, HEALTH, PROCESS
 from deploy.grafana.tier_rows import CACHE, CATALOG, READ_AHEAD, STORE, TIER
@@ -20,7 +21,7 @@ UID: Final = "tidegate"
 SCHEMA_VERSION: Final = 41
 """Grafana 12's. Newer ones convert it, older ones read what they know."""
 
-ROWS: Final = (HEALTH, CLIENTS, TIER, CACHE, STORE, READ_AHEAD, CATALOG, PROCESS)
+ROWS: Final = (HEALTH, CLIENTS, TIER, CACHE, STORE, READ_AHEAD, CATALOG, COPYING, PROCESS)
 
 
 def dashboard() -> dict[str, Any]:

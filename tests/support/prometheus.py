@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import yaml
 
+from metrics.copy_meters import CopyMeter
 from metrics.kip405 import Family, Kind
 from metrics.meters import Meters
 from tools.demo.kafka_cluster import free_port
@@ -162,10 +163,17 @@ def names_in(expression: str) -> set[str]:
     return set(_WORD.findall(bare)) - _OPERATORS
 
 
+def all_meters() -> Meters:
+    """Every meter that there is."""
+    meters = Meters()
+    CopyMeter(meters.registry)
+    return meters
+
+
 @functools.cache
 def exported_names() -> frozenset[str]:
-    """The names of all series that Tidegate may export without a copier."""
-    registry = Meters().registry
+    """The names of all series that Tidegate may export, a copier's among them."""
+    registry = all_meters().registry
     of_library = {
         sample.name
         for metric in registry.collect()

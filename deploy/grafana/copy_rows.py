@@ -1,0 +1,101 @@
+"""The row about copying into the tier and deleting from it: empty where no copier runs."""
+
+from typing import Final
+
+from deploy.grafana.panels import Query, Row, busiest, gauge, graph, rate, selected
+
+_TOPIC: Final = "kafka_server_brokertopicmetrics_"
+
+
+def _largest(name: str) -> Query:
+    """A gauge of the ten topics that have most of it."""
+    return busiest(Query(f"max by (topic) ({selected(name)})", "{{topic}}"))
+
+
+COPYING: Final = Row(
+    "Copying (standalone mode)",
+    (
+        graph(
+            "Bytes copied",
+            "RemoteCopyBytesPerSec of the ten busiest topics.",
+            "Bps",
+            busiest(rate(f"{_TOPIC}remotecopybytes_total", "topic")),
+        ),
+        graph(
+            "Segments copied",
+            "RemoteCopyRequestsPerSec: attempts; and those that failed.",
+            "ops",
+            rate(f"{_TOPIC}remotecopyrequests_total", legend="attempts"),
+            rate(f"{_TOPIC}remotecopyerrors_total", legend="failed"),
+        ),
+        graph(
+            "Age of what is not copied yet",
+            "Of the ten topics that are furthest behind. Upstream deletes what reaches its retention.ms.",
+            "s",
+            _largest("tidegate_copy_age_seconds"),
+        ),
+        graph(
+            "Upstream's retention",
+            "retention.ms of the topics that are copied.",
+            "s",
+            _largest("tidegate_copy_upstream_retention_seconds"),
+        ),
+        graph(
+            "Bytes due to be copied",
+            "RemoteCopyLagBytes of the ten topics that have most.",
+            "bytes",
+            _largest(f"{_TOPIC}remotecopylagbytes"),
+        ),
+        graph(
+            "Segments due to be copied",
+            "RemoteCopyLagSegments likewise.",
+            "none",
+            _largest(f"{_TOPIC}remotecopylagsegments"),
+        ),
+        graph(
+            "Segments deleted",
+            "RemoteDeleteRequestsPerSec: attempts; and those that failed.",
+            "ops",
+            rate(f"{_TOPIC}remotedeleterequests_total", legend="attempts"),
+            rate(f"{_TOPIC}remotedeleteerrors_total", legend="failed"),
+        ),
+        graph(
+            "Bytes due to be deleted",
+            "RemoteDeleteLagBytes of the ten topics that have most.",
+            "bytes",
+            _largest(f"{_TOPIC}remotedeletelagbytes"),
+        ),
+        graph(
+            "Segments due to be deleted",
+            "RemoteDeleteLagSegments likewise.",
+            "none",
+            _largest(f"{_TOPIC}remotedeletelagsegments"),
+        ),
+        graph(
+            "Lost before it was copied",
+            "Stretches that upstream had deleted, and offsets in them.",
+            "none",
+            gauge("tidegate_copy_gaps_total"),
+            Query(gauge("tidegate_copy_gap_records_total").expression, "{{instance}} offsets"),
+        ),
+        graph(
+            "Partitions that are not copied, or were taken over",
+            "Poisoned by a batch that cannot be copied; claimed by another copier.",
+            "none",
+            Query(gauge("tidegate_copy_poisoned_partitions").expression, "{{instance}} poisoned"),
+            Query(gauge("tidegate_copy_superseded_total").expression, "{{instance}} claimed by others"),
+        ),
+        graph(
+            "Idle share of the copier's slots",
+            "RemoteLogManagerTasksAvgIdlePercent, over the last minute.",
+            "percentunit",
+            gauge("kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidle_percent"),
+        ),
+        graph(
+            "Time to add up a partition's segments",
+            "RemoteLogSizeComputationTime of the ten slowest topics.",
+            "ms",
+            _largest(f"{_TOPIC}remotelogsizecomputationtime"),
+        ),
+    ),
+)
