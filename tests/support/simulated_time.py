@@ -242,7 +242,7 @@ def simulate(main: Callable[[Simulation], Awaitable[T]], *sources: EventSource, 
         return result
 
     simulation = Simulation(*sources, stuck_s=stuck_s)
-    with _in_order(), _as_in_trio_threads(simulation):
+    with in_order(), _as_in_trio_threads(simulation):
         return trio.run(run, clock=simulation.clock)
 
 
@@ -256,7 +256,7 @@ def _as_in_trio_threads(simulation: Simulation) -> Iterator[None]:
 
 
 @contextmanager
-def _in_order() -> Iterator[None]:
+def in_order(seed: int = 0) -> Iterator[None]:
     """Rule 4; of trio it is what Hypothesis asks, with our seed."""
     seeds, state = itertools.count(1), random.getstate()
 
@@ -266,10 +266,10 @@ def _in_order() -> Iterator[None]:
 
     with (
         mock.patch.object(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", new=True),
-        mock.patch.object(trio._core._run, "_r", random.Random(0)),
+        mock.patch.object(trio._core._run, "_r", random.Random(seed)),
         mock.patch.object(random, "Random", Seeded),
     ):
-        random.seed(0)
+        random.seed(seed)
         try:
             yield
         finally:
