@@ -16,13 +16,7 @@ from protocol.record_batches import read_header
 from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.event_log import metadata_partition
-from storage.model import (
-    IndexType,
-    LogSegmentData,
-    RemoteLogSegmentMetadata,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-)
+from storage.model import IndexType, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from tests.support.copy_world import METADATA_PARTITIONS, PARTITION, CopyWorld, Hands, held_segments, settings
 from tests.support.segments import ProducerFields, control_batch, data_batch, topic_partition
 
@@ -336,7 +330,7 @@ async def test_revoke_returns_once_the_upload_under_way_is_finished(world: CopyW
         await trio.sleep(30)
         assert len(world.records()) == count
         assert copier.progress() == []
-    assert list(hands._folder.iterdir()) == []
+    assert list(hands.folder.iterdir()) == []
 
 
 async def test_whoever_is_superseded_begins_again_with_a_higher_fence(world: CopyWorld) -> None:
@@ -399,21 +393,9 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
 async def test_an_upload_that_fails_is_given_back_and_counted(world: CopyWorld) -> None:
     world.upstream.append(10)
     hands = world.hands()
-    copier = hands.copier()
-    copy = copier._storage.copy_log_segment_data
-    failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
-
-    def failing(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        copy(metadata, data)
-        if failures:
-            raise failures.pop()
-
-    copier._storage.copy_log_segment_data = failing  # type: ignore[method-assign]  # two failures
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(copier.run)
-        await copier.assign([PARTITION], 1)
+    hands.upload_failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
+    async with running(hands):
         await until(lambda: world.ledger().end_offset() == 29)
-        nursery.cancel_scope.cancel()
     assert value(hands, "kafka_server_brokertopicmetrics_remotecopyerrors_total", topic="orders") == 2
     objects = {segment_id for segment_id, _ in held_segments(world.store)}
     assert objects == {segment.segment_id.id for segment in world.ledger().segments()}
@@ -449,7 +431,7 @@ async def test_partitions_that_come_later_do_not_disturb_those_that_are_there(wo
 
 async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(world: CopyWorld) -> None:
     hands = world.hands()
-    left = hands._folder / "orders-9-x" / "00000000000000000000.log"
+    left = hands.folder / "orders-9-x" / "00000000000000000000.log"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"left")
     async with running(hands, partitions=()):
@@ -458,7 +440,7 @@ async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(wor
 
 def test_without_a_staging_path_there_is_no_copier(world: CopyWorld) -> None:
     hands = world.hands()
-    hands._folder = None  # type: ignore[assignment]  # as a configuration without the key
+    hands.folder = None  # type: ignore[assignment]  # as a configuration without the key
     with pytest.raises(StorageConfigError, match=r"copy\.staging\.path"):
         hands.copier()
 

@@ -11,7 +11,7 @@ it may fail, before or after it has had its effect, and there it is killed or st
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,14 +29,8 @@ from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
 from storage.metadata.serde import MetadataRecord, decode
-from storage.model import (
-    IndexType,
-    LogSegmentData,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-    Uuid,
-)
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_from_text
+from storage.object_store.object_store import ObjectHead, ObjectStream
 from tests.support.memory_store import Killed, MemoryStore
 from tests.support.metadata_event_log import InProcessMetadataEventLog
 from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition
@@ -137,8 +131,9 @@ class CopyWorld:
         self.committed: dict[TopicIdPartition, int] = {}
         self.failure_rate = 0.0
         self.ids = 0
+        self._readers: dict[TopicIdPartition, tuple[Ledger, int]] = {}
         self.unsafe_deletions: list[str] = []
-        """Objects that went before the log start behind them was committed."""
+        """Segments whose objects went while the metadata topic did not say that they were being deleted."""
 
     def now_ms(self) -> int:
         return FIRST_MS + int(trio.current_time() * 1000)
@@ -151,18 +146,20 @@ class CopyWorld:
         """A copier's."""
         return Hands(self)
 
-    def records(self, partition: TopicIdPartition = PARTITION) -> list[MetadataRecord]:
-        """All records of the metadata partition that has this one's."""
+    def records(self, partition: TopicIdPartition = PARTITION, start: int = 0) -> list[MetadataRecord]:
+        """All records of the metadata partition that has this one's, from a number on."""
         number = metadata_partition(partition.topic_id, partition.partition, METADATA_PARTITIONS)
         found: list[MetadataRecord] = []
-        while events := self.log.events_from(number, len(found)):
+        while events := self.log.events_from(number, start + len(found)):
             found += [decode(event.value) for event in events if event.value is not None]
         return found
 
     def ledger(self, partition: TopicIdPartition = PARTITION) -> Ledger:
-        """What a reader of the metadata topic knows."""
-        ledger = Ledger(partition)
-        for record in self.records(partition):
+        """What a reader of the metadata topic knows by now; the same reader each time."""
+        ledger, start = self._readers.setdefault(partition, (Ledger(partition), 0))
+        records = self.records(partition, start)
+        self._readers[partition] = ledger, start + len(records)
+        for record in records:
             if partition_of(record) == partition:
                 ledger.note(record)
         return ledger
@@ -170,33 +167,41 @@ class CopyWorld:
     def finished(self, partition: TopicIdPartition = PARTITION) -> list[RemoteLogSegmentMetadata]:
         return self.ledger(partition).finished()
 
+    def note_deletion(self, segment_id: Uuid) -> None:
+        """Objects of the segment are about to go."""
+        for partition in self.upstreams:
+            for segment in self.ledger(partition).segments():
+                is_this = segment.segment_id.id == segment_id
+                if is_this and segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                    self.unsafe_deletions.append(f"{segment.segment_id} in state {segment.state.name}")
+
     def manager(self) -> PlainObjects:
         return PlainObjects({}, store=self.store)
 
 
 class Hands:
-    """The seams of one copier. `last_upload`: of the segment whose files were being put when it was killed."""
+    """The seams of one copier. `uploading`: the segment whose files are being put, or were when that failed."""
 
     def __init__(self, world: CopyWorld) -> None:
         self.world = world
         self.pause_until_s = 0.0
         self.is_killed = False
         self.uploading: Uuid | None = None
-        self.gaps: list[tuple[int, int]] = []
+        self.upload_failures: list[Exception] = []
         self.registry = Registry()
         self.meter = CopyMeter(self.registry)
         self.retention = Retention()
         self.is_disabled = False
-        self._folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
+        self.folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
 
     def copier(self, config: CopyConfig | None = None) -> Copier:
         world = self.world
-        base = settings(self._folder) if config is None else config
+        base = settings(self.folder) if config is None else config
         return Copier(
-            settings=replace(base, staging_path=self._folder),
+            settings=replace(base, staging_path=self.folder),
             brokers=self,
             event_log=self,
-            storage=_Storage(self),
+            storage=PlainObjects({}, store=_Store(self)),
             log_starts=self,
             meter=self.meter,
             retention_of=lambda _: self.retention,
@@ -316,36 +321,59 @@ class Hands:
         return None
 
 
-class _Storage(PlainObjects):
-    """The world's store through one copier's hands."""
+class _Store:
+    """The world's store through one copier's hands. What fails is the log of an upload, and any other verb."""
+
+    identity = "memory"
 
     def __init__(self, hands: Hands) -> None:
-        super().__init__({}, store=hands.world.store)
         self._hands = hands
+        self._inner = hands.world.store
 
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+    def get(self, key: str, start: int, end: int) -> ObjectStream:
         self._hands.check()
-        self._hands.uploading = metadata.segment_id.id
         self._hands.fail()
-        super().copy_log_segment_data(metadata, data)
-        self._hands.fail()
-        self._hands.uploading = None
+        return self._inner.get(key, start, end)
 
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        hands, world = self._hands, self._hands.world
+    def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
+        hands = self._hands
+        hands.check()
+        hands.uploading = _segment_of(key)
+        if not key.endswith(".log"):
+            self._inner.put(key, source)
+            return
+        hands.fail()
+        self._inner.put(key, source)
+        if hands.upload_failures:
+            raise hands.upload_failures.pop()
+        hands.fail()
+        hands.uploading = None
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        hands = self._hands
         hands.check()
         hands.fail()
-        partition = metadata.topic_id_partition
-        now = world.ledger(partition).find(metadata.segment_id)
-        if now is not None and now.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-            world.unsafe_deletions.append(f"{metadata.segment_id} in state {now.state.name}")
-        super().delete_log_segment_data(metadata)
+        for key in keys:
+            if key in self._inner.objects:
+                hands.world.note_deletion(_segment_of(key))
+        self._inner.delete_many(keys)
         hands.fail()
 
-    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        self._hands.check()
-        self._hands.fail()
-        return super().fetch_index(metadata, index_type)
+    def list(self, prefix: str) -> Iterator[ObjectHead]:
+        return self._inner.list(prefix)
+
+    def head(self, key: str) -> ObjectHead:
+        return self._inner.head(key)
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _segment_of(key: str) -> Uuid:
+    return uuid_from_text(key.rpartition("/")[2][21:43])
 
 
 def _last_stable(upstream: Upstream) -> int:
