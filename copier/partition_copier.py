@@ -125,11 +125,11 @@ class PartitionCopier:
                     _log.warning("copy_superseded", partition=str(self.partition))
                     self.progress.waits_for = "another copier, which has claimed the partition"
                 except TopicGoneError as error:
-                    self._note_error("topic_gone", error)
+                    _log.warning("topic_gone", **self._noted(error))
                     self.progress.waits_for = "its topic, which upstream does not have any more"
                     await trio.sleep_forever()
                 except (RemoteStorageError, OSError) as error:
-                    self._note_error("copy_not_begun", error)
+                    _log.warning("copy_not_begun", **self._noted(error))
                     delay_s = backoff.next_delay_s()
                 await trio.sleep(delay_s)
         finally:
@@ -150,10 +150,10 @@ class PartitionCopier:
                         self.progress.last_error = None
                     except OSError as error:
                         await term.drop_staging()
-                        self._note_error("staging_failed", error)
+                        _log.warning("staging_failed", **self._noted(error))
                         delay_s = backoff.next_delay_s()
                     except RemoteStorageError as error:
-                        self._note_error("copy_delayed", error)
+                        _log.warning("copy_delayed", **self._noted(error))
                         delay_s = backoff.next_delay_s()
                     if not ledger.is_superseded:
                         await trio.sleep(delay_s)
@@ -175,9 +175,10 @@ class PartitionCopier:
             hint="upstream deletes faster than is copied: see copy.segment.ms and upstream's retention.ms",
         )
 
-    def _note_error(self, event: str, error: Exception) -> None:
+    def _noted(self, error: Exception) -> dict[str, str]:
+        """The error for the log, and kept for whoever asks for the progress."""
         self.progress.last_error = str(error)
-        _log.warning(event, partition=str(self.partition), reason=str(error), kind=type(error).__name__)
+        return {"partition": str(self.partition), "reason": str(error), "kind": type(error).__name__}
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LICENSE = ROOT / "LICENSE"
-PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
+PACKAGES = ("copier", "metrics", "pipeline", "protocol", "proxy", "storage")
 
 FILE_LINES_MAX = 700
 TEST_FILE_LINES_MAX = 600
