@@ -117,8 +117,11 @@ class Copier:
         assert self._nursery is not None, "it is running"
         assert self._tools is not None, "it is running"
         for partition in partitions:
-            if partition in self._assigned:
+            known = self._assigned.get(partition)
+            if known is not None and not known.scope.cancel_called:
                 continue
+            if known is not None:
+                await known.ended.wait()
             copier = PartitionCopier(partition, generation, self._folder(partition), self._tools)
             assigned = self._assigned[partition] = _Assigned(copier)
             self._nursery.start_soon(self._keep, partition, assigned)

@@ -18,6 +18,7 @@ After an unclean leader election the tier may hold records that upstream's log d
 upstream's lineage (`follow_lineage`, `cut`): from where an epoch begins, nothing of an earlier epoch is left.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from storage.errors import RemoteResourceNotFoundError
@@ -49,10 +50,12 @@ class Ledger:
         """Segments that this owner has published records of; some were begun by others."""
         self._highest_fence = -1
         """Of other owners' records."""
-        self._cuts: list[tuple[int, int]] = []
+        self._cuts: tuple[tuple[int, int], ...] = ()
         self._lost: list[tuple[int, int]] = []
         self.is_being_deleted = False
         """Whether somebody has begun to delete the whole partition, and has not said that it is done."""
+        self._end_offset: int | None = None
+        """None: to be found again. It is asked for all the time, and a partition may have 10,000 segments."""
 
     @property
     def is_superseded(self) -> bool:
@@ -74,6 +77,7 @@ class Ledger:
 
     def note(self, record: MetadataRecord) -> None:
         """The next record of the partition."""
+        before, self._end_offset = self._end_offset, None
         if isinstance(record, RemotePartitionDeleteMetadata):
             self.is_being_deleted = record.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
             self._catalog.apply(record, initialized=True)
@@ -83,7 +87,12 @@ class Ledger:
         try:
             self._catalog.apply(record, initialized=True)
         except RemoteResourceNotFoundError:
-            return  # its last record was noted before: deleted by two owners, or finished too late
+            self._end_offset = before  # its last record was noted before: deleted by two owners, or finished too late
+            return
+        if before is not None and record.state in (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED):
+            found = self.find(record.segment_id)
+            is_finished = found is not None and found.state is _FINISHED
+            self._end_offset = max(before, self.live_end(found)) if found is not None and is_finished else before
 
     def find(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """The segment as it is now; None once it is deleted."""
@@ -113,7 +122,9 @@ class Ledger:
 
     def end_offset(self) -> int:
         """The last offset on the lineage that any finished segment has; -1 if there is none."""
-        return max((self.live_end(segment) for segment in self.finished()), default=-1)
+        if self._end_offset is None:
+            self._end_offset = max((self.live_end(segment) for segment in self.finished()), default=-1)
+        return self._end_offset
 
     @property
     def changes(self) -> int:
@@ -123,20 +134,33 @@ class Ledger:
     def follow_lineage(self, lineage: Iterable[tuple[int, int]]) -> None:
         """Upstream's (leader epoch, start offset) in ascending order, as far as finished segments have it. What was cut
         before is forgotten: it shows in a lineage once something behind it was copied."""
-        self._cuts = [(epoch - 1, start_offset) for epoch, start_offset in lineage]
-        self._lost = []
+        cuts = tuple((epoch - 1, start_offset) for epoch, start_offset in lineage)
+        if cuts != self._cuts or self._lost:
+            self._cuts, self._lost, self._end_offset = cuts, [], None
 
     def cut(self, leader_epoch: int, offset: int) -> None:
         """Upstream's log has no records of this epoch, or an earlier one, from the offset on."""
         self._lost.append((leader_epoch, offset))
+        self._end_offset = None
 
     def live_end(self, segment: RemoteLogSegmentMetadata) -> int:
         """The last of the segment's offsets that is on the lineage; -1 if none is."""
-        return _end_before([*self._cuts, *self._lost], segment)
+        return self._end_before(segment, self._lost)
 
     def is_dead(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether none of its offsets is on the lineage that finished segments have: nobody will ever want it."""
-        return _end_before(self._cuts, segment) < 0
+        return self._end_before(segment, ()) < 0
+
+    def _end_before(self, segment: RemoteLogSegmentMetadata, lost: Iterable[tuple[int, int]]) -> int:
+        """The last of the segment's offsets that no cut takes away; -1 if none is left."""
+        for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
+            # Epochs and offsets of a lineage ascend together: the first cut that is not of an earlier epoch is nearest.
+            at = bisect_left(self._cuts, (epoch, -1))
+            offsets = [offset for cut_epoch, offset in (*self._cuts[at : at + 1], *lost) if cut_epoch >= epoch]
+            cut = min(offsets, default=end_offset + 1)
+            if cut > start_offset:
+                return min(end_offset, cut - 1)
+        return -1
 
     def _covers(self, epoch: int, start_offset: int, end_offset: int) -> bool:
         offset = start_offset
@@ -158,12 +182,3 @@ def epoch_ranges(segment: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, 
         end_offset = epochs[number + 1][1] - 1 if number + 1 < len(epochs) else segment.end_offset
         if start_offset <= end_offset:
             yield epoch, start_offset, end_offset
-
-
-def _end_before(cuts: Iterable[tuple[int, int]], segment: RemoteLogSegmentMetadata) -> int:
-    """The last of the segment's offsets that no cut (leader epoch, offset) takes away; -1 if none is left."""
-    for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
-        cut = min((offset for cut_epoch, offset in cuts if cut_epoch >= epoch), default=end_offset + 1)
-        if cut > start_offset:
-            return min(end_offset, cut - 1)
-    return -1

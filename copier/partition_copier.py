@@ -8,8 +8,8 @@
   (copier.ledger); should it still be ours after an interval, the next term claims it back.
 - What cannot be done now (RemoteStorageError) is tried again, with back-off, within the term. A staging folder that
   fails (OSError) is given up, and what was in it fetched again.
-- A batch that can never be copied ends the copying of this partition; what was staged before it is copied still, and
-  retention goes on.
+- A batch that can never be copied ends the copying of this partition, until upstream's log starts behind it; what was
+  staged before it is copied still, and retention goes on.
 - A slot is held while one segment is fetched, and while one is copied or deleted; not while a lag or a rate is waited
   for.
 """
@@ -287,6 +287,9 @@ class _Term:
         upstream = await self._tools.brokers.range(self._partition)
         before, self._upstream = self._upstream, upstream
         self._last_stable_offset = upstream.last_stable_offset
+        if self._poison and self._staging is not None and upstream.log_start_offset > self._staging.next_offset:
+            self._poison = None
+            self._tools.meter.on_cured(self._series)
         if before is not None and before.leader_epoch != upstream.leader_epoch and self._staging is not None:
             await self._verify(known_epoch=self._verified_epoch)
 

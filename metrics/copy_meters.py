@@ -129,6 +129,10 @@ class CopyMeter:
         """A partition has a batch that cannot be copied."""
         self._poisoned.add(partition)
 
+    def on_cured(self, partition: Partition) -> None:
+        """Upstream does not have that batch any more: it is copied again."""
+        self._poisoned.discard(partition)
+
     def on_released(self, partition: Partition) -> None:
         """The partition is another copier's now, or begins anew."""
         self._poisoned.discard(partition)

@@ -301,6 +301,30 @@ async def test_a_poisoned_partition_stops_alone(world: CopyWorld, make: Callable
         assert value(hands, "tidegate_copy_poisoned_partitions") == 0
 
 
+async def test_a_poisoned_partition_goes_on_once_upstream_starts_behind_the_batch(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    world.upstream.append_raw(_magic_1(60), 60, 60)
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands):
+        await until(lambda: value(hands, "tidegate_copy_poisoned_partitions") == 1)
+        await trio.sleep(5)
+        world.upstream.delete_before(61)
+        await until(lambda: world.ledger().end_offset() == 120)
+    assert value(hands, "tidegate_copy_poisoned_partitions") == 0
+    assert value(hands, "tidegate_copy_gap_records_total") == 1
+
+
+async def test_a_partition_that_comes_back_while_it_is_let_go_is_begun_again(world: CopyWorld) -> None:
+    world.upstream.append(40)
+    async with running(world.hands()) as copier, trio.open_nursery() as nursery:
+        await until(lambda: world.ledger().segments())
+        nursery.start_soon(copier.revoke, [PARTITION])
+        await trio.sleep(0.001)
+        await copier.assign([PARTITION], 2)
+        await until(lambda: world.ledger().end_offset() == 119)
+
+
 async def test_a_batch_that_is_right_the_second_time_is_copied(world: CopyWorld) -> None:
     world.upstream.append(10)
     batch, hands = world.upstream.batches[4], world.hands()

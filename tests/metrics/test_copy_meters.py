@@ -72,7 +72,10 @@ def test_gaps_poison_and_claims_have_series_from_the_start(registry: Registry, m
     for _ in range(2):
         meter.on_poisoned(("orders", 3))
     assert values() == [1, 300, 1, 1]
+    meter.on_poisoned(("orders", 4))
     meter.on_released(("orders", 3))
+    assert values() == [1, 300, 1, 1]
+    meter.on_cured(("orders", 4))
     assert values() == [1, 300, 1, 0]
 
 
