@@ -285,19 +285,19 @@ class _Term:
     async def _see_upstream(self) -> None:
         """Where upstream's log is; after a change of leader also whether what is staged still belongs to it."""
         upstream = await self._tools.brokers.range(self._partition)
-        before, self._upstream = self._upstream, upstream
+        before = self._upstream
         self._last_stable_offset = upstream.last_stable_offset
         if self._poison and self._staging is not None and upstream.log_start_offset > self._staging.next_offset:
             self._poison = None
             self._tools.meter.on_cured(self._series)
         if before is not None and before.leader_epoch != upstream.leader_epoch and self._staging is not None:
-            await self._verify(known_epoch=self._verified_epoch)
+            await self._verify(self._staging)
+        self._upstream = upstream  # last: a question that failed is asked again
 
-    async def _verify(self, known_epoch: int) -> bool:
+    async def _verify(self, staging: PartitionStaging) -> bool:
         """Whether upstream's log still holds what is staged; if not, it is dropped."""
-        staging = self._staging
-        assert staging is not None, "only what is staged can be compared"
-        brokers, lineage, next_offset = self._tools.brokers, staging.lineage, staging.next_offset
+        lineage, next_offset = staging.lineage, staging.next_offset
+        brokers, known_epoch = self._tools.brokers, self._verified_epoch
         common = await common_offset(self._partition, brokers, lineage, next_offset, known_epoch=known_epoch)
         if common < next_offset:
             _log.warning("staged_records_not_upstreams", partition=str(self._partition), from_offset=common)
@@ -317,6 +317,8 @@ class _Term:
             return False
         if not self._ready:
             await self._stage()
+        if self._staging is not None and not await self._is_verified(self._staging):
+            return False  # upstream could not be asked when these were fetched
         if not self._ready:
             progress.waits_for = self._poison or "new records, or a segment's end"
             return False
@@ -386,10 +388,13 @@ class _Term:
             return False
         if not await self._take(staging, fetched):
             return True
-        if staging.lineage and staging.lineage[-1][0] > self._verified_epoch:
-            # A new leader's records: they may be from a log that parted from the one before where we had read on.
-            return await self._verify(known_epoch=self._verified_epoch)
-        return staging.next_offset > offset
+        return await self._is_verified(staging) and staging.next_offset > offset
+
+    async def _is_verified(self, staging: PartitionStaging) -> bool:
+        """A new leader's records may be from a log that parted from the one before where we had read on already. If so
+        what is staged is dropped."""
+        is_newer = bool(staging.lineage) and staging.lineage[-1][0] > self._verified_epoch
+        return not is_newer or await self._verify(staging)
 
     async def _take(self, staging: PartitionStaging, fetched: FetchedBatches) -> bool:
         """Stage what came; whether all of it could be."""
