@@ -106,7 +106,7 @@ class PartitionCopier:
         self._generation = generation
         self._folder = folder
         self._tools = tools
-        self._gap_end = -1
+        self._gap = (0, 0)
 
     async def run(self) -> None:
         """For ever.
@@ -161,18 +161,26 @@ class PartitionCopier:
                 await term.end()
 
     def note_gap(self, start_offset: int, end_offset: int) -> None:
-        """Upstream had deleted these offsets (end exclusive) before they were copied. Each is counted once."""
-        start_offset = max(start_offset, self._gap_end)
-        if start_offset >= end_offset:
-            return
-        self._gap_end = end_offset
-        self._tools.meter.on_gap(end_offset - start_offset)
-        _log.error(
-            "copy_gap",
-            partition=str(self.partition),
-            start_offset=start_offset,
-            end_offset=end_offset,
-            hint="upstream deletes faster than is copied: see copy.segment.ms and upstream's retention.ms",
+        """Upstream had deleted these offsets (end exclusive) before they were copied. A later term may find the same
+        gap, or more of it, if what was staged before it did not get into the tier: each offset is counted once."""
+        counted_start, counted_end = self._gap
+        for start, end in (
+            (start_offset, min(end_offset, counted_start)),
+            (max(start_offset, counted_end), end_offset),
+        ):
+            if start >= end:
+                continue
+            self._tools.meter.on_gap(end - start)
+            _log.error(
+                "copy_gap",
+                partition=str(self.partition),
+                start_offset=start,
+                end_offset=end,
+                hint="upstream deletes faster than is copied: see copy.segment.ms and upstream's retention.ms",
+            )
+        is_apart = end_offset < counted_start or counted_end < start_offset
+        self._gap = (
+            (start_offset, end_offset) if is_apart else (min(start_offset, counted_start), max(end_offset, counted_end))
         )
 
     def _noted(self, error: Exception) -> dict[str, str]:
