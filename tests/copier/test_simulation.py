@@ -35,7 +35,7 @@ from tests.support.memory_store import Killed
 from tests.support.simulated_time import in_order
 
 SCHEDULES = 20
-LONG_PARTS, LONG_SCHEDULES = 5, 250
+LONG_PARTS, LONG_SCHEDULES = 10, 120
 SESSION_S = 3.0
 """After which the group takes a copier that stands still for gone."""
 
