@@ -400,6 +400,12 @@ class Catalog:
                 found = [self._columns.metadata(row, segments.topic_id_partition) for row in rows]
             yield from found
 
+    def first_offset(self, topic_id: bytes, partition: int) -> int | None:
+        """The first offset of the first FINISHED segment; None without any."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return None if segments is None else segments.first_offset()
+
     def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
         """The highest offset ever FINISHED in that epoch; deletion does not lower it."""
         with self._lock:

@@ -184,6 +184,11 @@ class PartitionCatalog:
         state = self._epochs.get(epoch)
         return -1 if state is None else state.highest_offset
 
+    def first_offset(self) -> int | None:
+        """The lowest offset that look-ups find, in whatever epoch."""
+        found = [state.first_offset for state in self._epochs.values() if state.first_offset is not None]
+        return min(found, default=None)
+
     def rows_of_epoch(self, epoch: int) -> Iterable[int]:
         """The rows listed for an epoch, by start offset."""
         state = self._epochs.get(epoch)
