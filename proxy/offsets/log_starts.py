@@ -135,10 +135,14 @@ class TierLogStarts:
         Raises:
             UpstreamError: it could not be committed, and stays.
         """
-        raised = await self._committed.raise_to({partition: max(offset, self._heard.get(partition, offset))})
+        return (await self.raise_all({partition: offset}))[partition]
+
+    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        """`raise_to` for several partitions; after an error the log starts stay as far as this process knows."""
+        wanted = {partition: max(offset, self._heard.get(partition, offset)) for partition, offset in offsets.items()}
+        raised = await self._committed.raise_to(wanted)
         self._take(raised, committed_at_s=trio.current_time())
-        found = self.get(partition)
-        return raised[partition] if found is None else found
+        return {partition: max(offset, self.get(partition) or 0) for partition, offset in raised.items()}
 
     async def run(self) -> None:
         """Ask the coordinator again and again, for ever."""
@@ -182,7 +186,8 @@ class TierLogStarts:
         generation = self._catalog.generation(partition.topic_id, partition.partition)
         known = self._first_offsets.get(partition)
         if known is None or known[0] != generation:
-            first_offset = self._catalog.first_offset(partition.topic_id, partition.partition)
+            starts = self._catalog.epoch_starts(partition.topic_id, partition.partition)
+            first_offset = min(starts.values(), default=None)
             if not generation:
                 return first_offset
             known = self._first_offsets[partition] = (generation, first_offset)

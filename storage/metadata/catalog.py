@@ -400,12 +400,6 @@ class Catalog:
                 found = [self._columns.metadata(row, segments.topic_id_partition) for row in rows]
             yield from found
 
-    def first_offset(self, topic_id: bytes, partition: int) -> int | None:
-        """The first offset of the first FINISHED segment; None without any."""
-        with self._lock:
-            segments = self._find(topic_id, partition)
-            return None if segments is None else segments.first_offset()
-
     def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
         """The highest offset ever FINISHED in that epoch; deletion does not lower it."""
         with self._lock:
@@ -461,6 +455,12 @@ class Catalog:
         with self._lock:
             segments = self._find(topic_id, partition)
             return () if segments is None else segments.epochs()
+
+    def epoch_starts(self, topic_id: bytes, partition: int) -> dict[int, int]:
+        """The first offset that a FINISHED segment has of each leader epoch."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return {} if segments is None else segments.epoch_starts()
 
     # --- under the lock ---
 

@@ -56,8 +56,8 @@ class EpochState:
         return self._rows[index] if index >= 0 else -1
 
     @property
-    def first_offset(self) -> int | None:
-        """The lowest offset of this epoch that look-ups find."""
+    def start_offset(self) -> int | None:
+        """The first offset in this epoch of any FINISHED segment; None without one."""
         return self._start_offsets[0] if self._start_offsets else None
 
     def rows(self) -> Iterator[int]:

@@ -184,11 +184,6 @@ class PartitionCatalog:
         state = self._epochs.get(epoch)
         return -1 if state is None else state.highest_offset
 
-    def first_offset(self) -> int | None:
-        """The lowest offset that look-ups find, in whatever epoch."""
-        found = [state.first_offset for state in self._epochs.values() if state.first_offset is not None]
-        return min(found, default=None)
-
     def rows_of_epoch(self, epoch: int) -> Iterable[int]:
         """The rows listed for an epoch, by start offset."""
         state = self._epochs.get(epoch)
@@ -219,6 +214,11 @@ class PartitionCatalog:
         if self._epoch_list is None:
             self._epoch_list = tuple(sorted(e for e, state in self._epochs.items() if state.finished_segments))
         return self._epoch_list
+
+    def epoch_starts(self) -> dict[int, int]:
+        """The first offset that a FINISHED segment has of each epoch."""
+        starts = ((epoch, self._epochs[epoch].start_offset) for epoch in self.epochs())
+        return {epoch: start for epoch, start in starts if start is not None}
 
     @property
     def memory_bytes(self) -> int:
