@@ -44,7 +44,7 @@ from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.delete_records import DeleteRecordsService
 from proxy.offsets.leader_epochs import LeaderEpochsService
 from proxy.offsets.own_list_offsets import OwnListOffsetsService
-from proxy.offsets.own_tier import OwnTier
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
@@ -221,7 +221,7 @@ class ClientExchanges:
     """Implements `RequestHandlers`.
 
     Args:
-        own_tier: where the tier is our own (mode standalone); None: it is the brokers'.
+        tier_offsets: where the tier is our own (mode standalone); None: it is the brokers'.
     """
 
     def __init__(
@@ -229,13 +229,13 @@ class ClientExchanges:
         fetches: FetchService,
         offsets: ListOffsetsService | OwnListOffsetsService,
         generation: LogStartGeneration,
-        own_tier: OwnTier | None = None,
+        tier_offsets: TierOffsets | None = None,
     ) -> None:
         self._fetches = fetches
         self._offsets = offsets
         self._generation = generation
-        self._leader_epochs = None if own_tier is None else LeaderEpochsService(own_tier)
-        self._delete_records = None if own_tier is None else DeleteRecordsService(own_tier)
+        self._leader_epochs = None if tier_offsets is None else LeaderEpochsService(tier_offsets)
+        self._delete_records = None if tier_offsets is None else DeleteRecordsService(tier_offsets)
 
     async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """See `proxy.fetch.service`."""

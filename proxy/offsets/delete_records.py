@@ -1,4 +1,4 @@
-"""A connection's DeleteRecords, where the tier is our own (docs/protocol.md#standalone).
+"""A connection's DeleteRecords, where the tier is our own (docs/protocol.md#list-offsets-standalone).
 
 The request is the broker's: it is sent on as it came, and its errors stand. What it has accepted is then true of the
 tier too, also where the broker had nothing to do because its own log starts higher.
@@ -26,7 +26,7 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, in_slices
-from proxy.offsets.own_tier import OwnTier, forward
+from proxy.offsets.tier_offsets import TierOffsets, forward
 from proxy.offsets.timestamp_lookup import Key
 from storage.model import TopicIdPartition
 
@@ -41,8 +41,8 @@ _log = structlog.get_logger(__name__)
 class DeleteRecordsService:
     """One for all clients."""
 
-    def __init__(self, own_tier: OwnTier) -> None:
-        self._own_tier = own_tier
+    def __init__(self, tier_offsets: TierOffsets) -> None:
+        self._tier_offsets = tier_offsets
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed.
@@ -52,12 +52,12 @@ class DeleteRecordsService:
         """
         header = decode_request_header(frame)
         request = await in_slices(decode_request_in_slices(frame, header))
-        if not any(self._own_tier.may_hold(each.topic) for each in request.partitions):
+        if not any(self._tier_offsets.may_hold(each.topic) for each in request.partitions):
             return RELAY
         version = header.api_version
         response = await forward(frame, ApiKey.DELETE_RECORDS, version, wire, header.correlation_id)
         answers = await in_slices(decode_response_in_slices(memoryview(response), version))
-        accepted = [each for each in answers if not each.error_code and self._own_tier.may_hold(each.topic)]
+        accepted = [each for each in answers if not each.error_code and self._tier_offsets.may_hold(each.topic)]
         if accepted:
             await self._delete(request, accepted, wire.node_id)
         for answer in accepted:
@@ -68,7 +68,7 @@ class DeleteRecordsService:
         self, request: DeleteRecordsRequest, accepted: list[DeleteRecordsAnswer], node_id: int | None
     ) -> None:
         """Have the tier follow, and the answers say what became of it."""
-        placed = await self._own_tier.place([(each.topic, each.partition) for each in accepted], node_id)
+        placed = await self._tier_offsets.place([(each.topic, each.partition) for each in accepted], node_id)
         asked = _asked(request)
         wanted: dict[TopicIdPartition, int] = {}
         for answer in accepted:
@@ -79,7 +79,7 @@ class DeleteRecordsService:
             elif key in placed.unknown:
                 _fail(answer)
         raised = await self._commit(wanted, request.timeout_ms)
-        self._own_tier.forget(wanted, node_id)
+        self._tier_offsets.forget(wanted, node_id)
         for answer in accepted:
             partition = placed.held.get((answer.topic, answer.partition))
             if partition is None:
@@ -97,7 +97,7 @@ class DeleteRecordsService:
         reason = f"no answer within {timeout_s:g} s"
         with trio.move_on_after(timeout_s):
             try:
-                return await self._own_tier.log_starts.raise_all(wanted)
+                return await self._tier_offsets.log_starts.raise_all(wanted)
             except UpstreamError as error:
                 reason = str(error)
         _log.warning("log_start_not_committed", partitions=len(wanted), reason=reason)

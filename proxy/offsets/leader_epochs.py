@@ -1,4 +1,4 @@
-"""A connection's OffsetForLeaderEpoch, where the tier is our own (docs/protocol.md#standalone).
+"""A connection's OffsetForLeaderEpoch, where the tier is our own (docs/protocol.md#list-offsets-standalone).
 
 The request is the broker's: it is sent on as it came, and its answer stands, errors first. But a broker forgets the
 leader epochs of what it has deleted. Below its first epoch it answers with the epoch that was asked and the offset
@@ -20,7 +20,7 @@ from protocol.offset_for_leader_epoch import (
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, in_slices
-from proxy.offsets.own_tier import OwnTier, forward
+from proxy.offsets.tier_offsets import TierOffsets, forward
 from proxy.offsets.timestamp_lookup import Key
 from storage.metadata.partition_catalog import LeaderEpochLineage
 
@@ -44,8 +44,8 @@ class _Told:
 class LeaderEpochsService:
     """One for all clients."""
 
-    def __init__(self, own_tier: OwnTier) -> None:
-        self._own_tier = own_tier
+    def __init__(self, tier_offsets: TierOffsets) -> None:
+        self._tier_offsets = tier_offsets
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed.
@@ -55,7 +55,7 @@ class LeaderEpochsService:
         """
         header = decode_request_header(frame)
         asked = await in_slices(decode_request_in_slices(frame, header))
-        if not any(self._own_tier.may_hold(each.topic) for each in asked):
+        if not any(self._tier_offsets.may_hold(each.topic) for each in asked):
             return RELAY
         version = header.api_version
         response = await forward(frame, ApiKey.OFFSET_FOR_LEADER_EPOCH, version, wire, header.correlation_id)
@@ -67,7 +67,7 @@ class LeaderEpochsService:
 
     async def _told_by_tier(self, told: list[_Told], node_id: int | None) -> list[LeaderEpochAnswer]:
         """The answers that are to be replaced, with what replaces them."""
-        tier = self._own_tier
+        tier = self._tier_offsets
         keys = {each.key: None for each in told if tier.may_hold(each.answer.topic)}
         if not keys:
             return []

@@ -29,7 +29,7 @@ from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
 
 LOG_START_GROUP = "tidegate.log-start"
-"""docs/protocol.md#list-offsets."""
+"""docs/protocol.md#list-offsets-standalone."""
 
 POLL_S = 1.0
 """Between two questions: what another process deleted is heard of that much later."""

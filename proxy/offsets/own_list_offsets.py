@@ -1,4 +1,4 @@
-"""A connection's ListOffsets, where the tier is our own (docs/protocol.md#standalone).
+"""A connection's ListOffsets, where the tier is our own (docs/protocol.md#list-offsets-standalone).
 
 The broker knows nothing of the tier, so its offsets are wrong for a partition that the tier has. Its errors are not:
 
@@ -7,7 +7,7 @@ The broker knows nothing of the tier, so its offsets are wrong for a partition t
            ◀── its answers, with ours in their places ◀─────────────────────────────────────┘
 
 Rules:
-1. The broker's error wins, whichever it is. Everything of ours is looked up after its answer (`own_tier`).
+1. The broker's error wins, whichever it is. Everything of ours is looked up after its answer (`tier_offsets`).
 2. EARLIEST goes as it is, as it cannot be refused for a high watermark that lags, and its answer tells where the local
    log starts: the tier's log start takes its place if that is lower.
 3. A look-up by time is the tier's first, segment after segment, and the broker's for what the tier does not have. What
@@ -40,7 +40,7 @@ from protocol.wire.framing import decode_request_header
 from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, each_slice, in_slices
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
 from proxy.fetch.known import Frontier
-from proxy.offsets.own_tier import OwnTier
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_broker, by_key, copy_answer, key_of
 from proxy.offsets.timestamp_lookup import Key
 from storage.errors import RemoteStorageError
@@ -92,8 +92,8 @@ class OwnListOffsetsService:
         timeout_s: what a look-up may take at most, in seconds; a request may name less.
     """
 
-    def __init__(self, own_tier: OwnTier, *, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
-        self._own_tier = own_tier
+    def __init__(self, tier_offsets: TierOffsets, *, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
+        self._tier_offsets = tier_offsets
         self._timeout_s = timeout_s
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
@@ -114,7 +114,7 @@ class OwnListOffsetsService:
         by_latest = {key for key, question in ours.items() if question.timestamp != OffsetTimestamp.EARLIEST}
         response = await ask_broker(request, wire, latest=by_latest)
         allowed = {key: each for key, each in by_key(response).items() if key in ours and not each.error_code}
-        placed = await self._own_tier.place(allowed, wire.node_id)
+        placed = await self._tier_offsets.place(allowed, wire.node_id)
         found: dict[Key, _Found] = dict.fromkeys(placed.unknown, _COME_AGAIN)
         timeout_s = min(request.timeout_ms / 1000, self._timeout_s) if request.timeout_ms > 0 else self._timeout_s
         await self._look_up(ours, allowed, placed.held, found, wire.node_id, started_s + timeout_s)
@@ -137,7 +137,7 @@ class OwnListOffsetsService:
                 for question in questions
                 if (question.timestamp >= 0 or _allows(request.api_version, question.timestamp))
                 and named[key_of(question)] == 1
-                and self._own_tier.may_hold(question.topic)
+                and self._tier_offsets.may_hold(question.topic)
             ]
 
         found = await each_slice(request.partitions, some_of)
@@ -158,24 +158,24 @@ class OwnListOffsetsService:
             key: partition
             for key, partition in held.items()
             if ours[key].timestamp != OffsetTimestamp.EARLIEST
-            or self._own_tier.log_start(partition, allowed[key].offset) < allowed[key].offset
+            or self._tier_offsets.log_start(partition, allowed[key].offset) < allowed[key].offset
         }
         if not lower:
             return
-        frontiers = await self._own_tier.frontiers(lower.values(), node_id)
-        lineages = await self._own_tier.lineages(frontiers)
+        frontiers = await self._tier_offsets.frontiers(lower.values(), node_id)
+        lineages = await self._tier_offsets.lineages(frontiers)
         by_time: list[_Asked] = []
         for key, partition in lower.items():
             timestamp, frontier, lineage = ours[key].timestamp, frontiers.get(partition), lineages.get(partition)
             if timestamp == OffsetTimestamp.EARLIEST:
-                start = self._own_tier.log_start(partition, allowed[key].offset)
+                start = self._tier_offsets.log_start(partition, allowed[key].offset)
                 # That it cannot be told in which epoch the log starts is no reason not to tell where.
                 epoch = None if lineage is None else lineage.epoch_for(start)
                 found[key] = _Found(offset=start, leader_epoch=-1 if epoch is None else epoch)
             elif frontier is None or lineage is None:
                 found[key] = _COME_AGAIN
             else:
-                start = self._own_tier.log_start(partition, frontier.local_log_start_offset)
+                start = self._tier_offsets.log_start(partition, frontier.local_log_start_offset)
                 asked = _Asked(key, timestamp, partition, frontier, lineage, start)
                 if timestamp >= 0:
                     by_time.append(asked)
@@ -186,7 +186,7 @@ class OwnListOffsetsService:
 
     async def _border(self, asked: _Asked, node_id: int | None) -> _Found:
         """LATEST_TIERED and EARLIEST_PENDING_UPLOAD, as Kafka has them."""
-        highest = self._own_tier.highest_offset(asked.partition, asked.lineage)
+        highest = self._tier_offsets.highest_offset(asked.partition, asked.lineage)
         if asked.timestamp == OffsetTimestamp.LATEST_TIERED:
             if highest is None:
                 return _NOT_FOUND
@@ -194,7 +194,7 @@ class OwnListOffsetsService:
             # A broker's history of leader epochs begins at the log start.
             return _Found(offset=offset, leader_epoch=epoch if offset >= asked.log_start_offset else -1)
         offset = asked.log_start_offset if highest is None else max(highest[0] + 1, asked.log_start_offset)
-        epoch = await self._own_tier.epoch_of(asked.partition, offset, asked.frontier, asked.lineage, node_id)
+        epoch = await self._tier_offsets.epoch_of(asked.partition, offset, asked.frontier, asked.lineage, node_id)
         return _Found(offset=offset, leader_epoch=epoch)
 
     async def _search(self, questions: Sequence[_Asked], found: dict[Key, _Found], deadline_s: float) -> None:
@@ -206,11 +206,11 @@ class OwnListOffsetsService:
                 if result is not None:
                     found[asked.key] = result
             if scope.cancelled_caught:
-                self._own_tier.meter.on_look_up_expired(*asked.key)
+                self._tier_offsets.meter.on_look_up_expired(*asked.key)
                 found[asked.key] = _TIMED_OUT
 
         if questions:
-            with self._own_tier.meter.look_up_waiting():
+            with self._tier_offsets.meter.look_up_waiting():
                 async with trio.open_nursery() as nursery:
                     for asked in questions:
                         nursery.start_soon(search, asked)
@@ -218,7 +218,7 @@ class OwnListOffsetsService:
     async def _search_one(self, asked: _Asked) -> _Found | None:
         partition = str(asked.partition)
         try:
-            record = await self._own_tier.lookup.first_in_tier(
+            record = await self._tier_offsets.lookup.first_in_tier(
                 asked.partition,
                 asked.timestamp,
                 asked.frontier,

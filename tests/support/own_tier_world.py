@@ -29,7 +29,7 @@ from proxy.connection.request_handlers import Relay
 from proxy.offsets.delete_records import DeleteRecordsService
 from proxy.offsets.leader_epochs import LeaderEpochsService
 from proxy.offsets.own_list_offsets import OwnListOffsetsService
-from proxy.offsets.own_tier import OwnTier
+from proxy.offsets.tier_offsets import TierOffsets
 from storage.model import TopicIdPartition
 from tests.support import kio_frames
 from tests.support.fake_wire import FakeWire
@@ -131,7 +131,7 @@ class OwnTierWorld(OffsetsWorld):
         world = self.tier_world
         self.is_catalog_loaded = True
         self.log_starts = ScriptedLogStarts(world)
-        self.own_tier = OwnTier(
+        self.tier_offsets = TierOffsets(
             catalog=world.catalog,
             tail=world.tail,
             tier=world.tier,
@@ -141,9 +141,9 @@ class OwnTierWorld(OffsetsWorld):
             log_starts=self.log_starts,
             is_catalog_loaded=lambda: self.is_catalog_loaded,
         )
-        self.own_service = OwnListOffsetsService(self.own_tier)
-        self.leader_epochs = LeaderEpochsService(self.own_tier)
-        self.delete_records = DeleteRecordsService(self.own_tier)
+        self.own_service = OwnListOffsetsService(self.tier_offsets)
+        self.leader_epochs = LeaderEpochsService(self.tier_offsets)
+        self.delete_records = DeleteRecordsService(self.tier_offsets)
         self.broker = self.own_broker = OwnTierBroker(world)
         self.wire = FakeWire(self.broker, nursery, node_id=node_id)
 

@@ -56,7 +56,7 @@ class Placed:
     unknown: Collection[Key]
 
 
-class OwnTier:
+class TierOffsets:
     """One for all clients. Owned by the trio thread.
 
     Args:
