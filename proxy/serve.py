@@ -44,8 +44,8 @@ from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.delete_records import DeleteRecordsService
 from proxy.offsets.leader_epochs import LeaderEpochsService
 from proxy.offsets.own_list_offsets import OwnListOffsetsService
-from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, Pages, serve_admin

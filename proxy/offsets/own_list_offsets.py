@@ -40,8 +40,8 @@ from protocol.wire.framing import decode_request_header
 from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, each_slice, in_slices
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
 from proxy.fetch.known import Frontier
-from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_broker, by_key, copy_answer, key_of
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import Key
 from storage.errors import RemoteStorageError
 from storage.log.batch_records import ScanLimitError
@@ -231,7 +231,7 @@ class OwnListOffsetsService:
             return _TIMED_OUT
         except RemoteStorageError as error:
             # Also a segment that retention has just taken: the client finds the next one.
-            _log.info("timestamp_search_failed", partition=partition, reason=str(error))
+            _log.debug("timestamp_search_failed", partition=partition, reason=str(error))
             return _COME_AGAIN
         except Exception:
             _log.exception("timestamp_search_fault", partition=partition)
