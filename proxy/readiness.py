@@ -124,6 +124,11 @@ class Readiness:
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers
 
+    @property
+    def catalog_was_live(self) -> bool:
+        """Whether the catalog has ever caught up."""
+        return self._catalog_was_live.is_set()
+
     async def wait_catalog(self) -> None:
         """Wait until the catalog has caught up for the first time."""
         await self._catalog_was_live.wait()

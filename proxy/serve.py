@@ -35,13 +35,17 @@ from proxy.connection.address_book import (
 )
 from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser
-from proxy.connection.request_handlers import Answer, ClientReads, Relay, UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
+from proxy.offsets.delete_records import DeleteRecordsService
+from proxy.offsets.leader_epochs import LeaderEpochsService
+from proxy.offsets.own_list_offsets import OwnListOffsetsService
 from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, Pages, serve_admin
@@ -210,16 +214,28 @@ def keep_freed_memory() -> bool:
     return results == [1] * len(_SETTINGS)
 
 
-# One client connection's exchanges: its Fetches and its ListOffsets, and what they have in common.
+# One client connection's exchanges: its Fetches and its requests about offsets, and what they have in common.
 
 
 class ClientExchanges:
-    """Implements `RequestHandlers`."""
+    """Implements `RequestHandlers`.
 
-    def __init__(self, fetches: FetchService, offsets: ListOffsetsService, generation: LogStartGeneration) -> None:
+    Args:
+        tier_offsets: where the tier is our own (mode standalone); None: it is the brokers'.
+    """
+
+    def __init__(
+        self,
+        fetches: FetchService,
+        offsets: ListOffsetsService | OwnListOffsetsService,
+        generation: LogStartGeneration,
+        tier_offsets: TierOffsets | None = None,
+    ) -> None:
         self._fetches = fetches
         self._offsets = offsets
         self._generation = generation
+        self._leader_epochs = None if tier_offsets is None else LeaderEpochsService(tier_offsets)
+        self._delete_records = None if tier_offsets is None else DeleteRecordsService(tier_offsets)
 
     async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """See `proxy.fetch.service`."""
@@ -228,6 +244,19 @@ class ClientExchanges:
     async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """See `proxy.offsets.service`."""
         return await self._offsets.handle(frame, wire)
+
+    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.offsets.leader_epochs`."""
+        return RELAY if self._leader_epochs is None else await self._leader_epochs.handle(frame, wire)
+
+    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.offsets.delete_records`. Good probes are void when it is sent, and when it is answered."""
+        if self._delete_records is None:
+            return RELAY
+        self.on_log_start_moved()
+        answer = await self._delete_records.handle(frame, wire)
+        self.on_log_start_moved()
+        return answer
 
     def on_answered(self) -> None:
         """What the answer held of the tier's memory is free."""

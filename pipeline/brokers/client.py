@@ -22,7 +22,7 @@ import structlog
 from pipeline.brokers.connection import BrokerConnection
 from protocol.client.connection import ClientSettings, drive
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
-from protocol.client.groups import commit_group_offsets
+from protocol.client.groups import GroupOffset, commit_group_offsets
 from protocol.client.leaders import (
     AskMetadata,
     AskNode,
@@ -135,7 +135,8 @@ class BrokerClient:
             GroupInUseError: it has.
             GroupAuthorizationError, TopicAuthorizationError, UpstreamError: see protocol.client.groups.
         """
-        self._retrying(lambda: commit_group_offsets(self._view, self.settings, group, offsets))
+        kept = {partition: GroupOffset(offset) for partition, offset in offsets.items()}
+        self._retrying(lambda: commit_group_offsets(self._view, self.settings, group, kept))
 
     def _retrying(self, attempt: Callable[[], Steps[T]]) -> T:
         """What the conversation returns, tried until the deadline while its errors are retriable."""

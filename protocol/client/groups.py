@@ -1,16 +1,17 @@
-"""Offsets that are kept for a consumer group by who is no member of it: a conversation, one attempt.
+"""Offsets that are kept for a consumer group by who is no member of it: conversations, one attempt each.
 
 - FindCoordinator names the broker that keeps the group; OffsetCommit goes there, with generation -1 and no member, as
   `kafka-consumer-groups.sh --reset-offsets` sends it. The coordinator takes such a commit of a group without members
   only (GroupInUseError), of both protocols of groups, so that no consumer's place is written over.
-- It needs Read on the group and Read on each topic. A group that there is not is made by its first commit.
-- OffsetCommit goes by topic names (versions up to 9).
+- To commit needs Read on the group and Read on each topic, to fetch Describe on both. A group that there is not is made
+  by its first commit, and has no offsets before.
+- OffsetCommit and OffsetFetch go by topic names (versions up to 9).
 - Offsets stay for `offsets.retention.minutes` after the last commit.
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
@@ -26,13 +27,15 @@ from protocol.client.messages import Api, Partition, Question
 from protocol.wire.errors import PASSING_CODES, ErrorCode
 
 OFFSET_COMMIT = Api(8, "offset_commit", 5, 9)
+OFFSET_FETCH = Api(9, "offset_fetch", 5, 9)
 FIND_COORDINATOR = Api(10, "find_coordinator", 1, 6)
 
 _GROUP_KEY = 0
 _NO_GENERATION = -1
 _NO_EPOCH = -1
-_COMMITTED_BY = "tidegate"
-"""Kept beside each offset, for who asks where they are from."""
+_NO_OFFSET = -1
+COMMITTED_BY = "tidegate"
+"""Kept beside an offset, for who asks where it is from."""
 
 _GROUP_AUTHORIZATION_FAILED = 30
 _IN_USE_CODES = frozenset({22, 25, 27, 110, 113})
@@ -41,26 +44,39 @@ _COORDINATOR_CODES = frozenset({14, 15, 16})
 """It is loading, not known just now, or another: COORDINATOR_LOAD_IN_PROGRESS, …_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
+class GroupOffset(NamedTuple):
+    """One partition's offset, and the text that is kept beside it."""
+
+    offset: int
+    metadata: str = COMMITTED_BY
+
+
 def commit_group_offsets(
-    view: ClusterView, settings: ClientSettings, group: str, offsets: Mapping[Partition, int]
+    view: ClusterView,
+    settings: ClientSettings,
+    group: str,
+    offsets: Mapping[Partition, GroupOffset],
+    coordinator: int | None = None,
 ) -> Steps[None]:
     """Keep these offsets for the group.
+
+    Args:
+        coordinator: the broker that keeps the group; None: it is asked for.
 
     Raises:
         GroupInUseError: the group has members.
         GroupAuthorizationError, TopicAuthorizationError: Read is missing.
         UpstreamError: nobody answers, or the commit is refused for another reason.
     """
-    yield AskMetadata([])  # of no topic: who there is now
-    node_id = yield from _coordinator(view, settings, group)
+    node_id = (yield from find_coordinator(view, settings, group)) if coordinator is None else coordinator
     topics: dict[str, list[dict[str, object]]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
+    for (topic, partition), kept in sorted(offsets.items()):
         topics.setdefault(topic, []).append(
             {
                 "partition_index": partition,
-                "committed_offset": offset,
+                "committed_offset": kept.offset,
                 "committed_leader_epoch": _NO_EPOCH,
-                "committed_metadata": _COMMITTED_BY,
+                "committed_metadata": kept.metadata,
             }
         )
     values = {
@@ -84,7 +100,63 @@ def commit_group_offsets(
             raise _refusal(f"{name}: OffsetCommit for group {group}", settings, group, topic, code)
 
 
-def _coordinator(view: ClusterView, settings: ClientSettings, group: str) -> Steps[int]:
+def fetch_group_offsets(
+    view: ClusterView,
+    settings: ClientSettings,
+    group: str,
+    partitions: Iterable[Partition],
+    refused: dict[Partition, UpstreamRefusedError],
+    coordinator: int | None = None,
+) -> Steps[dict[Partition, GroupOffset]]:
+    """What is kept for the group of these partitions; those of which nothing is are left out.
+
+    Args:
+        refused: is given the partitions of which the coordinator does not tell, and why
+            (TopicAuthorizationError: Describe is missing).
+        coordinator: the broker that keeps the group; None: it is asked for.
+
+    Raises:
+        GroupAuthorizationError: Describe is missing on the group.
+        UpstreamError: nobody answers, or the whole question is refused for another reason.
+    """
+    node_id = (yield from find_coordinator(view, settings, group)) if coordinator is None else coordinator
+    asked = set(partitions)
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(asked):
+        numbers.setdefault(topic, []).append(partition)
+    topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in numbers.items()]
+    # From version 8 on several groups are asked for in one request.
+    values = {"group_id": group, "topics": topics, "groups": [{"group_id": group, "topics": topics}]}
+    body = yield from _ask(node_id, Question(OFFSET_FETCH, values))
+    name = view.name_of(node_id)
+    found = getattr(body, "groups", (body,))
+    if len(found) != 1:
+        raise UpstreamProtocolError(f"{name}: the OffsetFetch response is of {len(found)} groups")
+    what = f"{name}: OffsetFetch for group {group}"
+    if code := int(found[0].error_code):
+        raise _refusal(what, settings, group, None, code, right="Describe")
+    answered = {
+        (topic.name, int(entry.partition_index)): entry for topic in found[0].topics for entry in topic.partitions
+    }
+    if answered.keys() != asked:
+        raise UpstreamProtocolError(f"{name}: the OffsetFetch response is of other partitions than were asked for")
+    offsets: dict[Partition, GroupOffset] = {}
+    for partition_key, entry in answered.items():
+        if code := int(entry.error_code):
+            refused[partition_key] = _refusal(what, settings, group, partition_key[0], code, right="Describe")
+        elif int(entry.committed_offset) != _NO_OFFSET:
+            offsets[partition_key] = GroupOffset(int(entry.committed_offset), entry.metadata or "")
+    return offsets
+
+
+def find_coordinator(view: ClusterView, settings: ClientSettings, group: str) -> Steps[int]:
+    """The broker that keeps the group.
+
+    Raises:
+        GroupAuthorizationError: Describe is missing on the group.
+        UpstreamError: nobody answers, or there is none just now (retriable).
+    """
+    yield AskMetadata([])  # of no topic: who there is now
     # Of one that just failed another one may know better.
     asked = random.choice([*view.brokers])
     values = {"key": group, "key_type": _GROUP_KEY, "coordinator_keys": [group]}
@@ -105,12 +177,14 @@ def _ask(node_id: int, question: Question[Any]) -> Steps[Any]:
     return body
 
 
-def _refusal(what: str, settings: ClientSettings, group: str, topic: str | None, code: int) -> UpstreamRefusedError:
+def _refusal(
+    what: str, settings: ClientSettings, group: str, topic: str | None, code: int, *, right: str = "Read"
+) -> UpstreamRefusedError:
     if code == _GROUP_AUTHORIZATION_FAILED:
-        said = f"{what} is denied to {settings.principal}: ACL Read on Group {group} is missing"
+        said = f"{what} is denied to {settings.principal}: ACL {right} on Group {group} is missing"
         return GroupAuthorizationError(said, code)
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        said = f"{what} is denied to {settings.principal}: ACL Read on Topic {topic} is missing"
+        said = f"{what} is denied to {settings.principal}: ACL {right} on Topic {topic} is missing"
         return TopicAuthorizationError(said, code)
     if code in _IN_USE_CODES:
         return GroupInUseError(f"{what} is refused: the group has members, whose offsets these would replace", code)

@@ -90,6 +90,7 @@ class ConnectionLimits:
 
     `unauthenticated_frame_bytes_max` is for frames before sign-in, where `demands_sign_in` says that upstream wants
     one, and always for what is part of a sign-in: SaslHandshake, raw tokens, and ApiVersions where we answer it.
+    `owns_tier`: the tier is our own, so that requests which move or tell its borders are exchanges.
     """
 
     request_frame_bytes_max: int
@@ -98,6 +99,7 @@ class ConnectionLimits:
     inflight_requests_max: int
     unauthenticated_frame_bytes_max: int = 512 * 1024
     demands_sign_in: bool = False
+    owns_tier: bool = False
 
 
 class Advertiser(Protocol):
@@ -273,7 +275,8 @@ class ClientConnection:
             return False
         self.asked += 1
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
-        route = route_request(prefix.api_key, prefix.api_version, is_signed_in=self._sign_in.is_signed_in)
+        is_signed_in, owns_tier = self._sign_in.is_signed_in, self._limits.owns_tier
+        route = route_request(prefix.api_key, prefix.api_version, is_signed_in=is_signed_in, owns_tier=owns_tier)
         if route is RequestRoute.RELAY:
             await self._relay(prefix, size)
         elif route is RequestRoute.UNKNOWN_API_VERSIONS:
@@ -381,6 +384,10 @@ class ClientConnection:
                 await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
             elif route is RequestRoute.LIST_OFFSETS:
                 await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
+            elif route is RequestRoute.OFFSET_FOR_LEADER_EPOCH:
+                await self._exchange(await self._handlers.offset_for_leader_epoch(frame, self), prefix, size)
+            elif route is RequestRoute.DELETE_RECORDS:
+                await self._exchange(await self._handlers.delete_records(frame, self), prefix, size)
             else:
                 await self._sasl_handshake(frame, prefix, size)
         finally:

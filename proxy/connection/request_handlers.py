@@ -96,6 +96,14 @@ class RequestHandlers(Protocol):
         """Decide about a ListOffsets."""
         ...
 
+    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """Decide about an OffsetForLeaderEpoch; asked only where the tier is our own."""
+        ...
+
+    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """Decide about a DeleteRecords; asked only where the tier is our own."""
+        ...
+
     def on_answered(self) -> None:
         """The last answer was sent, or cannot be."""
         ...

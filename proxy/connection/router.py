@@ -24,6 +24,10 @@ class RequestRoute(enum.Enum):
     """Held whole and decoded: an exchange, or relayed after all."""
     LIST_OFFSETS = "list_offsets"
     """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
+    OFFSET_FOR_LEADER_EPOCH = "offset_for_leader_epoch"
+    """Held whole and decoded, then forwarded; where the tier is our own."""
+    DELETE_RECORDS = "delete_records"
+    """Held whole and decoded, then forwarded; where the tier is our own."""
     SASL_HANDSHAKE = "sasl_handshake"
     """Held whole, for the mechanism that it names (`protocol.sign_in`)."""
     SASL_AUTHENTICATE = "sasl_authenticate"
@@ -58,7 +62,13 @@ _REQUEST_ROUTES: dict[int, RequestRoute] = {
     ApiKey.SASL_AUTHENTICATE: RequestRoute.SASL_AUTHENTICATE,
 }
 
-_COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS})
+_STANDALONE_ROUTES: dict[int, RequestRoute] = {
+    ApiKey.DELETE_RECORDS: RequestRoute.DELETE_RECORDS,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestRoute.OFFSET_FOR_LEADER_EPOCH,
+}
+"""Of what the broker alone decides where the tier is its own."""
+
+_COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS, *_STANDALONE_ROUTES.values()})
 """Decoded, and followed by questions and reads of ours: only for who has signed in."""
 
 _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
@@ -69,8 +79,13 @@ _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
 }
 
 
-def route_request(api_key: int, api_version: int, *, is_signed_in: bool = True) -> RequestRoute:
+def route_request(
+    api_key: int, api_version: int, *, is_signed_in: bool = True, owns_tier: bool = False
+) -> RequestRoute:
     """What to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
+
+    Args:
+        owns_tier: the tier is our own (mode standalone).
 
     Raises:
         PeerProtocolError: an api key or version that is not announced.
@@ -82,6 +97,8 @@ def route_request(api_key: int, api_version: int, *, is_signed_in: bool = True) 
     if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
         return RequestRoute.RELAY
     route = _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+    if owns_tier:
+        route = _STANDALONE_ROUTES.get(api_key, route)
     return RequestRoute.RELAY if not is_signed_in and route in _COSTS_WORK else route
 
 

@@ -102,8 +102,8 @@ class ListOffsetsService:
     ) -> tuple[ListOffsetsResponse, Mapping[Key, "_Result"]]:
         """The broker's response with LATEST in the tier's places, and what the tier has for them."""
         async with trio.open_nursery() as nursery:
-            response = await _ask(request, wire, latest=questions.keys())
-            allowed = {key for key, answer in _by_key(response).items() if not answer.error_code}
+            response = await ask_broker(request, wire, latest=questions.keys())
+            allowed = {key for key, answer in by_key(response).items() if not answer.error_code}
             answered = {key: question for key, question in questions.items() if key in allowed}
             searches = _Searches(self._lookup, self._fallback, deadline_s, nursery, asker=self)
             await each_slice([*answered.items()], searches.start)
@@ -112,7 +112,7 @@ class ListOffsetsService:
         return response, {key: result for key, result in searches.results.items() if key in current}
 
 
-async def _ask(
+async def ask_broker(
     request: ListOffsetsRequest,
     wire: UpstreamWire,
     *,
@@ -123,9 +123,9 @@ async def _ask(
 
     def ours(some: Sequence[ListOffsetsPartition]) -> list[ListOffsetsPartition]:
         return [
-            replace(question, timestamp=OffsetTimestamp.LATEST) if _key(question) in latest else question
+            replace(question, timestamp=OffsetTimestamp.LATEST) if key_of(question) in latest else question
             for question in some
-            if only is None or _key(question) in only
+            if only is None or key_of(question) in only
         ]
 
     partitions = [question for some in await each_slice(request.partitions, ours) for question in some]
@@ -144,7 +144,7 @@ async def _assemble(
     found: Mapping[Key, "_Result"],
 ) -> ListOffsetsResponse:
     """The broker's response with the tier's answers in it."""
-    answers = _by_key(response)
+    answers = by_key(response)
     again: set[Key] = set()
     for key in questions.keys() & answers.keys():
         answer = answers[key]
@@ -156,11 +156,11 @@ async def _assemble(
         else:
             _put(answer, result)
     if again:
-        second = await _ask(request, wire, only=again)
+        second = await ask_broker(request, wire, only=again)
         response.throttle_time_ms = max(response.throttle_time_ms, second.throttle_time_ms)
-        for key, answer in _by_key(second).items():
+        for key, answer in by_key(second).items():
             if key in again:
-                _copy(answer, answers[key])
+                copy_answer(answer, answers[key])
     return response
 
 
@@ -237,7 +237,8 @@ def _put(answer: ListOffsetsAnswer, result: _Result) -> None:
         answer.timestamp = answer.offset = answer.leader_epoch = -1
 
 
-def _copy(source: ListOffsetsAnswer, target: ListOffsetsAnswer) -> None:
+def copy_answer(source: ListOffsetsAnswer, target: ListOffsetsAnswer) -> None:
+    """Give the target all that was answered."""
     target.error_code, target.timestamp, target.offset = source.error_code, source.timestamp, source.offset
     target.leader_epoch, target.tags = source.leader_epoch, source.tags
 
@@ -246,13 +247,15 @@ def _form(request: ListOffsetsRequest) -> tuple[int, int]:
     return request.api_version, request.correlation_id
 
 
-def _by_key(response: ListOffsetsResponse) -> dict[Key, ListOffsetsAnswer]:
+def by_key(response: ListOffsetsResponse) -> dict[Key, ListOffsetsAnswer]:
+    """The answers; of a partition that was named twice, the last."""
     return {(answer.topic, answer.partition): answer for answer in response.partitions}
 
 
-def _key(question: ListOffsetsPartition) -> Key:
+def key_of(question: ListOffsetsPartition) -> Key:
+    """Which partition is asked about."""
     return question.topic, question.partition
 
 
 def _has_duplicates(request: ListOffsetsRequest) -> bool:
-    return len({_key(question) for question in request.partitions}) < len(request.partitions)
+    return len({key_of(question) for question in request.partitions}) < len(request.partitions)

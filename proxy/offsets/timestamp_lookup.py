@@ -23,6 +23,7 @@ from proxy.upstream.cluster import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 # Who may search: so many searches run at a time, and one connection leaves room for others.
@@ -137,8 +138,8 @@ class TimestampLookup:
             candidates: dict[Key, tuple[ListOffsetsPartition, TopicIdPartition]] = {}
             for some in await each_slice(by_time, self._candidates):
                 candidates.update(some)
-            frontiers = await self._learn(node_id, [partition for _, partition in candidates.values()])
-            await self._lineages.learn((partition, known.leader_epoch) for partition, known in frontiers.items())
+            frontiers = await self.learn(node_id, [partition for _, partition in candidates.values()])
+            await self.learn_lineages(frontiers)
             for key, (question, partition) in candidates.items():
                 frontier = frontiers.get(partition)
                 found = None if frontier is None else await self._decide(question, partition, frontier)
@@ -169,6 +170,56 @@ class TimestampLookup:
                 _log.info("timestamp_search_left", partition=str(question.partition), reason=str(error))
                 return None
 
+    async def first_in_tier(
+        self,
+        partition: TopicIdPartition,
+        timestamp_ms: int,
+        frontier: Frontier,
+        lineage: LeaderEpochLineage,
+        *,
+        log_start_offset: int,
+        asker: Hashable = None,
+    ) -> FoundTimestamp | None:
+        """The first record of that time or later, in whatever segment that begins below the local log; None if there is
+        none. For a tier of our own: no broker could look through what this leaves out.
+
+        Raises:
+            RemoteStorageError: a segment cannot be read.
+            ScanLimitError: it would be too much work.
+        """
+        from_offset = log_start_offset
+        while True:
+            segment = self._search.candidate(
+                partition,
+                timestamp_ms,
+                log_start_offset=from_offset,
+                local_log_start_offset=frontier.local_log_start_offset,
+                lineage=lineage,
+            )
+            if segment is None:
+                return None
+            async with self._slots.slot(asker):
+                found = await self._search.search(segment, timestamp_ms, log_start_offset=log_start_offset)
+            if found is not None:
+                return found
+            from_offset = segment.end_offset + 1
+
+    async def learn_lineages(self, frontiers: Mapping[TopicIdPartition, Frontier]) -> None:
+        """Have what `lineage` would ask for asked together."""
+        await self._lineages.learn((partition, known.leader_epoch) for partition, known in frontiers.items())
+
+    async def lineage(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage:
+        """The partition's lineage, not older than what the tier has of it.
+
+        Raises:
+            UpstreamError: it cannot be learned.
+        """
+        lineage = await self._lineages.get(partition, leader_epoch)
+        if self._search.is_outdated(partition, lineage):
+            self._lineages.forget(partition)
+            lineage = await self._lineages.get(partition, leader_epoch)
+        return lineage
+
     async def current(self, questions: Mapping[Key, TierQuestion], node_id: int) -> set[Key]:
         """Those whose topic name still is the topic's that was looked in, by the word of that broker.
 
@@ -198,7 +249,7 @@ class TimestampLookup:
         topic_id = self._tier.topic_id(question.topic)
         return None if topic_id is None else self._tier.partition(topic_id, question.partition)
 
-    async def _learn(self, node_id: int, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, Frontier]:
+    async def learn(self, node_id: int, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, Frontier]:
         """What the broker says now; those it does not answer for are left out."""
         if not partitions:
             return {}
@@ -216,10 +267,7 @@ class TimestampLookup:
         self, question: ListOffsetsPartition, partition: TopicIdPartition, frontier: Frontier
     ) -> TierQuestion | None:
         try:
-            lineage = await self._lineages.get(partition, frontier.leader_epoch)
-            if self._search.is_outdated(partition, lineage):
-                self._lineages.forget(partition)
-                lineage = await self._lineages.get(partition, frontier.leader_epoch)
+            lineage = await self.lineage(partition, frontier.leader_epoch)
         except UpstreamError as error:
             _log.info("lineage_unknown", partition=str(partition), reason=str(error))
             return None

@@ -456,6 +456,12 @@ class Catalog:
             segments = self._find(topic_id, partition)
             return () if segments is None else segments.epochs()
 
+    def epoch_starts(self, topic_id: bytes, partition: int) -> dict[int, int]:
+        """The first offset that a FINISHED segment has of each leader epoch."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return {} if segments is None else segments.epoch_starts()
+
     # --- under the lock ---
 
     def _summed(self, summary: PartitionSummary, rows: Sequence[int]) -> PartitionSummary:

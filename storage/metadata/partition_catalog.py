@@ -215,6 +215,11 @@ class PartitionCatalog:
             self._epoch_list = tuple(sorted(e for e, state in self._epochs.items() if state.finished_segments))
         return self._epoch_list
 
+    def epoch_starts(self) -> dict[int, int]:
+        """The first offset that a FINISHED segment has of each epoch."""
+        starts = ((epoch, self._epochs[epoch].start_offset) for epoch in self.epochs())
+        return {epoch: start for epoch, start in starts if start is not None}
+
     @property
     def memory_bytes(self) -> int:
         own = (self, self.topic_id_partition, self._epochs, self._rows)

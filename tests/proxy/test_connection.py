@@ -3,6 +3,7 @@
 import itertools
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
@@ -303,6 +304,23 @@ async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: A
         await talk.pass_back(response(1))
         await trio.testing.wait_all_tasks_blocked()
         assert (talk.handlers.log_starts_moved, talk.handlers.forgotten) == (2, 0)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
+async def test_requests_about_borders_are_exchanges_where_the_tier_is_our_own(api_key: ApiKey) -> None:
+    asked = request(api_key, 2, 1, b"body")
+    async with conversation(handle_fetch=answer_nothing) as talk:
+        await talk.exchange(asked, response(1))
+        assert not talk.handlers.frames
+    async with conversation(handle_fetch=answer_nothing, limits=replace(LIMITS, owns_tier=True)) as talk:
+        await talk.client.send(asked)
+        await talk.client.expect(exchanged(1, len(asked) - 4))
+        assert talk.handlers.frames == [asked]
+        talk.handlers.handle_fetch = None
+        await talk.exchange(asked, response(1))
+    async with conversation(limits=replace(LIMITS, owns_tier=True, demands_sign_in=True)) as talk:
+        await talk.exchange(asked, response(1))
+        assert not talk.handlers.frames, "who has not signed in costs no work"
 
 
 async def test_signing_in_ends_good_probes_also_for_what_is_pipelined_behind_it() -> None:

@@ -30,6 +30,17 @@ def test_what_is_announced_is_relayed_but_for_the_few_that_are_decoded(api_key: 
     assert route_request(api_key, api_version, is_signed_in=False) is (before_sign_in or RequestRoute.RELAY)
 
 
+@pytest.mark.parametrize(("api_key", "api_version"), ANNOUNCED)
+def test_where_the_tier_is_our_own_two_more_are_decoded(api_key: int, api_version: int) -> None:
+    own: dict[int, RequestRoute] = {
+        ApiKey.DELETE_RECORDS: RequestRoute.DELETE_RECORDS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestRoute.OFFSET_FOR_LEADER_EPOCH,
+    }
+    as_ever = {signed_in: route_request(api_key, api_version, is_signed_in=signed_in) for signed_in in (False, True)}
+    assert route_request(api_key, api_version, owns_tier=True) is own.get(api_key, as_ever[True])
+    assert route_request(api_key, api_version, is_signed_in=False, owns_tier=True) is as_ever[False]
+
+
 @given(int16, int16)
 @example(ApiKey.FETCH, 19)
 @example(ApiKey.FETCH, 3)

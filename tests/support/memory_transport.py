@@ -206,6 +206,12 @@ class ScriptedHandlers:
         decode_list_offsets(frame, decode_request_header(frame))
         return RELAY
 
+    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        return await self.fetch(frame, wire)
+
+    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        return await self.fetch(frame, wire)
+
     def on_answered(self) -> None:
         self.reads.release()
 

@@ -1,0 +1,93 @@
+"""OffsetForLeaderEpoch where the tier is our own: what the broker has forgotten, and nothing else."""
+
+import pytest
+import trio
+
+from protocol.client.errors import UpstreamConnectionError
+from protocol.wire.errors import ErrorCode, PeerProtocolError
+from tests.support.own_tier_world import OwnTierWorld, epochs_frame
+from tests.support.segments import uuid_of
+
+pytestmark = pytest.mark.autojump
+
+EPOCHS = {1: 0, 3: 400, 4: 700}
+"""In the tier; the broker's log begins at 1000, in epoch 5."""
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> OwnTierWorld:
+    world = OwnTierWorld(nursery)
+    world.add_own(epochs=EPOCHS)
+    world.own_broker.broker_epochs["orders", 0] = [(5, 1000), (8, 1200)]
+    return world
+
+
+async def ends(world: OwnTierWorld, *epochs: int, version: int = 4) -> list[tuple[int, int | None, int]]:
+    answers = await world.epoch_ends([("orders", 0, epoch) for epoch in epochs], version=version)
+    assert answers is not None
+    return [(each.error_code, each.leader_epoch, each.end_offset) for each in answers]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_all_epochs_are_told_as_by_a_broker_that_kept_everything(world: OwnTierWorld, version: int) -> None:
+    asked = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert await ends(world, *asked, version=version) == [
+        (0, 0, 0),  # below the first: as it was asked, and where the log starts
+        (0, 1, 400),
+        (0, 1, 400),
+        (0, 3, 700),
+        (0, 4, 1000),
+        (0, 5, 1200),
+        (0, 5, 1200),
+        (0, 5, 1200),
+        (0, 8, 1500),
+        (0, -1, -1),
+    ]
+
+
+async def test_below_the_log_start_there_are_no_epochs(world: OwnTierWorld) -> None:
+    (partition,) = world.log_starts.world.catalog.partitions()
+    world.log_starts.raised[partition] = 450
+    assert await ends(world, 0, 1, 2, 3, 4) == [(0, 0, 450), (0, 1, 450), (0, 2, 450), (0, 3, 700), (0, 4, 1000)]
+    world.log_starts.raised[partition] = 1100
+    assert await ends(world, 1, 4, 5) == [(0, 1, 1000), (0, 4, 1000), (0, 5, 1200)]
+
+
+async def test_the_request_goes_upstream_as_it_came(world: OwnTierWorld) -> None:
+    await ends(world, 1)
+    (sent,) = world.own_broker.frames
+    whole = epochs_frame([("orders", 0, 1)], version=4)
+    assert (sent[:8], sent[12:]) == (whole[:8], whole[12:])
+
+
+@pytest.mark.parametrize("code", [3, 6, 29, 74, 75])
+async def test_the_brokers_error_stands_and_costs_nothing(world: OwnTierWorld, code: int) -> None:
+    world.own_broker.codes["orders", 0] = code
+    assert await ends(world, 1) == [(code, -1, -1)]
+    assert not world.tier_world.client_of_ours.ids_asked
+
+
+async def test_topics_that_were_never_in_the_tier_are_relayed(world: OwnTierWorld) -> None:
+    world.add_own("local", segments=())
+    assert await world.epoch_ends([("local", 0, 1)]) is None
+    assert not world.own_broker.frames
+
+
+@pytest.mark.parametrize("trouble", ["no ids", "another topic", "no log start", "no lineage"])
+async def test_what_cannot_be_looked_up_is_left_as_the_broker_said(world: OwnTierWorld, trouble: str) -> None:
+    client = world.tier_world.client_of_ours
+    if trouble == "no ids":
+        client.ids_failure = UpstreamConnectionError("down")
+    elif trouble == "another topic":
+        client.ids["orders"] = uuid_of("another topic")
+    elif trouble == "no log start":
+        client.failure = UpstreamConnectionError("down")
+    else:
+        client.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
+    assert await ends(world, 1) == [(0, 1, 1000)]
+
+
+async def test_a_malformed_request_is_the_clients_error(world: OwnTierWorld) -> None:
+    frame = bytearray(epochs_frame([("orders", 0, 1)], version=4) + b"\x00")
+    with pytest.raises(PeerProtocolError):
+        await world.leader_epochs.handle(memoryview(frame), world.wire)

@@ -1,0 +1,318 @@
+"""ListOffsets where the tier is our own: whose offset it is, whose error wins, and what is never the broker's."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.client.errors import UpstreamConnectionError
+from protocol.fetch.messages import PARTITIONS_MAX
+from protocol.wire.errors import ErrorCode, PeerProtocolError
+from proxy.fetch.fallback import COME_AGAIN_S_MIN
+from proxy.offsets.service import LOOKUP_TIMEOUT_S
+from storage import errors
+from storage.log.batch_records import ScanLimitError
+from storage.log.timestamp_search import FoundTimestamp
+from tests.support.offsets_world import BROKERS_OWN
+from tests.support.own_tier_world import OwnTierWorld
+from tests.support.segments import topic_partition, uuid_of
+from tests.support.tier_world import LEADER_EPOCH
+
+pytestmark = pytest.mark.autojump
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING = -1, -2, -3, -4, -5, -6
+NOT_FOUND = (0, -1, -1, -1)
+COME_AGAIN = (ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)
+TIMED_OUT = (ErrorCode.REQUEST_TIMED_OUT, -1, -1, -1)
+BROKERS = (0, *BROKERS_OWN, LEADER_EPOCH)
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> OwnTierWorld:
+    return OwnTierWorld(nursery)
+
+
+# --- where the log starts ---
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+async def test_earliest_is_the_tiers_log_start(world: OwnTierWorld, version: int) -> None:
+    partition = world.add_own(segments=[(100, 499, 5000), (500, 999, 9000)])
+    epoch = LEADER_EPOCH if version >= 4 else -1
+    assert await world.own_answers([("orders", 0, EARLIEST)], api_version=version) == [(0, -1, 100, epoch)]
+    world.log_starts.raised[partition] = 600
+    assert await world.own_answers([("orders", 0, EARLIEST)], api_version=version) == [(0, -1, 600, epoch)]
+    assert world.broker.asked == [[("orders", 0, EARLIEST)]] * 2
+
+
+async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OwnTierWorld) -> None:
+    partition = world.add_own(epochs={1: 0, 3: 400, 4: 700})
+    for start, epoch in ((0, 1), (399, 1), (400, 3), (999, 4)):
+        world.log_starts.raised[partition] = start
+        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, start, epoch)]
+
+
+@pytest.mark.parametrize("raised", [1000, 1200])
+async def test_a_tier_that_begins_no_lower_than_the_local_log_has_no_say(world: OwnTierWorld, raised: int) -> None:
+    world.log_starts.raised[world.add_own()] = raised
+    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 1000, LEADER_EPOCH)]
+    assert not world.tier_world.client_of_ours.offsets_asked
+
+
+async def test_without_a_lineage_the_offset_is_told_all_the_same(world: OwnTierWorld) -> None:
+    world.add_own()
+    world.tier_world.client_of_ours.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 9
+    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, -1)]
+
+
+@pytest.mark.parametrize("time", [LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, -7])
+async def test_what_the_local_log_alone_decides_is_relayed(world: OwnTierWorld, time: int) -> None:
+    world.add_own()
+    assert await world.own_is_relayed([("orders", 0, time)])
+    assert not world.broker.requests
+
+
+@pytest.mark.parametrize(("time", "version"), [(LATEST_TIERED, 8), (PENDING, 10)])
+async def test_what_the_version_does_not_have_is_the_brokers_to_refuse(
+    world: OwnTierWorld, time: int, version: int
+) -> None:
+    world.add_own()
+    assert await world.own_is_relayed([("orders", 0, time)], api_version=version)
+
+
+@pytest.mark.parametrize("replica_id", [-2, 1])
+async def test_other_replicas_are_the_brokers(world: OwnTierWorld, replica_id: int) -> None:
+    world.add_own()
+    assert await world.own_is_relayed([("orders", 0, EARLIEST)], replica_id=replica_id)
+
+
+async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question(world: OwnTierWorld) -> None:
+    world.add_own()
+    world.add_own("local", segments=())
+    assert await world.own_is_relayed([("local", 0, EARLIEST), ("local", 0, 4000)])
+    assert not world.tier_world.client_of_ours.ids_asked
+    world.is_catalog_loaded = False
+    world.tier_world.tail.not_ready.add(topic_partition("local", 0))
+    assert await world.own_answers([("local", 0, EARLIEST)]) == [COME_AGAIN]
+
+
+# --- the broker's word ---
+
+
+@pytest.mark.parametrize("time", [EARLIEST, LATEST_TIERED, PENDING, 4000])
+@pytest.mark.parametrize("code", [3, 6, 29, 74, 75])
+async def test_the_brokers_error_wins(world: OwnTierWorld, time: int, code: int) -> None:
+    partition = world.add_own()
+    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
+    world.log(partition).error_code = code
+    ((found, *offsets),) = await world.own_answers([("orders", 0, time)])
+    assert (found, offsets) == (code, [-1, -1, -1])
+    assert not world.search.searched
+    assert not world.tier_world.client_of_ours.ids_asked
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
+async def test_while_the_high_watermark_lags_the_local_log_is_not_asked(world: OwnTierWorld, code: ErrorCode) -> None:
+    world.add_own()
+    world.broker.latest_error_codes["orders", 0] = code
+    assert [answer[0] for answer in await world.own_answers([("orders", 0, 4000)])] == [code]
+    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
+    assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, EARLIEST)]]
+
+
+async def test_a_partition_that_is_named_twice_is_the_brokers_and_the_others_are_not(world: OwnTierWorld) -> None:
+    world.add_own("orders", 0)
+    world.add_own("orders", 1)
+    questions = [("orders", 0, EARLIEST), ("orders", 0, 4000), ("orders", 1, EARLIEST)]
+    answers = await world.own_answers(questions)
+    assert [answer[2] for answer in answers] == [1000, BROKERS_OWN[1], 0]
+    assert world.broker.asked == [questions]
+
+
+async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OwnTierWorld) -> None:
+    world.add_own()
+    world.tier_world.client_of_ours.ids["orders"] = uuid_of("another topic")
+    questions = [("orders", 0, EARLIEST), ("other", 0, 4000)]
+    world.add_own("other")
+    world.tier_world.client_of_ours.ids["other"] = uuid_of("another one")
+    answers = await world.own_answers(questions)
+    assert answers == [(0, -1, 1000, LEADER_EPOCH), BROKERS]
+    assert not world.search.searched
+
+
+# --- what cannot be told ---
+
+
+@pytest.mark.parametrize("time", [EARLIEST, LATEST_TIERED, PENDING, 4000])
+@pytest.mark.parametrize("trouble", ["no ids", "not told", "not read yet", "no room"])
+async def test_what_may_be_in_the_tier_is_never_left_to_the_broker(
+    world: OwnTierWorld, time: int, trouble: str
+) -> None:
+    partition = world.add_own()
+    client = world.tier_world.client_of_ours
+    if trouble == "no ids":
+        client.ids_failure = UpstreamConnectionError("down")
+    elif trouble == "not told":
+        client.ids.clear()
+    elif trouble == "not read yet":
+        world.tier_world.tail.not_ready.add(partition)
+    else:
+        world.tier_world.catalog.contents().refused.add((partition.topic_id, 0))
+    started_s = trio.current_time()
+    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
+    assert trio.current_time() - started_s >= COME_AGAIN_S_MIN
+
+
+@pytest.mark.parametrize("time", [LATEST_TIERED, PENDING, 4000])
+async def test_without_local_log_start_or_lineage_it_comes_again(world: OwnTierWorld, time: int) -> None:
+    world.add_own()
+    client = world.tier_world.client_of_ours
+    client.failure = UpstreamConnectionError("down")
+    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
+    client.failure = None
+    client.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
+    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
+
+
+async def test_a_request_that_is_too_large_to_read_ends_the_connection(world: OwnTierWorld) -> None:
+    questions = [("orders", number, EARLIEST) for number in range(PARTITIONS_MAX + 1)]
+    with pytest.raises(PeerProtocolError, match="10,000"):
+        await world.own_answers(questions)
+
+
+# --- borders of the tier ---
+
+
+async def test_latest_tiered_is_the_highest_offset_on_the_lineage(world: OwnTierWorld) -> None:
+    partition = world.add_own(epochs={1: 0, 3: 400})
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
+    # Of a branch that was cut: the broker answers with another epoch.
+    world.tier_world.add_segment(partition, 900, 1200, epochs={4: 900})
+    world.log(partition).epoch_ends[4] = (3, 1000)
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
+    world.log(partition).epoch_ends[3] = (3, 950)
+    world.tier_world.lineages.forget(partition)
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, 3)]
+    world.log_starts.raised[partition] = 960
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, -1)]
+
+
+async def test_pending_upload_is_what_follows_and_its_epoch_may_be_the_brokers(world: OwnTierWorld) -> None:
+    partition = world.add_own(segments=[(0, 499, 5000)])
+    assert await world.own_answers([("orders", 0, PENDING)]) == [(0, -1, 500, LEADER_EPOCH)]
+    world.log_starts.raised[partition] = 700
+    assert await world.own_answers([("orders", 0, PENDING)]) == [(0, -1, 700, LEADER_EPOCH)]
+    other = world.add_own("other", epochs={1: 0, 3: 400})
+    world.log(other).epoch_ends |= {4: (3, 1000), 5: (5, 1500)}
+    assert await world.own_answers([("other", 0, PENDING)]) == [(0, -1, 1000, 5)]
+
+
+async def test_what_is_copied_up_to_the_high_watermark_leaves_nothing_pending(world: OwnTierWorld) -> None:
+    partition = world.add_own(segments=[(0, 1499, 5000)])
+    assert await world.own_answers([("orders", 0, PENDING)]) == [NOT_FOUND]
+    world.log(partition).last_stable_offset = 1499
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)], isolation_level=1) == [NOT_FOUND]
+    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 1499, LEADER_EPOCH)]
+
+
+# --- by time ---
+
+
+async def test_a_time_is_looked_for_in_the_tier_first_from_its_log_start_on(world: OwnTierWorld) -> None:
+    partition = world.add_own()
+    world.search.results[partition] = FoundTimestamp(4000, 217, 3)
+    world.log_starts.raised[partition] = 200
+    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 217, 3)]
+    assert world.search.searched == [(0, 4000, 200)]
+    assert world.broker.asked == [[("orders", 0, LATEST)]]
+
+
+async def test_what_one_segment_does_not_have_the_next_one_may(world: OwnTierWorld) -> None:
+    partition = world.add_own(segments=[(0, 299, 5000), (300, 599, 6000), (600, 999, 4500)])
+
+    def in_the_last() -> None:
+        if len(world.search.searched) == 2:
+            world.search.results[partition] = FoundTimestamp(4700, 350, 3)
+
+    world.search.on_search = in_the_last
+    assert await world.own_answers([("orders", 0, 4600)]) == [(0, 4700, 350, 3)]
+    assert [start for start, _, _ in world.search.searched] == [0, 300]
+
+
+async def test_what_the_tier_does_not_have_is_the_brokers(world: OwnTierWorld) -> None:
+    world.add_own()
+    assert await world.own_answers([("orders", 0, 4000)]) == [BROKERS]
+    assert [start for start, _, _ in world.search.searched] == [0, 500]
+    assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
+    world.search.searched.clear()
+    assert await world.own_answers([("orders", 0, 9001)]) == [BROKERS]
+    assert not world.search.searched
+
+
+async def test_what_may_not_be_fetched_yet_is_not_found(world: OwnTierWorld) -> None:
+    partition = world.add_own()
+    world.log(partition).last_stable_offset = 900
+    world.search.results[partition] = FoundTimestamp(4000, 950, 3)
+    assert await world.own_answers([("orders", 0, 4000)], isolation_level=1) == [NOT_FOUND]
+    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 950, 3)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "answer"),
+    [
+        (errors.RetriableRemoteStorageError("reset"), COME_AGAIN),
+        (errors.RemoteResourceNotFoundError("no log"), COME_AGAIN),
+        (errors.CorruptObjectError("bad"), COME_AGAIN),
+        (ValueError("a fault of ours"), COME_AGAIN),
+        (ScanLimitError("too many records"), TIMED_OUT),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_search_that_fails_is_not_the_brokers(world: OwnTierWorld, failure: Any, answer: Any) -> None:
+    one, other = world.add_own("orders", 0), world.add_own("orders", 1)
+    world.search.results |= {one: failure, other: FoundTimestamp(4000, 17, 3)}
+    answers = await world.own_answers([("orders", 0, 4000), ("orders", 1, 4000)])
+    assert answers == [answer, (0, 4000, 17, 3)]
+    assert len(world.broker.requests) == 1
+
+
+@pytest.mark.parametrize(("timeout_ms", "waited_s"), [(0, LOOKUP_TIMEOUT_S), (2000, 2.0)])
+async def test_a_search_that_misses_the_deadline_timed_out(
+    world: OwnTierWorld, timeout_ms: int, waited_s: float
+) -> None:
+    partition = world.add_own()
+    world.search.delays_s[partition] = 100.0
+    started_s = trio.current_time()
+    assert await world.own_answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
+    assert trio.current_time() - started_s == pytest.approx(waited_s)
+
+
+async def test_many_kinds_in_one_request(world: OwnTierWorld) -> None:
+    partition = world.add_own("orders", 0)
+    for number in (1, 2, 3):
+        world.add_own("orders", number)
+    world.add_own("local", segments=())
+    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
+    world.broker.throttle_times_ms = [90]
+    questions = [
+        ("orders", 0, 4000),
+        ("local", 0, EARLIEST),
+        ("orders", 1, EARLIEST),
+        ("orders", 2, LATEST),
+        ("orders", 3, LATEST_TIERED),
+    ]
+    assert await world.own_answers(questions) == [
+        (0, 4000, 17, 3),
+        (0, -1, 1000, LEADER_EPOCH),
+        (0, -1, 0, LEADER_EPOCH),
+        (0, -1, 1500, LEADER_EPOCH),
+        (0, -1, 999, LEADER_EPOCH),
+    ]
+
+
+async def test_a_connection_to_no_broker_in_particular_gets_the_tiers_offsets_too(nursery: trio.Nursery) -> None:
+    world = OwnTierWorld(nursery, node_id=None)
+    partition = world.add_own()
+    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
+    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
+    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 17, 3)]
