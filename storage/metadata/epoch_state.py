@@ -55,6 +55,11 @@ class EpochState:
         index = bisect_right(self._start_offsets, offset) - 1
         return self._rows[index] if index >= 0 else -1
 
+    @property
+    def start_offset(self) -> int | None:
+        """The first offset in this epoch of any FINISHED segment; None without one."""
+        return self._start_offsets[0] if self._start_offsets else None
+
     def rows(self) -> Iterator[int]:
         """Referenced rows in order, then the others in theirs: a set's own order does not outlive a restart."""
         yield from self._rows

@@ -30,6 +30,7 @@ from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster, FrontierClient
+from storage.holes import OwnTier
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -185,6 +186,7 @@ class ScriptedReader:
         reader: Hashable = None,
         committed: bool = False,
         time: ReadTime | None = None,
+        own: OwnTier | None = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         segment = self.segment_for(partition, offset, lineage)
@@ -245,6 +247,18 @@ class FakeTail:
             self.on_catch_up()
 
 
+class FakeLogStarts:
+    """Where the catalog's segments begin, or at `raised` if that is higher."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.raised: dict[TopicIdPartition, int] = {}
+
+    def get(self, partition: TopicIdPartition) -> int | None:
+        summary = self._catalog.summary(partition)
+        return None if summary is None else max(summary.start_offset, self.raised.get(partition, 0))
+
+
 class TierWorld:
     """All of it. `settings` are those of every client made afterwards."""
 
@@ -255,6 +269,7 @@ class TierWorld:
         frontier_age_s_max: float = 1.0,
         broker: FakeBrokerLog | None = None,
         open_reader: Callable[[Catalog], ScriptedReader] = ScriptedReader,
+        owns_tier: bool = False,
     ) -> None:
         self.nursery = nursery
         self.broker = broker or FakeBrokerLog()
@@ -268,8 +283,10 @@ class TierWorld:
         # Each has what the parts below ask of the class that it stands for, and nothing else of it.
         self.frontier_client = cast(FrontierClient, self.client_of_ours)
         self.own_cluster = cast(Cluster, self.cluster)
-        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max)
-        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery)
+        self.log_starts = FakeLogStarts(self.catalog)
+        log_starts = self.log_starts if owns_tier else None
+        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max, log_starts=log_starts)
+        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery, owns_tier=owns_tier)
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
@@ -279,7 +296,9 @@ class TierWorld:
             cluster=self.own_cluster,
             meter=self.meters.tier,
         )
-        self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback)
+        self.fallback = Fallback(
+            FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback, owns_tier=owns_tier
+        )
         self.generation = LogStartGeneration()
         self.slots = SessionSlots()
         self.settings = FetchSettings(
