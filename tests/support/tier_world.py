@@ -41,7 +41,7 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.reader import ReadTime, TierReader, TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -159,8 +159,9 @@ class FakeClusterView:
         self.ids = {name: known for name, known in self.ids.items() if known != topic_id}
 
 
-class ScriptedReader:
-    """A TierReader over the catalog's segments: it gives `tier_batch`es, as slowly and wrongly as a test says."""
+class ScriptedReader(TierReader):
+    """A TierReader over the catalog's segments: it finds them as the real one does, and gives `tier_batch`es, as slowly
+    and wrongly as a test says."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -189,31 +190,17 @@ class ScriptedReader:
         own: OwnTier | None = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
-        segment = self.segment_for(partition, offset, lineage)
+        segment = self.segment_for(partition, offset, lineage, own)
         await trio.sleep(self.delays_s.get(partition, self.delay_s))
         if partition in self.failures:
             raise self.failures[partition]
-        count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), segment.end_offset - offset + 1)
+        offset, end_offset = max(offset, segment.start_offset), segment.end_offset
+        if own is not None and committed:
+            end_offset = min(end_offset, own.local_log_start_offset - 1)
+        count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), end_offset - offset + 1)
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
         aborts = self._scripted_aborts(segment, lineage) if committed and count else None
         return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
-
-    def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata:
-        segment = self._find_segment(partition, offset, lineage)
-        if segment is None:
-            raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
-        return segment
-
-    def _find_segment(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata | None:
-        epoch = lineage.epoch_for(offset)
-        if epoch is None:
-            return None
-        segment = self._catalog.lookup(partition.topic_id, partition.partition, epoch, offset)
-        return segment if segment is not None and lineage.holds(segment, offset) else None
 
     def _scripted_aborts(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage) -> TierAborts:
         following: RemoteLogSegmentMetadata | None = segment
@@ -270,6 +257,7 @@ class TierWorld:
         broker: FakeBrokerLog | None = None,
         open_reader: Callable[[Catalog], ScriptedReader] = ScriptedReader,
         owns_tier: bool = False,
+        segment_s_max: float = 0.0,
     ) -> None:
         self.nursery = nursery
         self.broker = broker or FakeBrokerLog()
@@ -290,11 +278,12 @@ class TierWorld:
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
-            reader=cast(TierReader, self.reader),
+            reader=self.reader,
             frontiers=self.frontiers,
             lineages=self.lineages,
             cluster=self.own_cluster,
             meter=self.meters.tier,
+            segment_s_max=segment_s_max,
         )
         self.fallback = Fallback(
             FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback, owns_tier=owns_tier
