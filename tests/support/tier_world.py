@@ -59,6 +59,7 @@ class FakeClient:
         self.failure: Exception | None = None
         self.latency_s = 0.0
         self.offsets_asked: list[tuple[int, list[TopicPartition]]] = []
+        self.timestamps_asked: set[int] = set()
         self.epochs_asked: list[tuple[int, str, int, list[int]]] = []
         self.epoch_requests: list[list[TopicPartition]] = []
         self.epoch_error_codes: list[int] = []
@@ -69,6 +70,7 @@ class FakeClient:
         self.ids_asked: list[list[str]] = []
 
     async def list_offsets(self, node_id: int, queries: Sequence[OffsetQuery]) -> dict[OffsetQuery, OffsetAnswer]:
+        self.timestamps_asked.update(timestamp for *_, timestamp in queries)
         self.offsets_asked.append((node_id, list(dict.fromkeys((topic, number) for topic, number, _ in queries))))
         await trio.sleep(self.latency_s)
         if self.failure is not None:
@@ -199,15 +201,18 @@ class ScriptedReader(TierReader):
             end_offset = min(end_offset, own.local_log_start_offset - 1)
         count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), end_offset - offset + 1)
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
-        aborts = self._scripted_aborts(segment, lineage) if committed and count else None
+        aborts = self._scripted_aborts(segment, lineage, own) if committed and count else None
         return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
 
-    def _scripted_aborts(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage) -> TierAborts:
+    def _scripted_aborts(
+        self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage, own: OwnTier | None
+    ) -> TierAborts:
+        find_segment = self._find_segment_of(own)
         following: RemoteLogSegmentMetadata | None = segment
         end_offset = segment.end_offset
         while following is not None:
             end_offset = following.end_offset
-            following = self._find_segment(segment.topic_id_partition, end_offset + 1, lineage)
+            following = find_segment(segment.topic_id_partition, end_offset + 1, lineage)
         nothing = TierAborts([], segment.end_offset + 1, is_complete=False, searched_below=end_offset + 1)
         return self.aborts.get(segment.topic_id_partition, nothing)
 
