@@ -36,9 +36,10 @@ from storage.cache.block_cache import AskedBlocks, BlockCache
 from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
 from storage.cache.read_ahead import Prefetcher, Read
 from storage.cache.segment_parts import SegmentParts
-from storage.holes import Holes, OwnTier
+from storage.holes import HoleUpToLocalLogError, OwnTier, SegmentFinder
+from storage.holes import OffsetNotInTierError as OffsetNotInTierError
 from storage.indexes.offset_index import OffsetIndex
-from storage.log.aborted_transactions import AbortSearch, FindSegment, TierAborts
+from storage.log.aborted_transactions import AbortSearch, TierAborts
 from storage.log.batch_walk import (
     SPARSE_WALK_BYTES,
     FoundBatch,
@@ -76,18 +77,8 @@ as large, up to PIECE_BYTES_MAX: a read that gets little of a busy link has litt
 
 PIECE_BYTES_MAX = 16 * 1024 * 1024
 
-_ANY_TIMESTAMP_MS = -(2**63)
-
 FINISH_S = 0.25
 """What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
-
-
-class OffsetNotInTierError(Exception):
-    """No FINISHED segment on the lineage holds the offset, nor any after it. What that means is the caller's to say."""
-
-
-class HoleUpToLocalLogError(OffsetNotInTierError):
-    """Nothing of a tier of our own lies between the offset and the broker's log: what that has first comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +286,13 @@ class TierReader:
         prefetcher: Prefetcher | None,
     ) -> None:
         self._catalog = catalog
+        self._finder = SegmentFinder(catalog, trio.current_time)
         self._opened = parts.opened
         self._indexes = parts.offset_indexes
         self._cache = cache
         self._answers = answers
         self.prefetcher = prefetcher
-        self._abort_search = AbortSearch(parts.transaction_indexes, self._find_segment, self._is_finished)
+        self._abort_search = AbortSearch(parts.transaction_indexes, self._finder.holding, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
@@ -332,7 +324,7 @@ class TierReader:
         Cancellation: fills that were started go on.
         """
         while True:
-            segment = self.segment_for(partition, offset, lineage, own)
+            segment = self._finder.segment_for(partition, offset, lineage, own)
             asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, own)
             answer = await self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
@@ -342,92 +334,20 @@ class TierReader:
                 raise HoleUpToLocalLogError(f"{partition}: no batch begins at or above offset {offset} in the tier")
 
     def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier | None = None
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
     ) -> RemoteLogSegmentMetadata:
-        """The FINISHED segment on the lineage that holds `offset`; of a tier of our own, or the one behind the hole
-        that the offset is in.
+        """The FINISHED segment on the lineage that holds `offset`.
 
         Raises:
-            HoleUpToLocalLogError: the hole reaches to the local log.
             OffsetNotInTierError: there is none.
         """
-        segment = self._find_segment_of(own)(partition, offset, lineage)
-        if segment is not None:
-            return segment
-        if own is not None and own.holes.are_known(partition, offset, own.local_log_start_offset):
-            raise HoleUpToLocalLogError(f"{partition}: a hole from offset {offset} to {own.local_log_start_offset}")
-        raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
+        return self._finder.segment_for(partition, offset, lineage)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A reader has gone: nothing is read ahead for it any more."""
         self._given_up.pop(reader, None)
         if self.prefetcher is not None:
             self.prefetcher.forget_reader(reader)
-
-    def _find_segment(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata | None:
-        epoch = lineage.epoch_for(offset)
-        topic_id, number = partition.topic_id, partition.partition
-        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
-        return segment if segment is not None and lineage.holds(segment, offset) else None
-
-    def _find_segment_of(self, own: OwnTier | None) -> FindSegment:
-        if own is None:
-            return self._find_segment
-
-        def find(
-            partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-        ) -> RemoteLogSegmentMetadata | None:
-            return self._find_segment(partition, offset, lineage) or self._behind_hole(partition, offset, lineage, own)
-
-        return find
-
-    def _behind_hole(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier
-    ) -> RemoteLogSegmentMetadata | None:
-        """The first segment on the lineage that begins above `offset` and below the local log, if what lies between is
-        known to be a hole; None leaves the local log itself."""
-        local_start = own.local_log_start_offset
-        first_epoch = lineage.epoch_for(offset)
-        if first_epoch is None or offset >= local_start:
-            return None
-        following = self._following(partition, offset, first_epoch, lineage)
-        hole_end = local_start if following is None else min(following.start_offset, local_start)
-        if own.is_caught_up and (following is not None or self._has_lasting_end(partition, lineage, own.holes)):
-            own.holes.found(partition, offset, hole_end)
-        is_inside = following is not None and following.start_offset < local_start
-        return following if is_inside and own.holes.are_known(partition, offset, hole_end) else None
-
-    def _following(
-        self, partition: TopicIdPartition, offset: int, first_epoch: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata | None:
-        """The first segment on the lineage that begins above `offset`, which is of `first_epoch`."""
-
-        def accepts(segment: RemoteLogSegmentMetadata) -> bool:
-            return segment.start_offset > offset and lineage.holds(segment, segment.start_offset)
-
-        for epoch in lineage.epochs:
-            if epoch >= first_epoch:
-                found = self._catalog.first_finished(
-                    partition.topic_id,
-                    partition.partition,
-                    epoch,
-                    end_offset_min=offset,
-                    max_timestamp_ms_min=_ANY_TIMESTAMP_MS,
-                    accepts=accepts,
-                )
-                if found is not None:
-                    return found
-        return None
-
-    def _has_lasting_end(self, partition: TopicIdPartition, lineage: LeaderEpochLineage, holes: Holes) -> bool:
-        highest_offsets = (
-            self._catalog.highest_offset_for_epoch(partition.topic_id, partition.partition, epoch)
-            for epoch in lineage.epochs
-        )
-        tier_end = max((offset for offset in highest_offsets if offset is not None), default=-1)
-        return holes.is_end_lasting(partition, tier_end)
 
     def _is_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
         now = self._catalog.find_segment(segment.segment_id)
@@ -507,7 +427,7 @@ class TierReader:
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
         base_offset = found.read.window.header_at(found.start).base_offset
-        find_segment = self._find_segment_of(own)
+        find_segment = self._finder.of(own)
         return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, find_segment)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
@@ -526,7 +446,7 @@ class TierReader:
         is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
 
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-            return self._find_segment(partition, segment.end_offset + 1, lineage)
+            return self._finder.holding(partition, segment.end_offset + 1, lineage)
 
         self.prefetcher.on_read(
             Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)

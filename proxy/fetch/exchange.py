@@ -57,7 +57,8 @@ from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
 from proxy.fetch.tier import Tier, TierReads
-from storage.reader import HoleUpToLocalLogError, OffsetNotInTierError, TierRecords
+from storage.holes import HoleUpToLocalLogError
+from storage.reader import OffsetNotInTierError, TierRecords
 
 BROKER_WAIT_MS_MAX = 5000
 """What a broker may take for a partition that the tier failed to read."""

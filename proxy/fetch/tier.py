@@ -17,11 +17,11 @@ from proxy.fetch.assembly import TierPart
 from proxy.fetch.known import AbortedTails, Frontiers, Lineages, LogStarts
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
-from storage.holes import Holes, OwnTier
+from storage.holes import Holes, HoleUpToLocalLogError, OwnTier
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
-from storage.reader import HoleUpToLocalLogError, OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""

@@ -8,9 +8,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.holes import HOLES_MAX, Holes, OwnTier
+from storage.holes import HOLES_MAX, Holes, HoleUpToLocalLogError, OwnTier
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.reader import HoleUpToLocalLogError, OffsetNotInTierError, TierRecords
+from storage.reader import OffsetNotInTierError, TierRecords
 from tests.storage.test_reader_aborts import base_of, transactional_segments
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier

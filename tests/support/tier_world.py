@@ -30,7 +30,7 @@ from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster, FrontierClient
-from storage.holes import OwnTier
+from storage.holes import OwnTier, SegmentFinder
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -161,12 +161,12 @@ class FakeClusterView:
         self.ids = {name: known for name, known in self.ids.items() if known != topic_id}
 
 
-class ScriptedReader(TierReader):
+class ScriptedReader:
     """A TierReader over the catalog's segments: it finds them as the real one does, and gives `tier_batch`es, as slowly
     and wrongly as a test says."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self._finder = SegmentFinder(catalog, trio.current_time)
         self.delay_s = 0.0
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.failures: dict[TopicIdPartition, Exception] = {}
@@ -177,6 +177,11 @@ class ScriptedReader(TierReader):
 
     def forget_reader(self, reader: Hashable) -> None:
         """Nothing is kept of readers."""
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata:
+        return self._finder.segment_for(partition, offset, lineage)
 
     async def read(
         self,
@@ -192,7 +197,7 @@ class ScriptedReader(TierReader):
         own: OwnTier | None = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
-        segment = self.segment_for(partition, offset, lineage, own)
+        segment = self._finder.segment_for(partition, offset, lineage, own)
         await trio.sleep(self.delays_s.get(partition, self.delay_s))
         if partition in self.failures:
             raise self.failures[partition]
@@ -207,7 +212,7 @@ class ScriptedReader(TierReader):
     def _scripted_aborts(
         self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage, own: OwnTier | None
     ) -> TierAborts:
-        find_segment = self._find_segment_of(own)
+        find_segment = self._finder.of(own)
         following: RemoteLogSegmentMetadata | None = segment
         end_offset = segment.end_offset
         while following is not None:
@@ -283,7 +288,7 @@ class TierWorld:
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
-            reader=self.reader,
+            reader=cast(TierReader, self.reader),
             frontiers=self.frontiers,
             lineages=self.lineages,
             cluster=self.own_cluster,
