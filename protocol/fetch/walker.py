@@ -59,6 +59,7 @@ _TOPIC_ID_BYTES = 16
 _PARTITION_BYTES = 30  # partition, error code, high watermark, last stable offset, log start offset
 _LOG_START_POSITION = 22
 _ERROR_POSITION = 4
+_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _ABORTED_BYTES = 16
 _NAME_BYTES_MAX = 32767
 _RECORDS_POSITION = 35  # in a partition with no aborted transactions: their count is one byte, the replica id four
@@ -287,7 +288,7 @@ class FetchResponseWalker:
         """Have the partition whose fields begin at `start`, and are here, edited."""
         error_position, log_start_position = start + _ERROR_POSITION, start + _LOG_START_POSITION
         error_code: int = _INT16.unpack_from(view, error_position)[0]
-        if not self._edits_all and error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        if not self._edits_all and error_code != _OUT_OF_RANGE:
             return
         partition: int = _INT32.unpack_from(view, start)[0]
         log_start_offset: int = _INT64.unpack_from(view, log_start_position)[0] if self._layout.has_log_start else -1
@@ -384,7 +385,7 @@ class FetchResponseWalker:
                 after += size - 1
             if after >= end or view[after] != 0:
                 break
-            if editor is not None and (edits_all or view[position + 5] == ErrorCode.OFFSET_OUT_OF_RANGE):
+            if editor is not None and (edits_all or view[position + 5] == _OUT_OF_RANGE):
                 self._edit(editor, view, position)
             position = after + 1
             left -= 1
