@@ -8,14 +8,15 @@ import structlog.testing
 import trio
 
 from protocol.client.errors import UpstreamConnectionError
-from protocol.fetch.messages import FetchResponse
+from protocol.fetch.messages import PARTITIONS_MAX, FetchResponse
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import RELAY
+from proxy.connection.request_handlers import RELAY, Relay
 from proxy.fetch.fallback import COME_AGAIN
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import FakePartitionLog, broker_batch, tier_batch
+from tests.support.segments import topic_partition
 from tests.support.session_model import SessionBroker, SessionClient
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld, ask, client_frame, codes_of, fetch_of, records_of
 
@@ -489,6 +490,21 @@ async def test_partitions_that_the_tier_has_nothing_of_are_the_brokers(world: Wo
 async def test_on_the_bootstrap_listener_too(world: World, partition: TopicIdPartition) -> None:
     client = SessionClient(world.client(node_id=None))
     assert codes_of(await client.fetch(fetch_of([ask(partition, 300)], session_epoch=-1))) == [COME_AGAIN]
+
+
+async def test_a_request_that_is_left_unread_is_told_of_nothing_that_is_gone(
+    world: World, partition: TopicIdPartition
+) -> None:
+    others = [ask(topic_partition("none", number), 0) for number in range(PARTITIONS_MAX)]
+    frame = bytearray(client_frame(fetch_of([ask(partition, 300), *others], session_epoch=-1)))
+    client = world.client()
+
+    relay = await client.service.handle(memoryview(frame), client.wire)
+
+    assert isinstance(relay, Relay)
+    assert relay.editor is not None
+    assert relay.editor.begin_topic(partition.topic_id)
+    assert relay.editor.edited(0, OUT_OF_RANGE, -1) == (COME_AGAIN, -1)
 
 
 async def test_in_replica_mode_nothing_is_edited(nursery: trio.Nursery) -> None:
