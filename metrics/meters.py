@@ -214,6 +214,10 @@ class TierMeter:
             "api_key",
         )
         self._unread = Children[int, Counter](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
+        self._holes = registry.counter(
+            "tidegate_tier_holes_stepped_over",
+            "Holes in a tier of our own that reads stepped over: what a broker deleted before it was copied.",
+        )
         self._timer = registry.kip405_timer("RemoteLogManager.RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()
@@ -244,6 +248,10 @@ class TierMeter:
         """A read missed its Fetch's deadline."""
         self._expired.inc()
         self._deadline_misses[DeadlineRequest.FETCH].inc()
+
+    def on_hole(self) -> None:
+        """A hole in a tier of our own was met for the first time."""
+        self._holes.inc()
 
     def on_delayed_fetch_parked(self) -> None:
         """A Fetch began to wait for the tier."""

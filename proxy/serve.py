@@ -38,7 +38,7 @@ from proxy.connection.connection import Advertiser
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
-from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
+from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration, LogStarts
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.delete_records import DeleteRecordsService
@@ -475,11 +475,17 @@ def _tier(
     tier_storage: TierStorage,
     meters: Meters,
     nursery: trio.Nursery,
+    *,
+    log_starts: LogStarts | None = None,
+    segment_s_max: float = 0.0,
 ) -> tuple[Tier, TimestampLookup]:
+    """`log_starts` and `segment_s_max` (`Tier`) are those of a tier of our own."""
     catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
-    frontiers = settings.frontiers = Frontiers(client, nursery, age_s_max=settings.frontier_age_s_max)
-    lineages = Lineages(client, cluster, catalog, nursery)
+    frontiers = settings.frontiers = Frontiers(
+        client, nursery, age_s_max=settings.frontier_age_s_max, log_starts=log_starts
+    )
+    lineages = Lineages(client, cluster, catalog, nursery, owns_tier=log_starts is not None)
     tier = Tier(
         catalog=catalog,
         tail=tail,
@@ -488,6 +494,7 @@ def _tier(
         lineages=lineages,
         cluster=cluster,
         meter=meters.tier,
+        segment_s_max=segment_s_max,
     )
     lookup = TimestampLookup(
         tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier

@@ -9,6 +9,11 @@ Rules kept from the broker:
 - One oversize first batch is returned whole if `minimum_one_batch`; otherwise the answer is empty.
 - An answer ends with its segment; `max_bytes` may cut its last batch, which clients discard.
 - An offset in a hole (compaction) is answered from the next segment.
+Of a tier of our own, which the broker's local log overlaps (docs/protocol.md#standalone):
+- A READ_COMMITTED answer ends in front of the first batch that begins in the local log: the aborted transactions of
+  what begins there are the broker's to tell.
+- Offsets that no segment holds may be a hole in the tier (`Holes`): it is stepped over, to the next segment that begins
+  below the local log.
 Added:
 - The CRC of every whole batch is checked the first time it is handed out.
 - An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
@@ -31,6 +36,8 @@ from storage.cache.block_cache import AskedBlocks, BlockCache
 from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
 from storage.cache.read_ahead import Prefetcher, Read
 from storage.cache.segment_parts import SegmentParts
+from storage.holes import HoleUpToLocalLogError, OwnTier, SegmentFinder
+from storage.holes import OffsetNotInTierError as OffsetNotInTierError
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.aborted_transactions import AbortSearch, TierAborts
 from storage.log.batch_walk import (
@@ -39,6 +46,7 @@ from storage.log.batch_walk import (
     IndexMismatchError,
     SegmentWindow,
     SparseIndexError,
+    batch_begun_at,
     check_index_entry,
     check_walk,
     end_offset,
@@ -71,10 +79,6 @@ PIECE_BYTES_MAX = 16 * 1024 * 1024
 
 FINISH_S = 0.25
 """What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
-
-
-class OffsetNotInTierError(Exception):
-    """No FINISHED segment on the lineage holds the offset, nor any after it. What that means is the caller's to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +218,12 @@ class _Asked:
     minimum_one_batch: bool
     committed: bool
     time: ReadTime | None
+    own: OwnTier | None = None
+
+    @property
+    def begins_below(self) -> int | None:
+        """No batch of the answer is to begin at this offset or beyond."""
+        return self.own.local_log_start_offset if self.own is not None and self.committed else None
 
 
 @dataclass(slots=True)
@@ -250,11 +260,13 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a read found; `records` None: all batches end below the offset. `start`: where in the log they begin."""
+    """What a read found; `records` None: all batches end below the offset. `start`: where in the log they begin.
+    `cut_offset`: where the batch begins that the answer was cut in front of."""
 
     read: _Read
     records: TierRecords | None
     start: int
+    cut_offset: int | None = None
 
 
 class TierReader:
@@ -274,12 +286,13 @@ class TierReader:
         prefetcher: Prefetcher | None,
     ) -> None:
         self._catalog = catalog
+        self._finder = SegmentFinder(catalog, trio.current_time)
         self._opened = parts.opened
         self._indexes = parts.offset_indexes
         self._cache = cache
         self._answers = answers
         self.prefetcher = prefetcher
-        self._abort_search = AbortSearch(parts.transaction_indexes, self._find_segment, self._is_finished)
+        self._abort_search = AbortSearch(parts.transaction_indexes, self._finder.holding, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
@@ -294,6 +307,7 @@ class TierReader:
         reader: Hashable = None,
         committed: bool = False,
         time: ReadTime | None = None,
+        own: OwnTier | None = None,
     ) -> TierRecords:
         """The batches from `offset` on, at most max_bytes of them, and fewer if the time is up or room is scarce.
 
@@ -301,6 +315,7 @@ class TierReader:
             time: that the caller has entered; None: until all of the answer is there.
             reader: whose read it is: sequential reads of one reader are read ahead for.
             committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
+            own: of a tier of our own, where the broker's log begins; None: the broker has its tier itself.
 
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
@@ -309,12 +324,14 @@ class TierReader:
         Cancellation: fills that were started go on.
         """
         while True:
-            segment = self.segment_for(partition, offset, lineage)
-            asked = _Asked(offset, max_bytes, minimum_one_batch, committed, time)
+            segment = self._finder.segment_for(partition, offset, lineage, own)
+            asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, own)
             answer = await self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
                 return answer
             offset = segment.end_offset + 1
+            if asked.begins_below is not None and offset >= asked.begins_below:
+                raise HoleUpToLocalLogError(f"{partition}: no batch begins at or above offset {offset} in the tier")
 
     def segment_for(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
@@ -324,24 +341,13 @@ class TierReader:
         Raises:
             OffsetNotInTierError: there is none.
         """
-        segment = self._find_segment(partition, offset, lineage)
-        if segment is None:
-            raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
-        return segment
+        return self._finder.segment_for(partition, offset, lineage)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A reader has gone: nothing is read ahead for it any more."""
         self._given_up.pop(reader, None)
         if self.prefetcher is not None:
             self.prefetcher.forget_reader(reader)
-
-    def _find_segment(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata | None:
-        epoch = lineage.epoch_for(offset)
-        topic_id, number = partition.topic_id, partition.partition
-        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
-        return segment if segment is not None and lineage.holds(segment, offset) else None
 
     def _is_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
         now = self._catalog.find_segment(segment.segment_id)
@@ -366,7 +372,9 @@ class TierReader:
             if asked.committed and records is not None and records.size_bytes:
                 if index is None:
                     index = await self._indexes.get(segment, asked.offset)
-                records = replace(records, aborts=await self._aborts(read, index, start, records.size_bytes, lineage))
+                records = replace(
+                    records, aborts=await self._aborts(found, index, records.size_bytes, lineage, asked.own)
+                )
         except BaseException as error:
             room.release()
             if isinstance(error, trio.Cancelled):
@@ -408,16 +416,19 @@ class TierReader:
         return index, await self._read_checked(source, index, asked, room, reader)
 
     async def _aborts(
-        self, read: _Read, index: OffsetIndex, start: int, size_bytes: int, lineage: LeaderEpochLineage
+        self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, own: OwnTier | None
     ) -> TierAborts:
-        """Of an answer that begins at the byte position `start`. Where it ends, a cut batch included, the offset index
-        has its upper bound (docs/kafka-tier.md#aborted-transactions)."""
-        segment = read.source.segment
-        upper_bound_offset = index.fetch_upper_bound_offset(start + size_bytes)
+        """Of an answer of that size. Where it ends, a cut batch included, the offset index has its upper bound
+        (docs/kafka-tier.md#aborted-transactions)."""
+        segment = found.read.source.segment
+        upper_bound_offset = index.fetch_upper_bound_offset(found.start + size_bytes)
         if upper_bound_offset is None:
             upper_bound_offset = segment.end_offset + 1
-        base_offset = read.window.header_at(start).base_offset
-        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage)
+        if found.cut_offset is not None:
+            upper_bound_offset = min(upper_bound_offset, found.cut_offset)
+        base_offset = found.read.window.header_at(found.start).base_offset
+        find_segment = self._finder.of(own)
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, find_segment)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)
@@ -435,7 +446,7 @@ class TierReader:
         is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
 
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-            return self._find_segment(partition, segment.end_offset + 1, lineage)
+            return self._finder.holding(partition, segment.end_offset + 1, lineage)
 
         self.prefetcher.on_read(
             Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
@@ -493,9 +504,16 @@ class TierReader:
         whole_end = await verify(window, walk_start, min(end, window.end))
         if window.end < end:
             end = whole_end
+        cut_offset: int | None = None
+        if asked.begins_below is not None and (cut := batch_begun_at(window, start, asked.begins_below)) is not None:
+            cut_position, cut_offset = cut
+            end = min(end, cut_position)
+            if end == start:
+                return _Found(read, None, start)  # what is left of the segment is in the local log
         read.room.keep([block for _, block in window.numbered_blocks(start, end)])
         origin = Origin(read.source, start, self._cache, self._answers, read.reader)
-        return _Found(read, TierRecords(window.views(start, end), end - start, room=read.room, origin=origin), start)
+        records = TierRecords(window.views(start, end), end - start, room=read.room, origin=origin)
+        return _Found(read, records, start, cut_offset)
 
     async def _find(self, read: _Read, entry: tuple[int, int], walk_end: int, offset: int) -> FoundBatch:
         """The first batch whose last offset is at or above `offset`.

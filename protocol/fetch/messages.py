@@ -70,6 +70,7 @@ PartitionKey = tuple[str | None, bytes | None, int]
 """Topic name, topic id, partition: as the client's version names it."""
 
 _DIVERGING_EPOCH_TAG = 0
+_DIVERGING_EPOCH = struct.Struct(">iqB")  # epoch, end offset, an empty tagged section
 
 
 # Not frozen: these are made by the hundred per request, and a frozen __init__ costs five times as much.
@@ -176,6 +177,11 @@ class FetchResponse:
     session_id: int
     partitions: list[PartitionAnswer]
     tags: bytes = NO_TAGS
+
+
+def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
+    """A partition's tagged section (v12 and later) that says where the client's log and the leader's have parted."""
+    return bytes((1, _DIVERGING_EPOCH_TAG, _DIVERGING_EPOCH.size)) + _DIVERGING_EPOCH.pack(epoch, end_offset, 0)
 
 
 def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:

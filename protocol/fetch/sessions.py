@@ -87,12 +87,14 @@ class FetchSession:
     """One session. `epoch` is what the client's next request must have.
 
     `upstream_id` is upstream's name for it while it is relayed, 0 while it is ours; `upstream_epoch` is the epoch that
-    upstream expects next.
+    upstream expects next. `is_doubted`: what is known of a partition turned out to be wrong, and the next request is to
+    be judged by all of the session.
     """
 
     __slots__ = (
         "_partitions",
         "epoch",
+        "is_doubted",
         "is_unread",
         "session_id",
         "upstream_epoch",
@@ -110,6 +112,7 @@ class FetchSession:
         self.used_at_s = 0.0
         self.uses_topic_ids = request.api_version >= TOPIC_ID_VERSION_MIN
         self.is_unread = request.is_unread
+        self.is_doubted = False
         self._partitions: dict[PartitionKey, _Remembered] = {}
         self.update(request.partitions, ())
 
@@ -141,6 +144,15 @@ class FetchSession:
         if not request.forgotten:
             return request.partitions
         return [asked for asked in request.partitions if key_of(asked) in self._partitions]
+
+    def offset_of(self, key: PartitionKey) -> int | None:
+        """What offset was last asked for; None for a partition that is not of the session."""
+        known = self._partitions.get(key)
+        return None if known is None else known.asked.fetch_offset
+
+    def doubt(self) -> None:
+        """Something of what it was judged by is wrong."""
+        self.is_doubted = True
 
     def asked(self) -> list[FetchPartition]:
         """What is asked of all partitions, in the session's order."""

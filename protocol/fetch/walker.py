@@ -8,16 +8,26 @@ Contract:
 - Frames too large to hold: `FetchResponseWalker` walks them as they pass and renames field 0, in place, to a number
   that means nothing: the client skips it and asks Metadata instead, as it does before v16. The length stays, so
   nothing has to wait.
+- What a response says of a partition is changed as it passes by an editor (`PartitionEditor`), in place: error code and
+  log start offset. That holds for every version.
 - Record bytes are skipped by count and never looked at; so are aborted transactions and unknown fields.
 
-v16, v17 and v18 have one layout: header tags · throttle, error, session · topics (id, partitions, tags) · tags.
+v16, v17 and v18 have one layout: header tags · throttle, error, session · topics (id, partitions, tags) · tags. Others
+lack some of it: names stand for ids below v13; below v12 nothing has tags, and counts and sizes take four bytes.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from protocol.fetch.messages import FETCH_VERSION_MAX, NO_TAGS
+from protocol.fetch.messages import (
+    FETCH_VERSION_MAX,
+    FETCH_VERSION_MIN,
+    FLEXIBLE_VERSION_MIN,
+    NO_TAGS,
+    TOPIC_ID_VERSION_MIN,
+)
 from protocol.wire.endpoints import (
     AddressLayout,
     AddressSite,
@@ -28,7 +38,7 @@ from protocol.wire.endpoints import (
     read_endpoints,
     splice_layout,
 )
-from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES
 from protocol.wire.primitives import Cursor, write_uvarint
 
@@ -43,10 +53,57 @@ STEP_BYTES = 64
 """No single step of the walk needs more than this before it: the longest is a partition's fixed fields, 35 bytes."""
 
 _INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_INT64 = struct.Struct(">q")
 _TOPIC_ID_BYTES = 16
 _PARTITION_BYTES = 30  # partition, error code, high watermark, last stable offset, log start offset
+_LOG_START_POSITION = 22
+_ERROR_POSITION = 4
+_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _ABORTED_BYTES = 16
+_NAME_BYTES_MAX = 32767
 _RECORDS_POSITION = 35  # in a partition with no aborted transactions: their count is one byte, the replica id four
+
+
+class PartitionEditor(Protocol):
+    """What changes a response that streams by."""
+
+    def begin_topic(self, topic: bytes | str) -> bool:
+        """The partitions that follow are of this topic, by id or by name; whether all of them are to be edited. Of
+        others only those with OFFSET_OUT_OF_RANGE are."""
+        ...
+
+    def edited(self, partition: int, error_code: int, log_start_offset: int) -> tuple[int, int]:
+        """Error code and log start offset as they are to be; the offset is −1 in v4, which has none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What differs between versions."""
+
+    is_flexible: bool
+    has_topic_ids: bool
+    session_bytes: int
+    """Error code and session id of the whole."""
+    partition_bytes: int
+    has_log_start: bool
+    replica_bytes: int
+
+    @classmethod
+    def of(cls, version: int) -> "_Layout":
+        has_log_start = version >= 5
+        return cls(
+            version >= FLEXIBLE_VERSION_MIN,
+            version >= TOPIC_ID_VERSION_MIN,
+            6 if version >= 7 else 0,
+            _PARTITION_BYTES if has_log_start else _LOG_START_POSITION,
+            has_log_start,
+            4 if version >= 11 else 0,
+        )
+
+
+_LAYOUTS = {version: _Layout.of(version) for version in range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)}
 
 
 class FetchResponseWalker:
@@ -60,8 +117,13 @@ class FetchResponseWalker:
 
     __slots__ = (
         "_aborted_left",
+        "_editor",
+        "_edits_all",
         "_frame_bytes",
+        "_layout",
         "_left_bytes",
+        "_name",
+        "_name_left",
         "_partitions_left",
         "_rename",
         "_skip_bytes",
@@ -72,17 +134,23 @@ class FetchResponseWalker:
         "endpoints_position",
     )
 
-    def __init__(self, api_version: int, *, rename: bool = True) -> None:
+    def __init__(self, api_version: int, *, rename: bool = True, editor: PartitionEditor | None = None) -> None:
         """
         Args:
-            api_version: 16 or newer; older responses hold no addresses and are not walked.
-            rename: False only looks for the field; the view need not be writable then.
+            api_version: with an editor any; else 16 or newer, as older responses hold no addresses.
+            rename: False only looks for the field; without an editor the view need not be writable then.
 
         Raises:
             LocalProtocolError: another version.
         """
-        if not ENDPOINTS_VERSION_MIN <= api_version <= FETCH_VERSION_MAX:
+        version_min = ENDPOINTS_VERSION_MIN if editor is None else FETCH_VERSION_MIN
+        if not version_min <= api_version <= FETCH_VERSION_MAX:
             raise LocalProtocolError(f"a Fetch v{api_version} response is not one to walk")
+        self._layout = _LAYOUTS[api_version]
+        self._editor = editor
+        self._edits_all = False
+        self._name = bytearray()
+        self._name_left = 0
         self.endpoints_position: int | None = None
         """Where in the frame the NodeEndpoints field's number stands, once it was met."""
         self._rename = rename
@@ -141,7 +209,7 @@ class FetchResponseWalker:
 
     def _count(self, cursor: Cursor, *, nullable: bool = False) -> int:
         """An array's count, 0 for null. Every element takes at least a byte, so the frame bounds it."""
-        count = cursor.compact_length()
+        count = cursor.compact_length() if self._layout.is_flexible else cursor.int32()
         if nullable and count == -1:
             return 0
         if not 0 <= count <= self._left_bytes - cursor.position:
@@ -152,7 +220,7 @@ class FetchResponseWalker:
 
     def _read_header(self, cursor: Cursor) -> None:
         cursor.skip(8)  # length, correlation id
-        self._tags_left = cursor.uvarint()
+        self._begin_tags(cursor)
         self._step = FetchResponseWalker._read_header_tag
 
     def _read_header_tag(self, cursor: Cursor) -> None:
@@ -160,34 +228,82 @@ class FetchResponseWalker:
             self._step = FetchResponseWalker._read_body
 
     def _read_body(self, cursor: Cursor) -> None:
-        cursor.skip(4 + 2 + 4)  # throttle time, error code, session id
+        cursor.skip(4 + self._layout.session_bytes)  # throttle time, error code, session id
         self._topics_left = self._count(cursor)
         self._step = FetchResponseWalker._read_topic
 
     def _read_topic(self, cursor: Cursor) -> None:
         if self._topics_left == 0:
-            self._tags_left = cursor.uvarint()
+            self._begin_tags(cursor)
             self._step = FetchResponseWalker._read_response_tag
             return
         self._topics_left -= 1
+        if not self._layout.has_topic_ids:
+            self._name_left = cursor.compact_length() if self._layout.is_flexible else cursor.int16()
+            if not 0 <= self._name_left <= min(_NAME_BYTES_MAX, self._left_bytes - cursor.position):
+                raise PeerProtocolError(f"a topic name of {self._name_left} bytes")
+            self._name.clear()
+            self._step = FetchResponseWalker._read_topic_name
+            return
+        start = cursor.position
         cursor.skip(_TOPIC_ID_BYTES)
+        if self._editor is not None:
+            self._edits_all = self._editor.begin_topic(bytes(cursor.view[start : cursor.position]))
+        self._partitions_left = self._count(cursor)
+        self._step = FetchResponseWalker._read_partition
+
+    def _read_topic_name(self, cursor: Cursor) -> None:
+        """The name, in pieces if need be, and the count behind it."""
+        if self._name_left:
+            piece_bytes = min(self._name_left, cursor.end - cursor.position)
+            self._name += cursor.raw(piece_bytes)
+            self._name_left -= piece_bytes
+            return
+        if self._editor is not None:
+            try:
+                self._edits_all = self._editor.begin_topic(self._name.decode())
+            except UnicodeDecodeError as error:
+                raise PeerProtocolError("a topic name that is not UTF-8") from error
         self._partitions_left = self._count(cursor)
         self._step = FetchResponseWalker._read_partition
 
     def _read_partition(self, cursor: Cursor) -> None:
-        self._pass_whole_partitions(cursor)
-        if cursor.end - cursor.position < STEP_BYTES and cursor.end < self._left_bytes:
-            return
+        if self._layout.is_flexible:
+            self._pass_whole_partitions(cursor)
+            if cursor.end - cursor.position < STEP_BYTES and cursor.end < self._left_bytes:
+                return
         if self._partitions_left == 0:
-            self._tags_left = cursor.uvarint()
+            self._begin_tags(cursor)
             self._step = FetchResponseWalker._read_topic_tag
             return
         self._partitions_left -= 1
-        cursor.skip(_PARTITION_BYTES)
+        start = cursor.position
+        cursor.skip(self._layout.partition_bytes)
+        if self._editor is not None:
+            self._edit(self._editor, cursor.view, start)
         self._aborted_left = self._count(cursor, nullable=True)
         self._step = FetchResponseWalker._read_aborted
 
+    def _edit(self, editor: PartitionEditor, view: memoryview, start: int) -> None:
+        """Have the partition whose fields begin at `start`, and are here, edited."""
+        error_position, log_start_position = start + _ERROR_POSITION, start + _LOG_START_POSITION
+        error_code: int = _INT16.unpack_from(view, error_position)[0]
+        if not self._edits_all and error_code != _OUT_OF_RANGE:
+            return
+        partition: int = _INT32.unpack_from(view, start)[0]
+        log_start_offset: int = _INT64.unpack_from(view, log_start_position)[0] if self._layout.has_log_start else -1
+        edited_code, edited_start = editor.edited(partition, error_code, log_start_offset)
+        if edited_code != error_code:
+            _INT16.pack_into(view, error_position, edited_code)
+        if edited_start != log_start_offset and self._layout.has_log_start:
+            _INT64.pack_into(view, log_start_position, edited_start)
+
     def _read_aborted(self, cursor: Cursor) -> None:
+        if not self._layout.is_flexible:
+            left_bytes, self._aborted_left = self._aborted_left * _ABORTED_BYTES, 0
+            self._skip(cursor, left_bytes)
+            self._step = FetchResponseWalker._read_records
+            return
         view, position, end, left = cursor.view, cursor.position, cursor.end, self._aborted_left
         while left and end - position >= STEP_BYTES and view[position + _ABORTED_BYTES] == 0:
             position += _ABORTED_BYTES + 1
@@ -206,12 +322,13 @@ class FetchResponseWalker:
             self._step = FetchResponseWalker._read_aborted
 
     def _read_records(self, cursor: Cursor) -> None:
-        cursor.skip(4)  # preferred read replica
-        self._skip(cursor, max(cursor.compact_length(), 0))
+        cursor.skip(self._layout.replica_bytes)  # preferred read replica
+        size = cursor.compact_length() if self._layout.is_flexible else cursor.int32()
+        self._skip(cursor, max(size, 0))
         self._step = FetchResponseWalker._read_partition_tags
 
     def _read_partition_tags(self, cursor: Cursor) -> None:
-        self._tags_left = cursor.uvarint()
+        self._begin_tags(cursor)
         self._step = FetchResponseWalker._read_partition_tag
 
     def _read_partition_tag(self, cursor: Cursor) -> None:
@@ -232,6 +349,9 @@ class FetchResponseWalker:
             if self._rename:  # a varint may be padded: its continuation bit stays
                 cursor.view[start] = UNUSED_TAG | (cursor.view[start] & 0x80)
 
+    def _begin_tags(self, cursor: Cursor) -> None:
+        self._tags_left = cursor.uvarint() if self._layout.is_flexible else 0
+
     def _pass_tag(self, cursor: Cursor) -> bool:
         """Pass one tagged field; True when there was none left."""
         if self._tags_left == 0:
@@ -248,6 +368,7 @@ class FetchResponseWalker:
         is left to the steps.
         """
         view, position, end, left = cursor.view, cursor.position, cursor.end, self._partitions_left
+        editor, edits_all = self._editor, self._edits_all
         while left and end - position >= STEP_BYTES and view[position + _PARTITION_BYTES] <= 1:
             after = position + _RECORDS_POSITION
             size = shift = 0
@@ -264,9 +385,22 @@ class FetchResponseWalker:
                 after += size - 1
             if after >= end or view[after] != 0:
                 break
+            if editor is not None and (edits_all or view[position + 5] == _OUT_OF_RANGE):
+                self._edit(editor, view, position)
             position = after + 1
             left -= 1
         cursor.position, self._partitions_left = position, left
+
+
+def edit_partitions(frame: memoryview, api_version: int, editor: PartitionEditor) -> None:
+    """Have the partitions of a whole response frame edited, in place.
+
+    Raises:
+        PeerProtocolError: truncated or malformed.
+    """
+    walker = FetchResponseWalker(api_version, rename=False, editor=editor)
+    if walker.feed(frame) != len(frame) or not walker.done:
+        raise PeerProtocolError(f"{len(frame)} bytes are not the frame that its length field promises")
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:

@@ -507,7 +507,10 @@ class ClientConnection:
             if self._sign_in.is_signed_in:
                 self._on_signed_in()
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
-            walker = FetchResponseWalker(expected.api_version)
+            walker = FetchResponseWalker(expected.api_version, editor=expected.relay.editor)
+            await self._responses.pass_on_through(size, self._client, walker.feed)
+        elif expected.route is ResponseRoute.RELAY and expected.relay.editor is not None:
+            walker = FetchResponseWalker(expected.api_version, rename=False, editor=expected.relay.editor)
             await self._responses.pass_on_through(size, self._client, walker.feed)
         elif expected.route in _REWRITTEN:
             rewritten = await self._rewritten(await self._held_response(size, expected), expected)
@@ -528,6 +531,8 @@ class ClientConnection:
         if expected.route is ResponseRoute.API_VERSIONS:
             return api_18_api_versions.rewrite_frame(api_version, frame)
         if expected.route is ResponseRoute.FETCH:
+            if expected.relay.editor is not None:
+                api_01_fetch_walker.edit_partitions(frame, api_version, expected.relay.editor)
             nodes = api_01_fetch_walker.find_nodes(frame, api_version)
             if not nodes:
                 return frame

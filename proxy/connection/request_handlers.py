@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
+from protocol.fetch.walker import PartitionEditor
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.primitives import SLICE_ITEMS, Slices, cut
 from proxy.connection.accounts import Account
@@ -71,11 +72,13 @@ class Relay:
     """The frame is relayed, which may have been patched in place.
 
     `on_response_head` is handed the first `head_bytes` of the response (length field included; all of it, when it is
-    shorter), before they go to the client; it may patch them in place.
+    shorter), before they go to the client; it may patch them in place. `editor`: changes what a Fetch response says of
+    its partitions, as it passes.
     """
 
     head_bytes: int = 0
     on_response_head: Callable[[memoryview], None] | None = None
+    editor: PartitionEditor | None = None
 
 
 RELAY = Relay()

@@ -8,7 +8,15 @@ has one answer, in request order.
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from protocol.fetch.messages import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.fetch.messages import (
+    NO_SESSION_ID,
+    NO_TAGS,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionAnswer,
+    diverging_epoch_tags,
+)
 from protocol.fetch.messages import PartitionKey as PartitionKey
 from protocol.fetch.messages import key_of as key_of
 from protocol.fetch.response import encode_response_in_slices
@@ -64,6 +72,15 @@ class TierPart:
     frontier: Frontier
     budget_bytes: int = 0
     minimum_one_batch: bool = False
+    parted_at: tuple[int, int] | None = None
+    """Of a tier of our own: the epoch and its end where the client's log has parted from the leader's."""
+    is_put_off: bool = False
+    """Of a tier of our own: whether the client's log has parted is not known, and the broker does not know it."""
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether it is answered without a read, whatever its offset."""
+        return self.parted_at is not None or self.is_put_off
 
 
 Place = TierPart | int | None
@@ -107,8 +124,9 @@ def plan_fetch(
 
 
 def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
-    """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge."""
-    if not parts:
+    """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge. Those that
+    are withheld have none."""
+    if not parts and not any(part.is_withheld for part in plan.tier):
         return plan
     return _share_out(
         request,
@@ -170,7 +188,9 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
         if isinstance(place, TierPart):
             # Log starts only rise: what was below one will be refused, and takes nothing.
             is_out_of_range = asked.fetch_offset < place.frontier.log_start_offset
-            place.budget_bytes = 0 if is_out_of_range else max(0, min(asked.partition_max_bytes, left))
+            place.budget_bytes = (
+                0 if is_out_of_range or place.is_withheld else max(0, min(asked.partition_max_bytes, left))
+            )
             place.minimum_one_batch = place.budget_bytes > 0 and not granted
             granted |= place.minimum_one_batch
             left -= place.budget_bytes
@@ -186,6 +206,12 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
 def limited_to_budget(part: TierPart) -> FetchPartition:
     """What a broker that reads this part in the tier's stead is asked for: what falls to it in its place."""
     return _limited(part.asked, min(part.asked.partition_max_bytes, part.budget_bytes))
+
+
+def first_at_broker(part: TierPart) -> FetchPartition:
+    """What the broker is asked for where nothing is left between the offset and its log: the first that it has."""
+    asked = replace(limited_to_budget(part), last_fetched_epoch=-1)
+    return replace(asked, fetch_offset=max(asked.fetch_offset, part.frontier.local_log_start_offset))
 
 
 def _limited(asked: FetchPartition, bytes_max: int) -> FetchPartition:
@@ -268,6 +294,7 @@ def tier_answer(
         authority.log_start_offset,
         aborted_transactions=_aborted(request, authority, result),
         records=() if result is None else result.buffers,
+        tags=NO_TAGS if part.parted_at is None else diverging_epoch_tags(*part.parted_at),
     )
 
 

@@ -22,7 +22,8 @@ without an end of our own: to answer in a hung broker's place would hide from cl
 it. But from the deadline on nothing is held for it (`proxy.fetch.tier`, rule 4).
 
 A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.md#l2); what the broker cannot take at
-the moment is put off.
+the moment is put off. So is, of a tier of our own, what lies below the broker's log: it would call that out of range
+(docs/protocol.md#standalone).
 """
 
 from collections.abc import Collection, Mapping
@@ -41,6 +42,7 @@ from proxy.fetch.assembly import (
     PartitionKey,
     TierPart,
     assemble_in_slices,
+    first_at_broker,
     key_of,
     lacks_aborts,
     leave_out,
@@ -55,6 +57,7 @@ from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
 from proxy.fetch.tier import Tier, TierReads
+from storage.holes import HoleUpToLocalLogError
 from storage.reader import OffsetNotInTierError, TierRecords
 
 BROKER_WAIT_MS_MAX = 5000
@@ -71,10 +74,27 @@ class _Sorted:
     """Not the tier's after all: the broker's."""
     failed: list[tuple[TierPart, Authority]] = field(default_factory=list)
     """The tier's, which fails: the broker's as far as it goes (`Fallback.at_broker`)."""
-    later: list[tuple[TierPart, Authority]] = field(default_factory=list)
-    """Put off."""
+    later: list[tuple[TierPart, Authority | None]] = field(default_factory=list)
+    """Put off; without an authority what the broker has not vouched for."""
+    next_at_broker: list[TierPart] = field(default_factory=list)
+    """Of a tier of our own: nothing is left below the broker's log, whose first records answer."""
     exceeding: set[PartitionKey] = field(default_factory=set)
     """Those whose records are more than their share."""
+
+    def give_back(self, part: TierPart, authority: Authority | None, tier: Tier) -> None:
+        """A part is not the tier's after all: it is the broker's, if that has it."""
+        if tier.is_at_broker(part):
+            self.given_back.append(part)
+        else:
+            self.later.append((part, authority))
+
+    def fail(self, part: TierPart, authority: Authority, tier: Tier, fallback: Fallback) -> None:
+        """The tier fails a part: it is the broker's as far as that goes, if that has it."""
+        if tier.is_at_broker(part):
+            self.failed.append((part, authority))
+        else:
+            fallback.refuse(1)
+            self.later.append((part, authority))
 
     @property
     def has_news(self) -> bool:
@@ -117,7 +137,7 @@ async def exchange(
     if (whole := verdicts.whole or own_fetch.whole) is not None:
         return pass_whole(whole)
 
-    parts = _sort(request, verdicts, reads, fallback, client, started_s)
+    parts = _sort(request, verdicts, tier, reads, fallback, client, started_s)
     put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, fallback, prober.node_id)
     if put_off and own_fetch.whole is None:
         if not (own_fetch.has_news or parts.has_news):
@@ -125,8 +145,10 @@ async def exchange(
         # Beside records an empty answer brings the client back soon enough, and is no reason to doubt the leader.
         is_beside_news = own_fetch.has_news or parts.has_news
         for part, authority in put_off:
-            empty = tier_answer(request, part, authority, None)
-            parts.answers[key_of(part.asked)] = empty if is_beside_news else _come_again(part)
+            if is_beside_news and authority is not None:
+                parts.answers[key_of(part.asked)] = tier_answer(request, part, authority, None)
+            else:
+                parts.answers[key_of(part.asked)] = _come_again(part)
     if own_fetch.whole is not None:
         return pass_whole(own_fetch.whole)
     brokers = own_fetch.by_key
@@ -175,21 +197,27 @@ async def _read_on(
 def _sort(
     request: FetchRequest,
     verdicts: Verdicts,
+    tier: Tier,
     reads: TierReads,
     fallback: Fallback,
     client: ClientReads,
     started_s: float,
 ) -> _Sorted:
     """Say of each part who answers it."""
-    parts = _Sorted({key_of(part.asked): answer for part, answer in verdicts.answered}, [*verdicts.given_back])
+    parts = _Sorted({key_of(part.asked): answer for part, answer in verdicts.answered}, [])
+    for part in verdicts.given_back:
+        parts.give_back(part, None, tier)
     for part, authority in verdicts.vouched:
         result = reads.results.get(part)
-        if isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
-            parts.given_back.append(part)
+        if isinstance(result, HoleUpToLocalLogError):
+            parts.next_at_broker.append(part)
+            continue
+        if part.is_put_off or isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
+            parts.give_back(part, authority, tier)
             continue
         match _way_of(part, result, reads, fallback, client, started_s):
             case Way.BROKER:
-                parts.failed.append((part, authority))
+                parts.fail(part, authority, tier, fallback)
             case Way.LATER:
                 parts.later.append((part, authority))
             case Way.TIER:
@@ -223,21 +251,22 @@ def _way_of(
 
 async def _ask_broker(
     request: FetchRequest, plan: FetchPlan, parts: _Sorted, own_fetch: OwnFetch, fallback: Fallback, node_id: int
-) -> list[tuple[TierPart, Authority]]:
+) -> list[tuple[TierPart, Authority | None]]:
     """Have the broker read what the tier does not, as much as falls to each in its place of the client's request;
     returns what it cannot take at the moment."""
     with fallback.at_broker(node_id, len(parts.failed)) as granted:
         taken = [part for part, _ in parts.failed[:granted]]
-        theirs = {*parts.given_back, *taken}
-        asked = [part for part in plan.tier if part in theirs]
+        questions = {part: limited_to_budget(part) for part in (*parts.given_back, *taken)}
+        questions |= {part: first_at_broker(part) for part in parts.next_at_broker}
+        asked = [part for part in plan.tier if part in questions]
         if asked:
             charged_bytes = sum(part.budget_bytes for part in asked)
             # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
             wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX) if charged_bytes else 0
-            await own_fetch.ask(request, [*map(limited_to_budget, asked)], charged_bytes, max_wait_ms=wait_ms)
+            await own_fetch.ask(request, [questions[part] for part in asked], charged_bytes, max_wait_ms=wait_ms)
         for part in taken if own_fetch.whole is None else ():
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
-    return parts.failed[granted:]
+    return [*parts.failed[granted:]]
 
 
 async def _withhold_excess(

@@ -12,6 +12,8 @@ Rule 2. When a spell's time is up, one of its partitions tries the tier. If that
         The broker's word comes first: a client that may not read a partition does not use up its try.
 Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a time, or an outage of the store would
         become one of the brokers. The others are told to come again (9), and not at once (`comes_again_s`).
+        Of a tier of our own no broker can read what lies below its log: all of it comes again, in a spell too
+        (docs/protocol.md#standalone).
 Rule 4. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
 """
 
@@ -134,10 +136,15 @@ class _Spell:
 
 
 class Fallback:
-    """All spells, and what brokers read at the moment. One for the process; owned by the trio thread."""
+    """All spells, and what brokers read at the moment. One for the process; owned by the trio thread.
 
-    def __init__(self, settings: FallbackSettings, meter: FallbackMeter) -> None:
+    Args:
+        owns_tier: the tier is our own, and for people the broker is no way out.
+    """
+
+    def __init__(self, settings: FallbackSettings, meter: FallbackMeter, *, owns_tier: bool = False) -> None:
         self.settings = settings
+        self._left_to = "put off" if owns_tier else "left to the brokers"
         self._meter = meter
         self._spells: dict[FallbackReason, _Spell] = {}
         self._spell_of: dict[TopicIdPartition, _Spell] = {}
@@ -239,6 +246,10 @@ class Fallback:
             if not self._reading[node_id]:
                 del self._reading[node_id]
 
+    def refuse(self, partitions: int) -> None:
+        """So many partitions no broker can read: of a tier of our own, below the brokers' logs."""
+        self._meter.on_refused(partitions)
+
     def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:
         """The broker has answered for a partition that it was given."""
         spell = self._spell_of.get(partition)
@@ -250,7 +261,7 @@ class Fallback:
         for spell in [spell for spell in self._spells.values() if now - spell.asked_s > SPELL_IDLE_S_MAX]:
             self._end(spell, "nobody reads them")
         return [
-            f"tier reads of {len(spell.partitions)} partitions are left to the brokers ({spell.reason.value}) "
+            f"tier reads of {len(spell.partitions)} partitions are {self._left_to} ({spell.reason.value}) "
             f"for {now - spell.opened_s:.0f} s: {spell.detail}"
             for spell in self._spells.values()
         ]

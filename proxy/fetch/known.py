@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 import trio
@@ -34,6 +35,8 @@ from storage.model import TopicIdPartition
 # Rule 2. Questions to one broker are gathered (proxy.upstream.gathered).
 # Rule 3. A question goes on when those who asked for it have left; failures are counted, logged once a spell,
 #         and leave what was known.
+# Rule 4. Of a tier of our own (docs/protocol.md#standalone) the broker knows nothing: where its log starts is the local
+#         log start, and the log start is the tier's, as it is at the moment of asking.
 
 
 FRONTIERS_MAX = 200_000
@@ -52,6 +55,14 @@ UNSUPPORTED_AGE_S_MAX = 60.0
 UNKNOWN_OFFSET = -1
 
 _log = structlog.get_logger(__name__)
+
+
+class LogStarts(Protocol):
+    """Log starts of a tier of our own."""
+
+    def get(self, partition: TopicIdPartition) -> int | None:
+        """Where the partition's tier starts; None where it has none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,16 @@ class Frontiers:
     Args:
         nursery: the application's; questions live in it.
         age_s_max: `frontier.max.age.ms`; may be set anew.
+        log_starts: of a tier of our own; None: the brokers have theirs (rule 4).
     """
 
-    def __init__(self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float) -> None:
+    def __init__(
+        self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float, log_starts: LogStarts | None = None
+    ) -> None:
         self._client = client
         self._nursery = nursery
         self.age_s_max = age_s_max
+        self.log_starts = log_starts
         self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
         self._askers: dict[int, _Asker] = {}
 
@@ -92,6 +107,8 @@ class Frontiers:
         frontier = self._frontiers.get((node_id, partition))
         if frontier is not None:
             self._frontiers.move_to_end((node_id, partition))
+            if self.log_starts is not None:
+                frontier = self._with_tier_start(node_id, partition, frontier, self.log_starts)
         return frontier
 
     def is_fresh(self, frontier: Frontier, now_s: float) -> bool:
@@ -114,14 +131,20 @@ class Frontiers:
     ) -> None:
         """A probe's answer passed: its offsets, and a leader epoch that the broker is in at least."""
         known = self._frontiers.get((node_id, partition))
-        if known is not None:
-            self._frontiers[node_id, partition] = replace(
-                known,
-                high_watermark=high_watermark,
-                last_stable_offset=last_stable_offset,
-                log_start_offset=log_start_offset,
-                leader_epoch=max(known.leader_epoch, leader_epoch),
-            )
+        if known is None:
+            return
+        local_log_start_offset = known.local_log_start_offset
+        if self.log_starts is not None:
+            local_log_start_offset = max(local_log_start_offset, log_start_offset)
+            log_start_offset = known.log_start_offset
+        self._frontiers[node_id, partition] = replace(
+            known,
+            local_log_start_offset=local_log_start_offset,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log_start_offset,
+            leader_epoch=max(known.leader_epoch, leader_epoch),
+        )
 
     async def refresh(self, node_id: int, partitions: Iterable[TopicIdPartition]) -> None:
         """Ask the broker now and wait for its answer; afterwards `get` has what there is.
@@ -144,15 +167,16 @@ class Frontiers:
         Raises:
             UpstreamError: no answer.
         """
+        # EARLIEST_LOCAL takes Kafka 3.6, which a tier of our own does without.
+        local_earliest = OffsetTimestamp.EARLIEST_LOCAL if self.log_starts is None else OffsetTimestamp.EARLIEST
+        timestamps = dict.fromkeys((local_earliest, OffsetTimestamp.LATEST, OffsetTimestamp.EARLIEST))
         queries = [
-            (partition.topic, partition.partition, timestamp)
-            for partition in partitions
-            for timestamp in (OffsetTimestamp.EARLIEST_LOCAL, OffsetTimestamp.LATEST, OffsetTimestamp.EARLIEST)
+            (partition.topic, partition.partition, timestamp) for partition in partitions for timestamp in timestamps
         ]
         answers = await self._client.list_offsets(node_id, queries)
         now = trio.current_time()
         for partition in partitions:
-            local_start = answers[partition.topic, partition.partition, OffsetTimestamp.EARLIEST_LOCAL]
+            local_start = answers[partition.topic, partition.partition, local_earliest]
             end = answers[partition.topic, partition.partition, OffsetTimestamp.LATEST]
             start = answers[partition.topic, partition.partition, OffsetTimestamp.EARLIEST]
             self._take(node_id, partition, start, local_start, end, now)
@@ -187,6 +211,19 @@ class Frontiers:
         self._frontiers.move_to_end(key)
         while len(self._frontiers) > FRONTIERS_MAX:
             self._frontiers.popitem(last=False)
+
+    def _with_tier_start(
+        self, node_id: int, partition: TopicIdPartition, frontier: Frontier, log_starts: LogStarts
+    ) -> Frontier:
+        """Rule 4. A DeleteRecords or retention moves the tier's start without a question to the broker."""
+        tier_start = log_starts.get(partition)
+        start = frontier.local_log_start_offset
+        if tier_start is not None:
+            start = min(tier_start, start)
+        if start == frontier.log_start_offset:
+            return frontier
+        moved = self._frontiers[node_id, partition] = replace(frontier, log_start_offset=start)
+        return moved
 
 
 class _Asker:
@@ -441,9 +478,19 @@ class Lineages:
 
     Args:
         nursery: the application's; questions live in it.
+        owns_tier: the tier is our own, and brokers have forgotten what only it has.
     """
 
-    def __init__(self, client: FrontierClient, cluster: Cluster, catalog: Catalog, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        client: FrontierClient,
+        cluster: Cluster,
+        catalog: Catalog,
+        nursery: trio.Nursery,
+        *,
+        owns_tier: bool = False,
+    ) -> None:
+        self._owns_tier = owns_tier
         self._client = client
         self._cluster = cluster
         self._catalog = catalog
@@ -546,11 +593,17 @@ class Lineages:
         answers: dict[_Question, LeaderEpochLineage | UpstreamRefusedError] = {}
         for partition, leader_epoch in asked:
             found = ends[partition.topic, partition.partition]
-            lineage = _lineage(partition, leader_epoch, {epoch: found[epoch] for epoch in epochs_of[partition]})
+            told = {epoch: found[epoch] for epoch in epochs_of[partition]}
+            lineage = _lineage(partition, leader_epoch, told, self._tier_starts(partition))
             answers[partition, leader_epoch] = lineage
             if isinstance(lineage, LeaderEpochLineage) and partition in valid:
                 self._keep(partition, lineage)
         return answers
+
+    def _tier_starts(self, partition: TopicIdPartition) -> Mapping[int, int] | None:
+        if not self._owns_tier:
+            return None
+        return self._catalog.epoch_starts(partition.topic_id, partition.partition)
 
     def _keep(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> None:
         known = self._lineages.get(partition)
@@ -562,13 +615,15 @@ class Lineages:
 
 
 def _lineage(
-    partition: TopicIdPartition, leader_epoch: int, answers: Mapping[int, EpochEndOffset]
+    partition: TopicIdPartition,
+    leader_epoch: int,
+    answers: Mapping[int, EpochEndOffset],
+    tier_starts: Mapping[int, int] | None,
 ) -> LeaderEpochLineage | UpstreamRefusedError:
     for epoch, answer in answers.items():
         if answer.error_code:
             return UpstreamRefusedError(
                 f"{partition}: leader epoch {epoch} is not told, error code {answer.error_code}", answer.error_code
             )
-    return LeaderEpochLineage(
-        leader_epoch, {epoch: (answer.leader_epoch, answer.end_offset) for epoch, answer in answers.items()}
-    )
+    ends = {epoch: (answer.leader_epoch, answer.end_offset) for epoch, answer in answers.items()}
+    return LeaderEpochLineage(leader_epoch, ends, tier_starts)

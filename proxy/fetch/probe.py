@@ -9,6 +9,8 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
   partition a request.
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned anew, one more probe is
   sent, and then the client is told to ask for metadata again (6).
+- Of a tier of our own the log start that the broker tells is the local one, and the tier's own counts. Where it has
+  risen, an aborted tail below it is of no use: that too is learned anew.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -115,10 +117,15 @@ class OwnFetch:
 
     Args:
         granted: how much of what is wanted may be asked for, in bytes.
+        edit: makes of an answer what the client is told.
     """
 
     def __init__(
-        self, wire: UpstreamWire, ends: LocalEnds, granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
+        self,
+        wire: UpstreamWire,
+        ends: LocalEnds,
+        granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
+        edit: Callable[[PartitionAnswer], None] | None = None,
     ) -> None:
         self.whole: FetchResponse | None = None
         self.throttle_time_ms = 0
@@ -128,6 +135,7 @@ class OwnFetch:
         """Partitions whose answer is larger than was asked for: the broker granted a batch beyond the limit."""
         self._wire = wire
         self._granted = granted
+        self._edit = edit
         self._ends = ends
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
@@ -229,6 +237,8 @@ class OwnFetch:
                 self._ends.learn(key, asked, answer, is_barren=is_barren)
                 if answer.records_bytes > asked.partition_max_bytes:
                     self.exceeding.add(key)
+            if self._edit is not None:
+                self._edit(answer)
 
 
 def _wish_of(asked: FetchPartition) -> _Wish:
@@ -346,7 +356,7 @@ class Prober:
             else:
                 self._vouch(part, authority, verdicts)
         self._meter.on_probes_reused(len(parts) - len(asked))
-        stale = await self._ask(request, asked, verdicts)
+        stale = await self._ask(request, asked, verdicts, is_first=True)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
@@ -354,7 +364,9 @@ class Prober:
                 verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         return verdicts
 
-    async def _ask(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
+    async def _ask(
+        self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts, *, is_first: bool = False
+    ) -> list[TierPart]:
         """Probe these parts; returns those whose probe offset was stale."""
         if not parts:
             return []
@@ -371,7 +383,10 @@ class Prober:
         stale: list[TierPart] = []
         for part in parts if verdicts.whole is None else ():
             entry = entries.get(_id_of(part))
-            if entry is not None and entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if entry is not None and (
+                entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+                or (is_first and part in tails and self._lost_tail(part, entry))
+            ):
                 stale.append(part)
             else:
                 self._judge(request, part, entry, tails.get(part), verdicts)
@@ -397,6 +412,11 @@ class Prober:
             part.frontier.leader_epoch,
             entries.get(_id_of(part)),
         )
+
+    def _lost_tail(self, part: TierPart, entry: PartitionAnswer) -> bool:
+        """Whether the broker's log begins above where the part's aborted tail was asked for."""
+        is_lower = part.frontier.local_log_start_offset < entry.log_start_offset
+        return self._tier.log_starts is not None and not entry.error_code and is_lower
 
     async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
         """The answer's partitions; none if it is one to the request as a whole, which is noted."""
@@ -492,7 +512,7 @@ class Prober:
         authority = Authority(
             entry.high_watermark,
             entry.last_stable_offset,
-            entry.log_start_offset,
+            self._log_start_offset(part, entry),
             leader_epoch=frontier.leader_epoch,
             local_log_start_offset=frontier.local_log_start_offset,
             aborted_tail=tail,
@@ -500,6 +520,11 @@ class Prober:
         )
         self._authorities.put(_key(request, part), authority)
         self._vouch(part, authority, verdicts)
+
+    def _log_start_offset(self, part: TierPart, entry: PartitionAnswer) -> int:
+        if self._tier.log_starts is None:
+            return entry.log_start_offset
+        return (self._tier.frontiers.get(self.node_id, part.partition) or part.frontier).log_start_offset
 
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:
@@ -516,10 +541,10 @@ class Prober:
         again: list[TierPart] = []
         for part in parts:
             frontier = self._tier.frontiers.get(self.node_id, part.partition)
+            part.frontier = frontier or part.frontier
             if frontier is None or part.asked.fetch_offset >= frontier.local_log_start_offset:
                 verdicts.given_back.append(part)
             else:
-                part.frontier = frontier
                 again.append(part)
         verdicts.learned_anew += again
         return again

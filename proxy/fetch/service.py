@@ -22,7 +22,10 @@ from protocol.fetch.messages import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
+    PartitionAnswer,
+    PartitionKey,
     decode_request_in_slices,
+    key_of,
     last_mentions_in_slices,
     patch_session,
 )
@@ -47,6 +50,7 @@ from proxy.fetch.assembly import (
 from proxy.fetch.exchange import exchange
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Authorities, Frontier, LogStartGeneration
+from proxy.fetch.own_tier import AnswerEdits
 from proxy.fetch.probe import LocalEnds, OwnFetch, Prober, close_upstream_session, fetch_whole
 from proxy.fetch.tier import Tier
 from storage.model import TopicIdPartition
@@ -83,14 +87,17 @@ class ClientSessions:
         closed = self._table.close(request.session_id)
         return request.session_id if closed is None else closed.upstream_id
 
-    async def relay_full(self, frame: memoryview, request: FetchRequest, replaced_id: int) -> Relay:
+    async def relay_full(
+        self, frame: memoryview, request: FetchRequest, replaced_id: int, edits: "Edits | None"
+    ) -> Relay:
         """Relay a full Fetch; upstream opens the session if one is wanted and can be kept."""
         session = await self._begin(request) if request.session_epoch == OPENING_EPOCH else None
         if session is None:
             patch_session(frame, request, session_id=replaced_id, session_epoch=SESSIONLESS_EPOCH)
-            return RELAY
+            return RELAY if edits is None else Relay(editor=edits.of_request(request))
         patch_session(frame, request, session_id=replaced_id, session_epoch=OPENING_EPOCH)
-        return Relay(SESSION_HEAD_BYTES, partial(self._on_opened, request.api_version, session))
+        editor = None if edits is None else edits.of_request(request, session.doubt)
+        return Relay(SESSION_HEAD_BYTES, partial(self._on_opened, request.api_version, session), editor)
 
     async def answer_full(self, request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire) -> Answer:
         """Answer a full Fetch, with a session of ours if one is wanted and can be kept."""
@@ -122,11 +129,14 @@ class ClientSessions:
             return session
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
-    def relay_incremental(self, frame: memoryview, request: FetchRequest, session: FetchSession) -> Relay:
+    def relay_incremental(
+        self, frame: memoryview, request: FetchRequest, session: FetchSession, edits: "Edits | None"
+    ) -> Relay:
         """Relay a Fetch of a relayed session."""
         patch_session(frame, request, session_id=session.upstream_id, session_epoch=session.upstream_epoch)
         session.upstream_epoch = next_epoch(session.upstream_epoch)
-        return Relay(SESSION_HEAD_BYTES, partial(self._on_continued, request.api_version, session))
+        editor = None if edits is None else edits.of_session(session)
+        return Relay(SESSION_HEAD_BYTES, partial(self._on_continued, request.api_version, session), editor)
 
     async def answer_changed(
         self, request: FetchRequest, session: FetchSession, answer: FetchAnswer, wire: UpstreamWire
@@ -186,6 +196,29 @@ class ClientSessions:
             patch_session_id(head, position, session.session_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """Makes the editors of what a broker says, of a tier of our own (proxy.fetch.own_tier)."""
+
+    tier: Tier
+    node_id: int | None
+
+    def of_request(self, request: FetchRequest, on_stale: Callable[[], None] = lambda: None) -> AnswerEdits:
+        """For the answer to all that a request names."""
+        offsets: dict[PartitionKey, int] = {}
+
+        def offset_of(key: PartitionKey) -> int | None:
+            if not offsets:
+                offsets.update((key_of(asked), asked.fetch_offset) for asked in request.partitions)
+            return offsets.get(key)
+
+        return AnswerEdits(self.tier, self.node_id, offset_of, on_stale)
+
+    def of_session(self, session: FetchSession) -> AnswerEdits:
+        """For the answer to a request of a relayed session, which may tell of any partition of it."""
+        return AnswerEdits(self.tier, self.node_id, session.offset_of, session.doubt)
+
+
 CONSUMER_REPLICA_ID = -1
 
 TIER_WAIT_S_MAX = 5.0
@@ -241,15 +274,18 @@ class FetchService:
         """
         self._authorities.age_s_max = self._settings.authority_age_s_max
         request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
-        if request.replica_id != CONSUMER_REPLICA_ID or wire.node_id is None:
+        if request.replica_id != CONSUMER_REPLICA_ID:
             return RELAY
+        edits = None if self._tier.log_starts is None else Edits(self._tier, wire.node_id)
+        if wire.node_id is None:
+            return RELAY if edits is None else Relay(editor=edits.of_request(request))
         if request.is_unread:
             self._note_unread(request, len(frame))
         if len(request.partitions) > 1:
             request.partitions = await in_slices(last_mentions_in_slices(request.partitions))
         if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
-            return await self._full(frame, request, wire, wire.node_id)
-        return await self._incremental(frame, request, wire, wire.node_id)
+            return await self._full(frame, request, wire, wire.node_id, edits)
+        return await self._incremental(frame, request, wire, wire.node_id, edits)
 
     def _note_unread(self, request: FetchRequest, size_bytes: int) -> None:
         self._meters.tier.on_request_unread(ApiKey.FETCH)
@@ -257,28 +293,31 @@ class FetchService:
             self._has_said_unread = True
             _log.warning("fetch_left_unread", client_id=request.client_id, size_bytes=size_bytes)
 
-    async def _full(self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int) -> Answer | Relay:
+    async def _full(
+        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits | None
+    ) -> Answer | Relay:
         replaced_id = self._sessions.replaced_by(request)
         plan = None if request.is_unread else await self._plan(request, node_id)
         if plan is None:
-            return await self._sessions.relay_full(frame, request, replaced_id)
+            return await self._sessions.relay_full(frame, request, replaced_id, edits)
         await close_upstream_session(wire, request, replaced_id)
         answer = await self._exchange(request, plan, wire, node_id)
         return await self._sessions.answer_full(request, answer, wire)
 
     async def _incremental(
-        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int
+        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits | None
     ) -> Answer | Relay:
         session = await self._sessions.go_on(request)
         if not isinstance(session, FetchSession):
             return await answer_frame(request, FetchAnswer((), error_code=session), wire)
         if session.is_unread:
-            return self._sessions.relay_incremental(frame, request, session)
+            return self._sessions.relay_incremental(frame, request, session, edits)
         if session.is_relayed:
-            # Nothing here may cost work for each partition of the session.
-            named = session.still_named(request)
+            # Nothing here may cost work for each partition of the session, but after a surprise.
+            named = session.asked() if session.is_doubted else session.still_named(request)
+            session.is_doubted = False
             if not named or await self._plan(replace(request, partitions=named), node_id) is None:
-                return self._sessions.relay_incremental(frame, request, session)
+                return self._sessions.relay_incremental(frame, request, session, edits)
             await self._sessions.take_over(request, session, wire)
         if len(session):
             request = replace(request, partitions=session.asked())
@@ -286,6 +325,9 @@ class FetchService:
         if plan is None:
             bytes_max = self._client.granted(min(request.max_bytes, FETCH_BYTES_MAX))
             answer = await self._sessions.give_back(request, session, wire, bytes_max)
+            if edits is not None:
+                editor = edits.of_request(request, session.doubt)
+                await each_slice(answer.partitions, editor.answers)
         else:
             answer = await self._exchange(request, plan, wire, node_id)
         return await self._sessions.answer_changed(request, session, answer, wire)
@@ -299,7 +341,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted),
+                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, self._edit_of(request, node_id)),
                 meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
@@ -308,6 +350,9 @@ class FetchService:
         except BaseException:
             self._client.release()
             raise
+
+    def _edit_of(self, request: FetchRequest, node_id: int) -> Callable[[PartitionAnswer], None] | None:
+        return None if self._tier.log_starts is None else Edits(self._tier, node_id).of_request(request).answer
 
     def on_answered(self) -> None:
         """The answer was sent, or cannot be: what it holds of the tier's memory is free."""
@@ -367,7 +412,7 @@ class FetchService:
         planned_at_s = trio.current_time()
         for part in plan.tier:
             self._meters.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
-        plan = leave_to_broker(request, plan, await self._off_lineage(plan.tier))
+        plan = leave_to_broker(request, plan, await self._broker_judges(plan.tier))
         return plan if plan.tier else None
 
     async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
@@ -401,6 +446,14 @@ class FetchService:
             return False
         return request.api_version >= FOLLOWER_FETCH_VERSION_MIN or self._tier.leads(node_id, candidate)
 
+    async def _broker_judges(self, parts: Sequence[TierPart]) -> set[TierPart]:
+        """Parts of which the broker is to say whether the client's log has parted from its own; of a tier of our own
+        others are put off."""
+        off_lineage = await self._off_lineage(parts)
+        for part in off_lineage:
+            part.is_put_off = not self._tier.is_at_broker(part)
+        return {part for part in off_lineage if not part.is_put_off}
+
     async def _off_lineage(self, parts: Sequence[TierPart]) -> set[TierPart]:
         """Parts whose client's last fetched epoch is not known to be on the leader's lineage: the broker says whether
         and where they part."""
@@ -418,17 +471,18 @@ class FetchService:
 
     async def _leave_if_on_lineage(self, part: TierPart, left: set[TierPart]) -> None:
         """Take the part out of those whose lineage has yet to be seen."""
+        partition, leader_epoch = part.partition, part.frontier.leader_epoch
+        epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
         try:
-            on_lineage = await self._tier.is_on_lineage(
-                part.partition,
-                part.frontier.leader_epoch,
-                last_fetched_epoch=part.asked.last_fetched_epoch,
-                offset=part.asked.fetch_offset,
-            )
+            if not self._tier.is_at_broker(part):
+                part.parted_at = await self._tier.parted_at(
+                    partition, leader_epoch, last_fetched_epoch=epoch, offset=offset
+                )
+            elif not await self._tier.is_on_lineage(partition, leader_epoch, last_fetched_epoch=epoch, offset=offset):
+                return
         except UpstreamError:
             return
-        if on_lineage:
-            left.discard(part)
+        left.discard(part)
 
 
 async def _each(

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
@@ -13,12 +14,13 @@ from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
-from proxy.fetch.known import AbortedTails, Frontiers, Lineages
+from proxy.fetch.known import AbortedTails, Frontiers, Lineages, LogStarts
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
+from storage.holes import Holes, HoleUpToLocalLogError, OwnTier
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
-from storage.model import TopicIdPartition
+from storage.model import TopicIdPartition, Uuid
 from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
@@ -51,7 +53,11 @@ class CatalogTail(Protocol):
 
 
 class Tier:
-    """Owned by the trio thread."""
+    """Owned by the trio thread.
+
+    Args:
+        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds (storage.holes).
+    """
 
     def __init__(
         self,
@@ -63,8 +69,10 @@ class Tier:
         lineages: Lineages,
         cluster: Cluster,
         meter: TierMeter,
+        segment_s_max: float = 0.0,
     ) -> None:
         self.frontiers = frontiers
+        self._holes = Holes(self._on_hole, segment_s_max)
         self.aborted_tails = AbortedTails()
         self._catalog = catalog
         self._tail = tail
@@ -73,6 +81,23 @@ class Tier:
         self._cluster = cluster
         self._meter = meter
         self._unknown_names: dict[str, float] = {}
+
+    @property
+    def log_starts(self) -> LogStarts | None:
+        """Those of a tier of our own; None: the brokers have it too, and read from it."""
+        return self.frontiers.log_starts
+
+    def is_at_broker(self, part: TierPart) -> bool:
+        """Whether the broker can read a part in the tier's stead, as far as is known."""
+        return self.log_starts is None or part.asked.fetch_offset >= part.frontier.local_log_start_offset
+
+    def knows(self, topic: bytes | str) -> bool:
+        """Whether there is metadata of any partition of the topic, by its id or its name."""
+        return self._catalog.knows_topic(topic) if isinstance(topic, bytes) else self._catalog.knows_name(topic)
+
+    def is_loading(self, topic_id: bytes, partition: int) -> bool:
+        """Whether the partition's metadata is yet to be read, so that nobody can say what the tier has of it."""
+        return not self._tail.is_ready(TopicIdPartition(Uuid(topic_id), partition, ""))
 
     def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
         """The partition with its name, if the tier has a segment of it and its metadata is read."""
@@ -143,6 +168,24 @@ class Tier:
         end = lineage.end_offset(last_fetched_epoch)
         return end is not None and end >= offset
 
+    async def parted_at(
+        self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int
+    ) -> tuple[int, int] | None:
+        """Of a tier of our own, below the broker's log: where the log of a client that read up to `offset` in
+        `last_fetched_epoch` parts from the leader's, as the highest epoch that they share and its end; None if it does
+        not, as far as the tier's epochs tell.
+
+        Raises:
+            UpstreamError: the lineage cannot be learned.
+        """
+        lineage = await self._lineages.get(partition, leader_epoch)
+        if not lineage.knows([last_fetched_epoch]):
+            return None  # like a broker, which takes an epoch below its first for its own
+        shared = lineage.floor(last_fetched_epoch)
+        if shared is None or (shared[0] == last_fetched_epoch and shared[1] >= offset):
+            return None
+        return shared
+
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the
         lineage built anew.
@@ -162,6 +205,8 @@ class Tier:
         max_bytes: int,
         minimum_one_batch: bool,
         ends_below: int | None = None,
+        local_start: int | None = None,
+        is_caught_up: bool = False,
         reader: Hashable = None,
         time: ReadTime | None = None,
     ) -> TierRecords:
@@ -169,22 +214,27 @@ class Tier:
 
         Args:
             ends_below: of a READ_COMMITTED read, the local log start: only from a segment whose last offset is below
-                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED.
+                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED. Of a
+                tier of our own the segment may reach further, and the answer ends there.
+            local_start: of a tier of our own, the local log start.
+            is_caught_up: of such a tier, after `catch_up`: what is not there now is in a hole, and stepped over.
             reader: whose read it is (proxy.connection.request_handlers).
             time: as TierReader.read.
 
         Raises:
             ReachesLocalLogError: the segment ends at or above `ends_below`.
+            HoleUpToLocalLogError: of a tier of our own, nothing lies between the offset and the local log.
             OffsetNotInTierError: the tier does not hold the offset, or not all that follows up to `ends_below`, as
                 far as the catalog knows.
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
+        own = None if local_start is None else OwnTier(local_start, self._holes, is_caught_up)
         self._meter.on_remote_fetch_started(partition.topic)
         try:
             with self._meter.remote_fetch_timer():
                 lineage = await self._lineages.get(partition, leader_epoch)
-                if ends_below is not None:
+                if ends_below is not None and own is None:
                     self._require_end_below(partition, offset, lineage, ends_below)
                 records = await self._reader.read(
                     partition,
@@ -195,10 +245,10 @@ class Tier:
                     reader=reader,
                     committed=ends_below is not None,
                     time=time,
+                    own=own,
                 )
                 if ends_below is not None and not _searched_up_to(records, ends_below):
-                    records.release()
-                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
+                    records = self._with_all_aborts(partition, records, ends_below)
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
@@ -206,6 +256,19 @@ class Tier:
             raise
         self._meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
+
+    def _with_all_aborts(self, partition: TopicIdPartition, records: TierRecords, ends_below: int) -> TierRecords:
+        """The records, if what their search for aborts did not look into is a hole, where markers are lost."""
+        aborts = records.aborts
+        assert aborts is not None
+        if not self._holes.are_known(partition, aborts.searched_below, ends_below):
+            records.release()
+            raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
+        return replace(records, aborts=replace(aborts, searched_below=ends_below))
+
+    def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:
+        self._meter.on_hole()
+        _log.warning("tier_hole_stepped_over", partition=str(partition), from_offset=start, to_offset=end)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A client has gone."""
@@ -439,14 +502,14 @@ class TierReads:
         try:
             try:
                 return await self._read(part, time)
-            except ReachesLocalLogError as error:
+            except (ReachesLocalLogError, HoleUpToLocalLogError) as error:
                 return error
             except OffsetNotInTierError as miss:
                 if self._times.get(part) is time:
                     self.results[part] = miss
                 if not await self._made_up_lag(part):
                     return miss
-            return await self._read(part, time)
+            return await self._read(part, time, is_caught_up=True)
         except OffsetNotInTierError as error:
             return error
         except (RemoteStorageError, UpstreamError) as error:
@@ -466,14 +529,17 @@ class TierReads:
             return False
         return True
 
-    async def _read(self, part: TierPart, time: ReadTime) -> TierRecords:
+    async def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> TierRecords:
+        local_start = part.frontier.local_log_start_offset
         records = await self._tier.read(
             part.partition,
             part.asked.fetch_offset,
             part.frontier.leader_epoch,
             max_bytes=part.budget_bytes,
             minimum_one_batch=part.minimum_one_batch,
-            ends_below=part.frontier.local_log_start_offset if self._committed else None,
+            ends_below=local_start if self._committed else None,
+            local_start=None if self._tier.log_starts is None else local_start,
+            is_caught_up=is_caught_up,
             reader=self._client.identity,
             time=time,
         )

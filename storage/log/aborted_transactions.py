@@ -7,7 +7,8 @@ search walks from there on, until an entry says that nothing begun below the ans
 local log, and is the caller's to find (proxy.fetch.known).
 
 Rule 1. A search that is not complete says up to where it has looked. It ends at the first offset that no segment on the
-        lineage holds, also where segments follow: behind a hole it would miss what is in the hole.
+        lineage holds, also where segments follow: behind a hole it would miss what is in the hole. What is in a hole of
+        a tier of our own is lost, so there the caller's `find_segment` may lead over it (docs/protocol.md#standalone).
 Rule 2. Indexes that are not in memory are fetched in waves that double up to WAVE_MAX: mostly the next one has the
         answer, and brokers before 4.0 do not tell which segments have none.
 Rule 3. That a run of offsets has no abort marker is true of the log for as long as its lineage stands, whatever becomes
@@ -42,7 +43,7 @@ PARTITIONS_MAX = 10_000
 """With remembered runs, least recently used first out: some 300 bytes each, 5 KB at worst."""
 
 FindSegment = Callable[[TopicIdPartition, int, LeaderEpochLineage], RemoteLogSegmentMetadata | None]
-"""The FINISHED segment on the lineage that holds an offset."""
+"""The FINISHED segment on the lineage that holds an offset; or the first behind the hole that it is in."""
 
 IsFinished = Callable[[RemoteLogSegmentMetadata], bool]
 
@@ -71,13 +72,19 @@ class AbortSearch:
         self._runs: OrderedDict[TopicIdPartition, _MarkerlessRuns] = OrderedDict()
 
     async def search(
-        self, segment: RemoteLogSegmentMetadata, start_offset: int, upper_bound_offset: int, lineage: LeaderEpochLineage
+        self,
+        segment: RemoteLogSegmentMetadata,
+        start_offset: int,
+        upper_bound_offset: int,
+        lineage: LeaderEpochLineage,
+        find_segment: FindSegment | None = None,
     ) -> TierAborts:
         """The aborted transactions of an answer from `segment`.
 
         Args:
             start_offset: base offset of the first batch of the answer.
             upper_bound_offset: all offsets of the answer are below it.
+            find_segment: in place of the search's own; may give a segment that begins above the offset.
 
         Raises:
             RemoteStorageError: an index is corrupt or cannot be read.
@@ -97,7 +104,9 @@ class AbortSearch:
                     return TierAborts(_in_order(found), upper_bound_offset, True, searched_below)
                 if not len(index):
                     runs.add(from_offset, searched_below)
-            wave, walked_to = await self._walk(segment.topic_id_partition, walked_to, lineage, runs, wave_max)
+            wave, walked_to = await self._walk(
+                segment.topic_id_partition, walked_to, lineage, runs, wave_max, find_segment or self._find_segment
+            )
             wave_max = min(2 * wave_max, WAVE_MAX)
         return TierAborts(_in_order(found), upper_bound_offset, False, walked_to)
 
@@ -124,6 +133,7 @@ class AbortSearch:
         lineage: LeaderEpochLineage,
         runs: "_MarkerlessRuns",
         count_max: int,
+        find_segment: FindSegment,
     ) -> tuple[list[tuple[int, RemoteLogSegmentMetadata]], int]:
         """From `offset` on, the next segments that may have aborts, each with the offset that it was found by and its
         fetch begun; and the offset behind them."""
@@ -131,9 +141,12 @@ class AbortSearch:
         steps = 0
         while len(wave) < count_max:
             offset, run_start = runs.skip(offset), offset
-            segment = self._find_segment(partition, offset, lineage)
+            segment = find_segment(partition, offset, lineage)
             if segment is None:
                 break
+            if segment.start_offset > offset:
+                # Behind a hole: nothing is said of what may yet turn up in it.
+                offset = run_start = segment.start_offset
             if self._indexes.is_known_empty(segment):
                 runs.add(run_start, segment.end_offset + 1)
             else:

@@ -220,6 +220,24 @@ def find_batch_by_time(window: SegmentWindow, position: int, timestamp_ms: int, 
     return FoundBatch(position, None, None, largest_bytes, last_offset)
 
 
+def batch_begun_at(window: SegmentWindow, position: int, offset: int) -> tuple[int, int] | None:
+    """From the batch at `position` on, the first that begins at `offset` or above: its position and base offset. None
+    if none of those does whose header is here.
+
+    Raises:
+        CorruptLogError: a header on the way is wrong.
+    """
+    if window.segment.end_offset < offset:
+        return None
+    found = find_first_batch(window, position, offset)
+    while found.size_bytes is not None:
+        header = window.header_at(found.position)
+        if header.base_offset >= offset:
+            return found.position, header.base_offset
+        found = find_first_batch(window, found.position + found.size_bytes, offset)
+    return None
+
+
 def check_walk(segment: RemoteLogSegmentMetadata, start: int, found: FoundBatch, largest_bytes: int) -> None:
     """Check that an index entry at `start` was worth following to what was found, over batches of at most that size.
 

@@ -162,6 +162,10 @@ class Catalog:
         segments = None if partitions is None else partitions.get(partition)
         return None if segments is None else segments.topic_id_partition
 
+    def knows_topic(self, topic_id: bytes) -> bool:
+        """Whether any partition of the topic is known."""
+        return topic_id in self._topics
+
     def knows_name(self, topic: str) -> bool:
         """Whether any partition of a topic of this name is known: a topic keeps its name as long as it has its id."""
         return topic in self._names

@@ -313,6 +313,10 @@ class PartitionCatalog:
 #         answers for each of them with the log start.
 # Rule 4. An epoch without records (the next one begins at the same offset) does not count: the broker's own history
 #         leaves it out (docs/kafka-tier.md#lineage-filter).
+# Rule 5. Of a tier of our own (docs/protocol.md#standalone) the broker has forgotten all below its log start, and
+#         answers for each epoch below its first with that very epoch and the log start. So an epoch ends, besides,
+#         where any higher epoch that is not known to be dead begins in the tier; one that begins no lower than that is
+#         a branch that was cut.
 
 
 class LeaderEpochLineage:
@@ -321,14 +325,19 @@ class LeaderEpochLineage:
     Args:
         leader_epoch: the current leader epoch under which upstream was asked.
         answers: epoch asked → (epoch answered, end offset), as OffsetForLeaderEpoch gave them.
+        tier_starts: of a tier of our own, where each epoch begins in it (rule 5).
     """
 
     __slots__ = ("_asked", "_end_of", "_ends", "_epochs", "leader_epoch")
 
-    def __init__(self, leader_epoch: int, answers: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(
+        self, leader_epoch: int, answers: Mapping[int, tuple[int, int]], tier_starts: Mapping[int, int] | None = None
+    ) -> None:
         self.leader_epoch = leader_epoch
         self._asked = frozenset(answers)
         live = sorted((asked, end) for asked, (answered, end) in answers.items() if answered == asked)
+        if tier_starts is not None:
+            live = _cut_by_starts(live, tier_starts)
         self._epochs = [epoch for epoch, _ in live]
         self._ends = [end for _, end in live]
         self._end_of = dict(live)
@@ -345,6 +354,11 @@ class LeaderEpochLineage:
     def end_offset(self, epoch: int) -> int | None:
         """Where a live epoch ends (exclusive), or None for one that is not live or was not asked about."""
         return self._end_of.get(epoch)
+
+    def floor(self, epoch: int) -> tuple[int, int] | None:
+        """The highest live epoch up to that one, and where it ends (exclusive)."""
+        at = bisect_right(self._epochs, epoch) - 1
+        return (self._epochs[at], self._ends[at]) if at >= 0 else None
 
     def epoch_for(self, offset: int) -> int | None:
         """The live epoch that an offset was written in, among those asked about."""
@@ -365,6 +379,20 @@ class LeaderEpochLineage:
                 return False
         end = self._end_of.get(starts[-1][0])
         return end is not None and end > segment.end_offset
+
+
+def _cut_by_starts(ends: Sequence[tuple[int, int]], starts: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Rule 5: those of the epochs, ascending and each with its end, that are on the lineage, and where they end."""
+    live: list[tuple[int, int]] = []
+    next_start: int | None = None
+    for epoch, told_end in reversed(ends):
+        end = told_end if next_start is None else min(told_end, next_start)
+        start = starts.get(epoch)
+        if start is not None and start >= end:
+            continue
+        live.append((epoch, end))
+        next_start = start if start is not None else next_start
+    return live[::-1]
 
 
 def filter_epochs(epochs: Mapping[int, int]) -> dict[int, int]:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from protocol.api_versions import encode_unsupported_version
+from protocol.fetch.messages import PartitionAnswer
+from protocol.fetch.response import encode_response
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
@@ -269,6 +271,40 @@ async def test_a_response_head_is_seen_and_patched_before_it_goes_on(piece_bytes
         head = answer[:16]
         await talk.client.expect(head[:-1] + b"!" + answer[16:])
         assert heads == [head]
+
+
+class ToldNine:
+    """A PartitionEditor: OFFSET_OUT_OF_RANGE becomes 9, and each log start 7."""
+
+    def begin_topic(self, topic: bytes | str) -> bool:
+        return True
+
+    def edited(self, partition: int, error_code: int, log_start_offset: int) -> tuple[int, int]:
+        return (9 if error_code == 1 else error_code), 7
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+@pytest.mark.parametrize("records_bytes", [0, 9000])
+@pytest.mark.parametrize("version", [4, 11, 12, 15, 16, 18])
+async def test_a_fetch_response_is_edited_as_it_passes_held_or_not(
+    version: int, records_bytes: int, piece_bytes: int | None
+) -> None:
+    async def relay(frame: memoryview, connection: UpstreamWire) -> Relay:
+        return Relay(editor=ToldNine())
+
+    topic: tuple[str | None, bytes | None] = (None, b"i" * 16) if version >= 13 else ("orders", None)
+
+    def answer(error_code: int, log_start_offset: int) -> bytes:
+        answers = [
+            PartitionAnswer(*topic, 0, error_code, -1, -1, log_start_offset),
+            PartitionAnswer(*topic, 1, 0, 70, 60, log_start_offset, records=[b"r" * records_bytes]),
+        ]
+        return b"".join(encode_response(version, 1, throttle_time_ms=0, error_code=0, session_id=0, answers=answers))
+
+    async with conversation(handle_fetch=relay, piece_bytes=piece_bytes) as talk:
+        await talk.pass_on(fetch(1, version))
+        await talk.upstream.send(answer(1, 1000))
+        await talk.client.expect(answer(9, 7))
 
 
 async def test_an_answer_that_no_exchange_awaits_is_dropped() -> None:

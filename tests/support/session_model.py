@@ -19,6 +19,7 @@ from protocol.fetch.messages import (
     key_of,
 )
 from protocol.fetch.response import decode_response, encode_response
+from protocol.fetch.walker import edit_partitions
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
@@ -154,6 +155,8 @@ class SessionClient:
             answer = bytearray(await pending.frame())
             if outcome.on_response_head is not None:
                 outcome.on_response_head(memoryview(answer)[: outcome.head_bytes])
+            if outcome.editor is not None:
+                edit_partitions(memoryview(answer), request.api_version, outcome.editor)
         else:
             answer = bytearray(b"".join(outcome))
             service.on_answered()

@@ -30,6 +30,7 @@ from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster, FrontierClient
+from storage.holes import OwnTier, SegmentFinder
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -40,7 +41,7 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.reader import ReadTime, TierReader, TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -58,6 +59,7 @@ class FakeClient:
         self.failure: Exception | None = None
         self.latency_s = 0.0
         self.offsets_asked: list[tuple[int, list[TopicPartition]]] = []
+        self.timestamps_asked: set[int] = set()
         self.epochs_asked: list[tuple[int, str, int, list[int]]] = []
         self.epoch_requests: list[list[TopicPartition]] = []
         self.epoch_error_codes: list[int] = []
@@ -68,6 +70,7 @@ class FakeClient:
         self.ids_asked: list[list[str]] = []
 
     async def list_offsets(self, node_id: int, queries: Sequence[OffsetQuery]) -> dict[OffsetQuery, OffsetAnswer]:
+        self.timestamps_asked.update(timestamp for *_, timestamp in queries)
         self.offsets_asked.append((node_id, list(dict.fromkeys((topic, number) for topic, number, _ in queries))))
         await trio.sleep(self.latency_s)
         if self.failure is not None:
@@ -159,10 +162,11 @@ class FakeClusterView:
 
 
 class ScriptedReader:
-    """A TierReader over the catalog's segments: it gives `tier_batch`es, as slowly and wrongly as a test says."""
+    """A TierReader over the catalog's segments: it finds them as the real one does, and gives `tier_batch`es, as slowly
+    and wrongly as a test says."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self._finder = SegmentFinder(catalog, trio.current_time)
         self.delay_s = 0.0
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.failures: dict[TopicIdPartition, Exception] = {}
@@ -173,6 +177,11 @@ class ScriptedReader:
 
     def forget_reader(self, reader: Hashable) -> None:
         """Nothing is kept of readers."""
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata:
+        return self._finder.segment_for(partition, offset, lineage)
 
     async def read(
         self,
@@ -185,40 +194,30 @@ class ScriptedReader:
         reader: Hashable = None,
         committed: bool = False,
         time: ReadTime | None = None,
+        own: OwnTier | None = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
-        segment = self.segment_for(partition, offset, lineage)
+        segment = self._finder.segment_for(partition, offset, lineage, own)
         await trio.sleep(self.delays_s.get(partition, self.delay_s))
         if partition in self.failures:
             raise self.failures[partition]
-        count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), segment.end_offset - offset + 1)
+        offset, end_offset = max(offset, segment.start_offset), segment.end_offset
+        if own is not None and committed:
+            end_offset = min(end_offset, own.local_log_start_offset - 1)
+        count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), end_offset - offset + 1)
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
-        aborts = self._scripted_aborts(segment, lineage) if committed and count else None
+        aborts = self._scripted_aborts(segment, lineage, own) if committed and count else None
         return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
 
-    def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata:
-        segment = self._find_segment(partition, offset, lineage)
-        if segment is None:
-            raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
-        return segment
-
-    def _find_segment(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata | None:
-        epoch = lineage.epoch_for(offset)
-        if epoch is None:
-            return None
-        segment = self._catalog.lookup(partition.topic_id, partition.partition, epoch, offset)
-        return segment if segment is not None and lineage.holds(segment, offset) else None
-
-    def _scripted_aborts(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage) -> TierAborts:
+    def _scripted_aborts(
+        self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage, own: OwnTier | None
+    ) -> TierAborts:
+        find_segment = self._finder.of(own)
         following: RemoteLogSegmentMetadata | None = segment
         end_offset = segment.end_offset
         while following is not None:
             end_offset = following.end_offset
-            following = self._find_segment(segment.topic_id_partition, end_offset + 1, lineage)
+            following = find_segment(segment.topic_id_partition, end_offset + 1, lineage)
         nothing = TierAborts([], segment.end_offset + 1, is_complete=False, searched_below=end_offset + 1)
         return self.aborts.get(segment.topic_id_partition, nothing)
 
@@ -245,6 +244,18 @@ class FakeTail:
             self.on_catch_up()
 
 
+class FakeLogStarts:
+    """Where the catalog's segments begin, or at `raised` if that is higher."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.raised: dict[TopicIdPartition, int] = {}
+
+    def get(self, partition: TopicIdPartition) -> int | None:
+        summary = self._catalog.summary(partition)
+        return None if summary is None else max(summary.start_offset, self.raised.get(partition, 0))
+
+
 class TierWorld:
     """All of it. `settings` are those of every client made afterwards."""
 
@@ -255,6 +266,8 @@ class TierWorld:
         frontier_age_s_max: float = 1.0,
         broker: FakeBrokerLog | None = None,
         open_reader: Callable[[Catalog], ScriptedReader] = ScriptedReader,
+        owns_tier: bool = False,
+        segment_s_max: float = 0.0,
     ) -> None:
         self.nursery = nursery
         self.broker = broker or FakeBrokerLog()
@@ -268,8 +281,10 @@ class TierWorld:
         # Each has what the parts below ask of the class that it stands for, and nothing else of it.
         self.frontier_client = cast(FrontierClient, self.client_of_ours)
         self.own_cluster = cast(Cluster, self.cluster)
-        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max)
-        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery)
+        self.log_starts = FakeLogStarts(self.catalog)
+        log_starts = self.log_starts if owns_tier else None
+        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max, log_starts=log_starts)
+        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery, owns_tier=owns_tier)
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
@@ -278,8 +293,11 @@ class TierWorld:
             lineages=self.lineages,
             cluster=self.own_cluster,
             meter=self.meters.tier,
+            segment_s_max=segment_s_max,
         )
-        self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback)
+        self.fallback = Fallback(
+            FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback, owns_tier=owns_tier
+        )
         self.generation = LogStartGeneration()
         self.slots = SessionSlots()
         self.settings = FetchSettings(

@@ -80,6 +80,22 @@ def test_a_name_with_two_ids_is_known_until_both_are_gone(catalog: Catalog) -> N
     assert not catalog.knows_name(PARTITION.topic)
 
 
+def test_epochs_begin_where_the_first_finished_segment_has_them(catalog: Catalog) -> None:
+    assert (catalog.epoch_starts(*KEY), catalog.knows_topic(PARTITION.topic_id)) == ({}, False)
+    first, second = started("a", 100, 299, epochs={1: 100, 2: 250}), started("b", 300, 499, epochs={2: 300, 4: 400})
+    finish(catalog, second)
+    assert catalog.epoch_starts(*KEY) == {2: 300, 4: 400}
+    apply_all(catalog, first)
+    assert catalog.epoch_starts(*KEY) == {2: 300, 4: 400}, "not while it is copied"
+    finish(catalog, first)
+    assert catalog.epoch_starts(*KEY) == {1: 100, 2: 250, 4: 400}
+    apply_all(catalog, moved(first, DELETE_STARTED))
+    assert catalog.epoch_starts(*KEY) == {2: 300, 4: 400}
+    assert catalog.knows_topic(PARTITION.topic_id)
+    catalog.forget(*KEY)
+    assert not catalog.knows_topic(PARTITION.topic_id)
+
+
 def test_segments_of_all_partitions_and_states_are_known_by_their_ids(catalog: Catalog) -> None:
     copying = started("t", 0, 100, partition=OTHER)
     finish(catalog, SEGMENT)

@@ -490,3 +490,38 @@ def test_a_segment_that_ended_before_the_offsets_epoch_is_not_held() -> None:
 )
 def test_epochs_without_records_are_left_out(epochs: dict[int, int], filtered: dict[int, int]) -> None:
     assert filter_epochs(epochs) == filtered
+
+
+# --- lineages of a tier of our own: the broker has forgotten what only the tier has ---
+
+LOCAL_START = 1000
+
+
+@pytest.mark.parametrize(
+    ("answers", "starts", "ends"),
+    [
+        # Forgotten epochs end where the next one begins in the tier.
+        ({0: (0, LOCAL_START), 1: (1, LOCAL_START)}, {0: 0, 1: 400}, {0: 400, 1: LOCAL_START}),
+        # What the broker knows counts: it is never above what the tier has of the next one.
+        ({3: (3, 1200), 4: (4, 1500)}, {3: 700, 4: 1200}, {3: 1200, 4: 1500}),
+        ({3: (3, 1100), 4: (4, 1500)}, {3: 700, 4: 1200}, {3: 1100, 4: 1500}),
+        # Dead ones, as the broker says, cut nothing.
+        ({0: (0, LOCAL_START), 1: (0, 900), 2: (2, 1500)}, {0: 0, 1: 300, 2: 900}, {0: 900, 2: 1500}),
+        # A branch that was cut at its beginning, or below it.
+        ({0: (0, LOCAL_START), 1: (1, LOCAL_START), 2: (2, 1500)}, {0: 0, 1: 500, 2: 500}, {0: 500, 2: 1500}),
+        ({0: (0, LOCAL_START), 1: (1, LOCAL_START), 2: (2, 1500)}, {0: 0, 1: 500, 2: 350}, {0: 350, 2: 1500}),
+        # Of an epoch whose segments went meanwhile the broker's answer is all there is.
+        ({0: (0, LOCAL_START), 1: (1, 1500)}, {0: 0}, {0: LOCAL_START, 1: 1500}),
+        ({}, {}, {}),
+    ],
+)
+def test_epochs_of_a_tier_of_our_own_end_where_the_next_begins_in_it(
+    answers: dict[int, tuple[int, int]], starts: dict[int, int], ends: dict[int, int]
+) -> None:
+    lineage = LeaderEpochLineage(9, answers, starts)
+    assert {epoch: lineage.end_offset(epoch) for epoch in lineage.epochs} == ends
+    assert lineage.knows(list(answers))
+
+
+def test_the_highest_live_epoch_up_to_another() -> None:
+    assert [LINEAGE.floor(epoch) for epoch in (-1, 0, 6, 7, 8)] == [None, (0, 10), (5, 70), (7, 90), (7, 90)]

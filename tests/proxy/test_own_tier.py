@@ -1,0 +1,515 @@
+"""Fetches of a tier of our own (standalone mode): what the broker has dropped is served, and never asked of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import structlog.testing
+import trio
+
+from protocol.client.errors import UpstreamConnectionError
+from protocol.fetch.messages import PARTITIONS_MAX, FetchResponse
+from protocol.list_offsets import OffsetTimestamp
+from protocol.wire.errors import ErrorCode
+from proxy.connection.request_handlers import RELAY, Relay
+from proxy.fetch.fallback import COME_AGAIN
+from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
+from storage.model import TopicIdPartition
+from tests.support.fake_wire import FakePartitionLog, broker_batch, tier_batch
+from tests.support.segments import topic_partition
+from tests.support.session_model import SessionBroker, SessionClient
+from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld, ask, client_frame, codes_of, fetch_of, records_of
+
+pytestmark = pytest.mark.autojump
+
+LOCAL_START = 1000
+END = 1500
+HOLES = "tidegate_tier_holes_stepped_over_total"
+OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class World(TierWorld):
+    """`orders` has its tier from 100 to 1199, and the broker what is from 1000 to 1500."""
+
+    def __init__(self, nursery: trio.Nursery, **settings: Any) -> None:
+        self.sessions = SessionBroker()
+        super().__init__(nursery, broker=self.sessions, owns_tier=True, **settings)
+        self.broker.waits = False
+
+    def add(self, number: int = 0, segments: Sequence[tuple[int, int]] = ((100, 499), (500, 1199))) -> TopicIdPartition:
+        return self.add_partition("orders", number, segments=segments, log_start_offset=LOCAL_START, high_watermark=END)
+
+    def drop(self, partition: TopicIdPartition, local_start: int) -> None:
+        """The broker deletes what is below."""
+        log = self.log(partition)
+        log.log_start_offset = log.local_log_start_offset = local_start
+
+    def asked_below(self, offset: int = LOCAL_START) -> list[int]:
+        """What the broker was asked for below its log start."""
+        return [at for asked in self.broker.asked for *_, at in asked if at < offset]
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> World:
+    return World(nursery)
+
+
+@pytest.fixture
+def partition(world: World) -> TopicIdPartition:
+    return world.add()
+
+
+def tier_run(first: int, count: int, number: int = 0) -> bytes:
+    return b"".join(tier_batch(number, first + at) for at in range(count))
+
+
+def broker_run(first: int, count: int, number: int = 0) -> bytes:
+    return b"".join(broker_batch(number, first + at) for at in range(count))
+
+
+async def fetch(world: TierWorld, partition: TopicIdPartition, offset: int, **fields: int) -> FetchResponse:
+    return await SessionClient(world.client()).fetch(fetch_of([ask(partition, offset, max_bytes=200)], **fields))
+
+
+# --- frontiers, and what clients are told of the log start ---
+
+
+async def test_what_the_broker_dropped_is_served_with_the_tiers_log_start(
+    world: World, partition: TopicIdPartition
+) -> None:
+    response = await fetch(world, partition, 300)
+
+    (answer,) = response.partitions
+    assert (answer.error_code, records_of(response)) == (0, [tier_run(300, 2)])
+    assert (answer.high_watermark, answer.log_start_offset) == (END, 100)
+    assert world.client_of_ours.timestamps_asked == {OffsetTimestamp.EARLIEST, OffsetTimestamp.LATEST}
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    assert (frontier.log_start_offset, frontier.local_log_start_offset) == (100, LOCAL_START)
+
+
+async def test_below_the_tiers_log_start_is_out_of_range(world: World, partition: TopicIdPartition) -> None:
+    assert codes_of(await fetch(world, partition, 99)) == [OUT_OF_RANGE]
+    assert not world.reader.reads
+
+
+async def test_a_log_start_that_is_raised_counts_at_once(world: World, partition: TopicIdPartition) -> None:
+    """Also where a good probe is used again."""
+    world.settings.authority_age_s_max = 1000.0
+    client = world.client()
+    assert codes_of(await client.fetch([ask(partition, 300)])) == [0]
+
+    world.log_starts.raised[partition] = 301
+
+    assert codes_of(await client.fetch([ask(partition, 300)])) == [OUT_OF_RANGE]
+    response = await client.fetch([ask(partition, 301)])
+    assert [answer.log_start_offset for answer in response.partitions] == [301]
+
+
+async def test_a_tier_start_above_the_brokers_is_the_brokers(world: World, partition: TopicIdPartition) -> None:
+    world.log_starts.raised[partition] = 1100
+
+    await world.frontiers.refresh(NODE_ID, [partition])
+
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    assert frontier.log_start_offset == LOCAL_START
+
+
+async def test_a_probe_that_finds_the_brokers_log_shorter_moves_the_frontier(
+    world: World, partition: TopicIdPartition
+) -> None:
+    await fetch(world, partition, 300)
+    world.drop(partition, 1100)
+
+    await fetch(world, partition, 300)
+
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    assert (frontier.log_start_offset, frontier.local_log_start_offset) == (100, 1100)
+    assert records_of(await fetch(world, partition, 1050)) == [tier_run(1050, 2)]
+
+
+# --- there is no way out to the broker ---
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        RemoteAccessDeniedError("denied"),
+        CorruptObjectError("corrupt"),
+        RetriableRemoteStorageError("a reset"),
+        UpstreamConnectionError("no lineage"),
+        ValueError("a fault of ours"),
+    ],
+)
+async def test_what_the_tier_fails_to_read_comes_again(
+    world: World, partition: TopicIdPartition, fault: Exception
+) -> None:
+    world.reader.failures[partition] = fault
+
+    for _ in range(3):  # in a spell too
+        started_s = trio.current_time()
+        assert codes_of(await fetch(world, partition, 300, max_wait_ms=100)) == [COME_AGAIN]
+        assert trio.current_time() - started_s >= 0.5
+    assert not world.asked_below()
+
+
+async def test_what_people_are_told_of_a_spell_is_true(world: World, partition: TopicIdPartition) -> None:
+    world.reader.failures[partition] = RemoteAccessDeniedError("no key")
+    await fetch(world, partition, 300)
+
+    (complaint,) = world.fallback.complaints()
+    assert "1 partitions are put off (denied)" in complaint
+    assert world.sample("tidegate_fallback_refused_total") == 1
+    assert world.sample("tidegate_fallback_reads_total", reason="denied") == 0
+
+
+async def test_what_both_have_may_still_be_read_by_the_broker(world: World, partition: TopicIdPartition) -> None:
+    world.settings.read_prefer_tier = True
+    assert records_of(await fetch(world, partition, 1100)) == [tier_run(1100, 2)]
+
+    world.reader.failures[partition] = RemoteAccessDeniedError("denied")
+
+    assert records_of(await fetch(world, partition, 1100)) == [broker_run(1100, 2)]
+
+
+async def test_local_partitions_beside_it_are_answered(world: World, partition: TopicIdPartition) -> None:
+    other = world.add(1)
+    world.reader.failures[partition] = RemoteAccessDeniedError("denied")
+
+    response = await world.client().fetch([ask(partition, 300), ask(other, 1400, max_bytes=100)])
+
+    # Beside records an empty answer brings the client back.
+    assert (codes_of(response), records_of(response)) == ([0, 0], [b"", broker_run(1400, 1, 1)])
+    assert not world.asked_below()
+
+
+async def test_a_topic_that_is_another_by_now_is_not_asked_for_below_its_log(
+    world: World, partition: TopicIdPartition
+) -> None:
+    world.broker.left_out.add(partition)
+
+    assert codes_of(await fetch(world, partition, 300, api_version=12)) == [COME_AGAIN]
+    assert not world.asked_below()
+
+
+async def test_a_broker_that_is_not_understood_leaves_the_offset_alone(
+    world: World, partition: TopicIdPartition
+) -> None:
+    """The probe was out of range, and then nothing is learned: whether the broker has the offset is not known."""
+    await fetch(world, partition, 300)
+    world.log(partition).high_watermark = world.log(partition).log_end_offset = LOCAL_START + 10
+    world.client_of_ours.failure = UpstreamConnectionError("gone")
+
+    assert codes_of(await fetch(world, partition, 300)) == [COME_AGAIN]
+    assert not world.asked_below()
+
+
+# --- misses and holes ---
+
+
+async def test_a_miss_is_first_our_own_lag(world: World) -> None:
+    partition = world.add(segments=[(100, 499)])
+    world.tail.on_catch_up = lambda: world.add_segment(partition, 500, 1199)
+
+    assert records_of(await fetch(world, partition, 700)) == [tier_run(700, 2)]
+    assert world.sample(HOLES) == 0
+
+
+@pytest.mark.parametrize(("delay_s", "failure"), [(1000.0, None), (0.0, RetriableRemoteStorageError("no topic"))])
+async def test_a_miss_that_may_be_lag_comes_again(world: World, delay_s: float, failure: Exception | None) -> None:
+    partition = world.add(segments=[(100, 499), (900, 1199)])
+    world.tail.delay_s, world.tail.failure = delay_s, failure
+
+    assert codes_of(await fetch(world, partition, 700)) == [COME_AGAIN]
+    assert not world.asked_below()
+    assert world.sample(HOLES) == 0
+
+
+async def test_a_hole_is_stepped_over_to_the_next_segment(world: World) -> None:
+    partition = world.add(segments=[(100, 499), (700, 799), (900, 1199)])
+
+    with structlog.testing.capture_logs() as logs:
+        for offset in (500, 650, 600, 500):
+            assert records_of(await fetch(world, partition, offset)) == [tier_run(700, 2)]
+
+    (line,) = [line for line in logs if line["event"] == "tier_hole_stepped_over"]
+    assert (line["from_offset"], line["to_offset"]) == (500, 700)
+    assert world.sample(HOLES) == 1
+    assert len(world.tail.caught_up) == 1, "a hole is found out once"
+    assert records_of(await fetch(world, partition, 850)) == [tier_run(900, 2)]
+    assert world.sample(HOLES) == 2
+    assert not world.asked_below()
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_a_hole_up_to_the_local_log_is_answered_with_what_that_has_first(
+    world: World, isolation_level: int
+) -> None:
+    partition = world.add(segments=[(100, 499), (1050, 1199)])
+
+    for offset in (500, 700):
+        response = await fetch(world, partition, offset, isolation_level=isolation_level)
+        assert (codes_of(response), records_of(response)) == ([0], [broker_run(LOCAL_START, 2)])
+        assert [answer.log_start_offset for answer in response.partitions] == [100]
+
+    assert world.sample(HOLES) == 1
+    assert not world.asked_below()
+
+
+async def test_where_nothing_follows_it_may_be_on_its_way(nursery: trio.Nursery) -> None:
+    world = World(nursery, segment_s_max=60.0)
+    partition = world.add(segments=[(100, 499)])
+
+    assert codes_of(await fetch(world, partition, 700)) == [COME_AGAIN]
+    await trio.sleep(30.0)
+    assert codes_of(await fetch(world, partition, 800)) == [COME_AGAIN]
+    world.add_segment(partition, 500, 799)
+    assert records_of(await fetch(world, partition, 700)) == [tier_run(700, 2)]
+    await trio.sleep(31.0)
+    assert codes_of(await fetch(world, partition, 800)) == [COME_AGAIN], "another end has its own time"
+    await trio.sleep(61.0)
+    assert records_of(await fetch(world, partition, 800)) == [broker_run(LOCAL_START, 2)]
+    assert not world.asked_below()
+
+
+# --- READ_COMMITTED ---
+
+
+async def test_a_segment_that_straddles_the_local_log_is_read_up_to_it(
+    world: World, partition: TopicIdPartition
+) -> None:
+    world.log(partition).aborted = [(7, 990, 1001), (8, 1000, 1010)]
+
+    response = await world.client().fetch([ask(partition, 995, max_bytes=2000)], isolation_level=1)
+
+    assert records_of(response) == [tier_run(995, 5)]
+    assert response.partitions[0].aborted_transactions == [(7, 990)]
+    uncommitted = await world.client().fetch([ask(partition, 995, max_bytes=1000)])
+    assert records_of(uncommitted) == [tier_run(995, 10)]
+
+
+async def test_aborts_that_cannot_be_known_are_waited_for(world: World, partition: TopicIdPartition) -> None:
+    """A transaction is open that begins where the local log does."""
+    world.log(partition).last_stable_offset = LOCAL_START
+
+    assert codes_of(await fetch(world, partition, 995, isolation_level=1)) == [COME_AGAIN]
+    assert codes_of(await fetch(world, partition, 995)) == [0]
+    assert not world.asked_below()
+    world.log(partition).last_stable_offset = END
+    assert records_of(await fetch(world, partition, 995, isolation_level=1)) == [tier_run(995, 2)]
+
+
+async def test_a_tail_is_learned_anew_where_the_log_now_starts(world: World, partition: TopicIdPartition) -> None:
+    client = world.client()
+    await client.fetch([ask(partition, 995)], isolation_level=1)
+    world.drop(partition, 1100)
+    world.log(partition).aborted = [(9, 996, 1120)]
+
+    response = await client.fetch([ask(partition, 995, max_bytes=1000)], isolation_level=1)
+
+    assert (codes_of(response), records_of(response)) == ([0], [tier_run(995, 10)])
+    assert response.partitions[0].aborted_transactions == [(9, 996)]
+
+
+@pytest.mark.parametrize("behind", [(700, 1199), (1050, 1199)])
+async def test_markers_in_a_hole_are_lost_and_keep_nobody_waiting(world: World, behind: tuple[int, int]) -> None:
+    partition = world.add(segments=[(100, 499), behind])
+    world.log(partition).aborted = [(3, 450, 1001)]
+
+    for _ in range(2):
+        response = await world.client().fetch([ask(partition, 400, max_bytes=10_000)], isolation_level=1)
+        assert records_of(response) == [tier_run(400, 100)]
+        assert response.partitions[0].aborted_transactions == [(3, 450)]
+    assert len(world.tail.caught_up) == world.sample(HOLES) == 1
+    assert not world.asked_below()
+
+
+# --- lineage ---
+
+
+async def test_epochs_that_the_broker_forgot_end_where_the_next_begins(world: World) -> None:
+    partition = world.add(segments=[])
+    world.add_segment(partition, 100, 499, epochs={2: 100, 3: 300})
+    world.add_segment(partition, 300, 599, epochs={4: 300})  # epoch 3 was cut at once
+    world.add_segment(partition, 600, 1199, epochs={4: 600, LEADER_EPOCH: 1050})
+    log = world.log(partition)
+    # Below its first epoch a broker answers with the one that was asked for, and its log start.
+    log.epoch_ends = {epoch: (epoch, LOCAL_START) for epoch in (2, 3)} | {4: (4, 1050), 5: (5, END)}
+
+    lineage = await world.lineages.get(partition, LEADER_EPOCH)
+
+    assert [(epoch, lineage.end_offset(epoch)) for epoch in lineage.epochs] == [(2, 300), (4, 1050), (5, END)]
+    assert records_of(await fetch(world, partition, 300)) == [tier_run(300, 2)]
+    assert records_of(await fetch(world, partition, 700)) == [tier_run(700, 2)]
+
+
+async def test_a_client_from_a_branch_that_was_cut_is_told_where(world: World) -> None:
+    partition = world.add(segments=[])
+    world.add_segment(partition, 100, 499, epochs={3: 100})
+    world.add_segment(partition, 500, 1199, epochs={LEADER_EPOCH: 500})
+    world.log(partition).epoch_ends = {3: (3, LOCAL_START), LEADER_EPOCH: (LEADER_EPOCH, END)}
+    client = world.client()
+
+    async def told(last_fetched_epoch: int, offset: int) -> tuple[int, bool, bytes]:
+        response = await client.fetch([ask(partition, offset, max_bytes=100, last_fetched_epoch=last_fetched_epoch)])
+        (answer,) = response.partitions
+        return answer.error_code, answer.has_diverging_epoch, records_of(response)[0]
+
+    assert await told(3, 500) == (0, False, tier_run(500, 1))
+    assert await told(3, 600) == (0, True, b"")
+    # Epochs that the tier has nothing of are taken for the leader's, as a broker does below its first.
+    assert await told(2, 300) == (0, False, tier_run(300, 1))
+    world.client_of_ours.failure = UpstreamConnectionError("gone")
+    world.lineages.forget(partition)
+    assert (await told(3, 500))[0] == COME_AGAIN
+    assert not world.asked_below()
+
+
+# --- staleness: the broker has just deleted what was believed to be local ---
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_a_relayed_fetch_of_what_was_just_deleted_comes_again_from_the_tier(
+    world: World, partition: TopicIdPartition, version: int
+) -> None:
+    client = SessionClient(world.client())
+    request = fetch_of([ask(partition, 1050, max_bytes=100)], api_version=version, session_epoch=-1)
+    assert records_of(await client.fetch(request)) == [broker_run(1050, 1)]
+    world.drop(partition, 1100)
+
+    response = await client.fetch(request)
+
+    assert client.relayed == [True, True]
+    assert codes_of(response) == [COME_AGAIN]
+    assert world.frontiers.get(NODE_ID, partition) is None
+    assert records_of(await client.fetch(request)) == [tier_run(1050, 1)]
+    assert client.relayed[-1] is False
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 17])
+async def test_a_relayed_session_is_looked_at_as_a_whole_after_it(world: World, version: int) -> None:
+    first, second = world.add(0), world.add(1)
+    client = SessionClient(world.client())
+    opened = await client.fetch(
+        fetch_of([ask(first, END), ask(second, 1050, max_bytes=100)], api_version=version, max_wait_ms=0)
+    )
+    session = {"api_version": version, "session_id": opened.session_id, "max_wait_ms": 0}
+    assert opened.session_id
+
+    world.drop(second, 1100)
+    response = await client.fetch(fetch_of([], session_epoch=1, **session))
+    assert [(answer.partition, answer.error_code) for answer in response.partitions] == [(1, COME_AGAIN)]
+
+    # It is not named again, and is found all the same.
+    response = await client.fetch(fetch_of([], session_epoch=2, **session))
+    assert client.relayed == [True, True, False]
+    assert {answer.partition: b"".join(answer.records) for answer in response.partitions}[1] == tier_run(1050, 1, 1)
+
+
+async def test_what_is_really_out_of_range_is_told(world: World, partition: TopicIdPartition) -> None:
+    client = SessionClient(world.client())
+
+    async def code(offset: int, **fields: int) -> int:
+        response = await client.fetch(fetch_of([ask(partition, offset)], session_epoch=-1, **fields))
+        return codes_of(response)[0]
+
+    assert await code(END + 1) == OUT_OF_RANGE
+    assert await code(-1) == OUT_OF_RANGE
+    assert await code(99) == OUT_OF_RANGE
+    # Not before the end is known of late: the log may have grown past the offset, and been deleted up to there.
+    await trio.sleep(1000.0)
+    world.client_of_ours.latency_s = 10.0
+    assert await code(END + 1) == COME_AGAIN
+    world.client_of_ours.latency_s = 0.0
+    await trio.sleep(20.0)
+    assert await code(END + 1) == OUT_OF_RANGE
+
+
+async def test_local_partitions_of_an_exchange_are_no_exception(world: World) -> None:
+    cold, hot = world.add(0), world.add(1)
+    client = world.client()
+    await client.fetch([ask(cold, 300), ask(hot, 1050)])
+    world.drop(hot, 1100)
+
+    response = await client.fetch([ask(cold, 300, max_bytes=100), ask(hot, 1050)])
+
+    assert codes_of(response) == [0, COME_AGAIN]
+    response = await client.fetch([ask(cold, 300, max_bytes=100), ask(hot, 1050, max_bytes=100)])
+    assert records_of(response) == [tier_run(300, 1), tier_run(1050, 1, 1)]
+
+
+async def test_a_session_that_is_given_back_is_none_either(world: World, partition: TopicIdPartition) -> None:
+    client = SessionClient(world.client())
+    opened = await client.fetch(fetch_of([ask(partition, 300, max_bytes=100)], max_wait_ms=0))
+    session = {"session_id": opened.session_id, "max_wait_ms": 0}
+    log: FakePartitionLog = world.log(partition)
+    await world.frontiers.refresh(NODE_ID, [partition])
+    world.drop(partition, 1100)
+
+    response = await client.fetch(fetch_of([ask(partition, 1050, max_bytes=100)], session_epoch=1, **session))
+
+    assert (codes_of(response), log.log_start_offset) == ([COME_AGAIN], 1100)
+    response = await client.fetch(fetch_of([], session_epoch=2, **session))
+    assert records_of(response) == [tier_run(1050, 1)]
+
+
+@pytest.mark.parametrize("version", [5, 11, 12, 17])
+async def test_relayed_answers_tell_the_tiers_log_start(world: World, version: int) -> None:
+    tiered = world.add(0)
+    local = world.add_partition("other", 0, segments=[], log_start_offset=LOCAL_START, high_watermark=END)
+    client = SessionClient(world.client())
+
+    response = await client.fetch(fetch_of([ask(tiered, END), ask(local, END)], api_version=version, max_wait_ms=0))
+
+    assert client.relayed == [True]
+    assert [answer.log_start_offset for answer in response.partitions] == [100, LOCAL_START]
+
+
+@pytest.mark.parametrize("version", [12, 17])
+async def test_while_the_metadata_is_read_nobody_can_say_that_an_offset_is_gone(
+    world: World, partition: TopicIdPartition, version: int
+) -> None:
+    known_by_name = TopicIdPartition(partition.topic_id, partition.partition, "")
+    world.tail.not_ready = {partition, known_by_name}
+    client = SessionClient(world.client())
+    request = fetch_of([ask(partition, 300, max_bytes=100)], api_version=version, session_epoch=-1)
+
+    assert codes_of(await client.fetch(request)) == [COME_AGAIN]
+
+    world.tail.not_ready.clear()
+    assert records_of(await client.fetch(request)) == [tier_run(300, 1)]
+
+
+async def test_partitions_that_the_tier_has_nothing_of_are_the_brokers(world: World) -> None:
+    partition = world.add(segments=[])
+    assert codes_of(await fetch(world, partition, 300)) == [OUT_OF_RANGE]
+
+
+async def test_on_the_bootstrap_listener_too(world: World, partition: TopicIdPartition) -> None:
+    client = SessionClient(world.client(node_id=None))
+    assert codes_of(await client.fetch(fetch_of([ask(partition, 300)], session_epoch=-1))) == [COME_AGAIN]
+
+
+async def test_a_request_that_is_left_unread_is_told_of_nothing_that_is_gone(
+    world: World, partition: TopicIdPartition
+) -> None:
+    others = [ask(topic_partition("none", number), 0) for number in range(PARTITIONS_MAX)]
+    frame = bytearray(client_frame(fetch_of([ask(partition, 300), *others], session_epoch=-1)))
+    client = world.client()
+
+    relay = await client.service.handle(memoryview(frame), client.wire)
+
+    assert isinstance(relay, Relay)
+    assert relay.editor is not None
+    assert relay.editor.begin_topic(partition.topic_id)
+    assert relay.editor.edited(0, OUT_OF_RANGE, -1) == (COME_AGAIN, -1)
+
+
+async def test_in_replica_mode_nothing_is_edited(nursery: trio.Nursery) -> None:
+    world = TierWorld(nursery)
+    partition = world.add_partition()
+    frame = bytearray(client_frame(fetch_of([ask(partition, 1000)], session_epoch=-1)))
+
+    assert await world.client().service.handle(memoryview(frame), world.client().wire) is RELAY
