@@ -183,6 +183,33 @@ def _rewrap(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout)
 
 
+def _takeover_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        required=True,
+        help="a folder of the broker's log.dirs; once for each",
+    )
+    parser.add_argument("--topic", metavar="T", help="only this topic; default: all that are in the tier")
+    parser.add_argument(
+        "--offline", action="store_true", help="no broker runs: read the metadata topic from the folders, too"
+    )
+    does = parser.add_mutually_exclusive_group(required=True)
+    does.add_argument("--dry-run", action="store_true", help="say what would be written")
+    does.add_argument("--yes", action="store_true", help="write it; what the files held is kept beside them")
+
+
+def _takeover(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.takeover import TakeoverOptions, run
+
+    wanted = TakeoverOptions(
+        log_dirs=options.log_dir, topic=options.topic, writes=options.yes, is_offline=options.offline
+    )
+    return run(config, wanted, sys.stdout)
+
+
 def _diff(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.diff import DiffOptions, run
     from storage.config.model import HostPort
@@ -488,5 +515,13 @@ COMMANDS: Sequence[Command] = (
         _configured(_rewrap),
         _rewrap_arguments,
         "Put the data keys of old segments under the active key pair. A dry run unless --write is given.",
+    ),
+    Command(
+        "takeover",
+        "prepare a broker that is down to own a tier of mode=standalone",
+        _configured(_takeover),
+        _takeover_arguments,
+        "Restore a broker's leader epochs and log starts from the tier, so that it does not delete the tier when it is "
+        "started with remote storage on. The broker must be down.",
     ),
 )
