@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tidegate",
-        description="A remote read replica for Kafka, and the tools of its KIP-405 tier.",
-        epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration.",
+        description="A remote read replica for Kafka, and the tools of its KIP-405 tier. Exit codes: 0 done, 1 found "
+        "something wrong, 2 usage or configuration.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -79,7 +79,10 @@ def _upper(words: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says where to read on."""
+    """Says where to read on. Help is one screen, so what a command's place is called has no line of its own."""
+
+    def format_help(self) -> str:
+        return super().format_help().replace("\n  COMMAND\n", "\n", 1)
 
     def error(self, message: str) -> NoReturn:
         super().error(f"{message}; {self.prog} --help shows how it is used")
@@ -199,13 +202,18 @@ def _takeover_arguments(parser: argparse.ArgumentParser) -> None:
     does = parser.add_mutually_exclusive_group(required=True)
     does.add_argument("--dry-run", action="store_true", help="say what would be written")
     does.add_argument("--yes", action="store_true", help="write it; what the files held is kept beside them")
+    _json_argument(parser)
 
 
 def _takeover(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.takeover import TakeoverOptions, run
 
     wanted = TakeoverOptions(
-        log_dirs=options.log_dir, topic=options.topic, writes=options.yes, is_offline=options.offline
+        log_dirs=options.log_dir,
+        topic=options.topic,
+        writes=options.yes,
+        is_offline=options.offline,
+        as_json=options.as_json,
     )
     return run(config, wanted, sys.stdout)
 

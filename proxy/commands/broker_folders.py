@@ -29,6 +29,8 @@ BACKUP_SUFFIX: Final = ".tidegate-backup"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 
+_CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+
 CHECKPOINT_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
@@ -66,7 +68,7 @@ def locked(log_dirs: Sequence[Path]) -> Iterator[None]:
     """Keep the broker from starting while this is entered.
 
     Raises:
-        TierError: it runs; or a folder is none of a broker's.
+        TierError: it runs; it was killed, so that its checkpoints may be behind; or a folder is none of a broker's.
     """
     with ExitStack() as stack:
         for folder in log_dirs:
@@ -78,6 +80,8 @@ def locked(log_dirs: Sequence[Path]) -> Iterator[None]:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TierError(f"{folder} is in use: stop its broker in order, and start it afterwards") from None
+            if not (folder / _CLEAN_SHUTDOWN).exists():
+                raise TierError(f"{folder}: its broker did not stop in order: start it, and stop it in order")
         yield
 
 

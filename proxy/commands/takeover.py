@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import trio
 
 from copier.index_files import encode_leader_epochs
 from proxy.commands import broker_folders
 from proxy.commands.broker_folders import LEADER_EPOCHS, LOG_STARTS, PartitionFolder
-from proxy.commands.output import Progress, print_table, printable
+from proxy.commands.output import Progress, print_json, print_table
 from proxy.commands.restored_lineage import LineageConflictError, restored_lineage
 from proxy.commands.selection import finished, holes
 from proxy.commands.tier import TierError, open_tier, run_command
@@ -47,9 +47,10 @@ class TakeoverOptions:
     """`topic` None: all. `is_offline`: the metadata topic is read from the log folders, since no broker runs."""
 
     log_dirs: Sequence[Path]
-    topic: str | None
-    writes: bool
-    is_offline: bool
+    topic: str | None = None
+    writes: bool = False
+    is_offline: bool = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,10 @@ class _Restored:
     warnings: tuple[str, ...]
 
     @property
+    def place(self) -> str:
+        return f"{self.folder.partition.topic}:{self.folder.partition.partition}"
+
+    @property
     def is_done(self) -> bool:
         return self.epochs == self.epochs_now and self.log_start == self.log_start_now
 
@@ -88,21 +93,19 @@ async def _take_over(config: Config, options: TakeoverOptions, out: TextIO) -> i
     with broker_folders.locked(options.log_dirs):
         async with _opened(config, options) as tier:
             plan, problems = await trio.to_thread.run_sync(_plan, tier, options)
-            for problem in problems:
-                print(f"WRONG   {printable(problem)}", file=out)
-            if problems:
-                print("nothing was written", file=out)
-                return exit_codes.FOUND_WRONG
-            if not plan:
+            if not plan and not problems:
                 raise TierError(
                     "no partition in these folders is in the tier by its topic id: name all of the broker's log.dirs, "
                     "and see `tidegate ls FILE`"
                 )
-            _show(plan, out)
-            if options.writes:
+            if options.writes and not problems:
                 await trio.to_thread.run_sync(_write, plan)
-            _tell_outcome(plan, options, tier.metadata_partitions, out)
-    return exit_codes.DONE
+            if options.as_json:
+                print_json(out, _document(plan, problems, options, tier.metadata_partitions))
+            else:
+                _show(plan, problems, out)
+                _tell_outcome(plan, problems, options, tier.metadata_partitions, out)
+    return exit_codes.FOUND_WRONG if problems else exit_codes.DONE
 
 
 @asynccontextmanager
@@ -244,26 +247,48 @@ def _write(plan: Sequence[_Restored]) -> None:
             broker_folders.replace(log_dir / LOG_STARTS, broker_folders.encode_log_starts(then))
 
 
-def _show(plan: Sequence[_Restored], out: TextIO) -> None:
-    headings = ("partition", "leader epochs at the broker", "and with the tier's", "log start", "and then")
-    print_table(
-        out,
-        headings,
-        [
-            (
-                f"{each.folder.partition.topic}:{each.folder.partition.partition}",
-                _shown(each.epochs_now),
-                "as they are" if each.epochs == each.epochs_now else _shown(each.epochs),
-                "not named" if each.log_start_now is None else each.log_start_now,
-                "as it is" if each.log_start == each.log_start_now else each.log_start,
-            )
+def _document(
+    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, metadata_partitions: int
+) -> dict[str, Any]:
+    return {
+        "partitions": [
+            {
+                "topic": each.folder.partition.topic,
+                "partition": each.folder.partition.partition,
+                "folder": str(each.folder.path),
+                "leader_epochs_before": each.epochs_now,
+                "leader_epochs": each.epochs,
+                "log_start_before": each.log_start_now,
+                "log_start": each.log_start,
+                "warnings": each.warnings,
+            }
             for each in plan
         ],
-    )
+        "problems": list(problems),
+        "written": options.writes and not problems,
+        "metadata_partitions": metadata_partitions,
+    }
+
+
+def _show(plan: Sequence[_Restored], problems: Sequence[str], out: TextIO) -> None:
+    headings = ("partition", "leader epochs at the broker", "and with the tier's", "log start", "and then")
+    rows = [
+        (
+            each.place,
+            _shown(each.epochs_now),
+            "as they are" if each.epochs == each.epochs_now else _shown(each.epochs),
+            "not named" if each.log_start_now is None else str(each.log_start_now),
+            "as it is" if each.log_start == each.log_start_now else str(each.log_start),
+        )
+        for each in plan
+    ]
+    if rows:
+        print_table(out, headings, rows)
     for each in plan:
         for warning in each.warnings:
-            place = f"{each.folder.partition.topic}:{each.folder.partition.partition}"
-            print(f"warning {printable(place)}: {warning}", file=out)
+            print(f"warning {each.place}: {warning}", file=out)
+    for problem in problems:
+        print(f"WRONG   {problem}", file=out)
 
 
 def _shown(epochs: LeaderEpochs) -> str:
@@ -274,8 +299,15 @@ def _shown(epochs: LeaderEpochs) -> str:
     return " ".join(words) or "none"
 
 
-def _tell_outcome(plan: Sequence[_Restored], options: TakeoverOptions, metadata_partitions: int, out: TextIO) -> None:
+def _tell_outcome(
+    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, metadata_partitions: int, out: TextIO
+) -> None:
     count = sum(not each.is_done for each in plan)
+    if problems:
+        print(
+            "nothing was written: a broker must not own a part of the tier only; docs/standalone.md#takeover", file=out
+        )
+        return
     if not count:
         outcome = "nothing is left to do: the broker's checkpoints are those of the tier"
     elif not options.writes:
