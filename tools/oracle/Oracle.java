@@ -52,8 +52,8 @@ import org.apache.kafka.storage.internals.log.*;
  *   read_producer_snapshot   hex                            -> {"entries"}
  *   rebuild_segment    folder, base_offset, lineage [[epoch, start_offset], ...], producers as write_producer_snapshot,
  *                      index_interval_bytes
- *                      -> {"size", "dropped"}: beside the .log in the folder the indexes, the producer snapshot and a file
- *                      leader-epoch-checkpoint, as a broker makes them when it starts after a crash
+ *                      -> {"size", "dropped"}: beside the .log in the folder the indexes, the producer snapshot and a
+ *                      file leader-epoch-checkpoint, as a broker makes them when it starts after a crash
  *
  * Run by tests/support/oracle.py: java -cp 'build/kafka/libs/*' tools/oracle/Oracle.java
  */

@@ -5,8 +5,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ class World:
         (metadata / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
         (metadata / f"{0:020}.log").write_bytes(b"".join(build_batches(events)))
 
-    def take_over(self, *, code: int, mode: str = "standalone", **options: object) -> str:
+    def take_over(self, *, code: int, mode: str = "standalone", **options: Any) -> str:
         self.write_metadata()
         config = load_lines(
             self.folder,
@@ -99,7 +100,7 @@ class World:
             minimal=False,
         )
         out = io.StringIO()
-        wanted = TakeoverOptions(**{"log_dirs": [self.data], "is_offline": True, **options})  # type: ignore[arg-type]
+        wanted = replace(TakeoverOptions(log_dirs=[self.data], is_offline=True), **options)
         assert run(config, wanted, out) == code, out.getvalue()
         return out.getvalue()
 
