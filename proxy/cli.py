@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tidegate",
-        description="A remote read replica for Kafka, and the tools of its KIP-405 tier.",
-        epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration.",
+        description="A remote read replica for Kafka, and the tools of its KIP-405 tier. Exit codes: 0 done, 1 found "
+        "something wrong, 2 usage or configuration.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -79,7 +79,10 @@ def _upper(words: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says where to read on."""
+    """Says where to read on. Help is one screen, so what a command's place is called has no line of its own."""
+
+    def format_help(self) -> str:
+        return super().format_help().replace("\n  COMMAND\n", "\n", 1)
 
     def error(self, message: str) -> NoReturn:
         super().error(f"{message}; {self.prog} --help shows how it is used")
@@ -180,6 +183,38 @@ def _rewrap(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.rewrap import RewrapOptions, run
 
     wanted = RewrapOptions(writes=options.write, per_second=options.per_second, after=options.after)
+    return run(config, wanted, sys.stdout)
+
+
+def _takeover_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        required=True,
+        help="a folder of the broker's log.dirs; once for each",
+    )
+    parser.add_argument("--topic", metavar="T", help="only this topic; default: all that are in the tier")
+    parser.add_argument(
+        "--offline", action="store_true", help="no broker runs: read the metadata topic from the folders, too"
+    )
+    does = parser.add_mutually_exclusive_group(required=True)
+    does.add_argument("--dry-run", action="store_true", help="say what would be written")
+    does.add_argument("--yes", action="store_true", help="write it; what the files held is kept beside them")
+    _json_argument(parser)
+
+
+def _takeover(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.takeover import TakeoverOptions, run
+
+    wanted = TakeoverOptions(
+        log_dirs=options.log_dir,
+        topic=options.topic,
+        writes=options.yes,
+        is_offline=options.offline,
+        as_json=options.as_json,
+    )
     return run(config, wanted, sys.stdout)
 
 
@@ -488,5 +523,13 @@ COMMANDS: Sequence[Command] = (
         _configured(_rewrap),
         _rewrap_arguments,
         "Put the data keys of old segments under the active key pair. A dry run unless --write is given.",
+    ),
+    Command(
+        "takeover",
+        "prepare a broker that is down to own a tier of mode=standalone",
+        _configured(_takeover),
+        _takeover_arguments,
+        "Restore a broker's leader epochs and log starts from the tier, so that it does not delete the tier when it is "
+        "started with remote storage on. The broker must be down.",
     ),
 )

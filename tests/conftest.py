@@ -1,8 +1,9 @@
 """What every test gets: house rules for skips, hypothesis profiles, and the fixtures that cost seconds to make.
 
-Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it that is mostly in the tier), `oracle`
-(Kafka's own classes), `s3_endpoint` (an S3 server), `toxics` (toxiproxy, for bad ways to it), `vectors` (bytes that
-others wrote). Using one is enough to be marked `integration` or with what it needs.
+Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it that is mostly in the tier), `plain_kafka`
+(a cluster without remote storage), `oracle` (Kafka's own classes), `s3_endpoint` (an S3 server), `toxics` (toxiproxy,
+for bad ways to it), `vectors` (bytes that others wrote). Using one is enough to be marked `integration` or with what it
+needs.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from proxy.process.logs import OUR_PACKAGES
 from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
+from tests.support.plain_kafka import own_plain_cluster
 from tests.support.s3_server import S3Server, s3_server
 from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -47,6 +49,7 @@ settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS_PROFILE") or "fast")
 _NEEDS_OF_FIXTURE = {
     "kafka": ("java", "kafka"),
     "oracle": ("java", "kafka"),
+    "plain_kafka": ("java", "kafka"),
     "spark": ("spark",),
     "spark_cluster": ("spark",),
     "spark_files": ("spark",),
@@ -64,6 +67,13 @@ _lacking: dict[str, str] = {}
 def kafka() -> Iterator[KafkaCluster]:
     """One broker for all tests; take a topic of your own with `fresh_name`."""
     with own_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def plain_kafka() -> Iterator[KafkaCluster]:
+    """One broker without remote storage for all tests of standalone mode; topics are a test's own, as with `kafka`."""
+    with own_plain_cluster() as cluster:
         yield cluster
 
 
@@ -154,7 +164,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.needs(*kinds))
         if item.get_closest_marker("autojump") and inspect.iscoroutinefunction(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.trio(run=_on_autojump_clock), append=False)
-        if "kafka" in names or "spark_topics" in names:
+        if any(name in names for name in ("kafka", "plain_kafka", "spark_topics")):
             item.add_marker(pytest.mark.integration)
         unknown = [name for name in _needed(item) if not needs.is_kind(name)]
         if unknown:

@@ -14,9 +14,9 @@ from copier.staging import PartitionStaging, PartitionState, RollLimits, StagedS
 from protocol.record_batches import CorruptBatchError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex
-from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from tests.support.oracle import Oracle
+from tests.support.rebuilt_segments import KafkaRebuild, producer_states, transaction_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch
 
 NOW_MS = FIRST_TIMESTAMP_MS + 1_000_000
@@ -96,40 +96,9 @@ def test_segments_are_byte_for_byte_what_kafka_rebuilds(
     data = log.batches(800)
     staged = staging.take(data, now_ms=NOW_MS)
     assert len(staged) > 4
-    lineage: list[tuple[int, int]] = []
-    producers: tuple[ProducerState, ...] = ()
-    aborts = 0
-    for segment in staged:
-        kafkas = tmp_path / f"kafka-{segment.start_offset}"
-        kafkas.mkdir()
-        name = f"{segment.start_offset:020}"
-        (kafkas / f"{name}.log").write_bytes(segment.files.log_segment.read_bytes())
-        (answer,) = oracle.ask(
-            [
-                {
-                    "do": "rebuild_segment",
-                    "folder": str(kafkas),
-                    "base_offset": segment.start_offset,
-                    "lineage": lineage,
-                    "producers": [_row(state) for state in producers],
-                }
-            ]
-        )
-        assert answer == {"size": segment.size_bytes, "dropped": 0}
-        assert segment.files.offset_index.read_bytes() == (kafkas / f"{name}.index").read_bytes()
-        assert segment.files.time_index.read_bytes() == (kafkas / f"{name}.timeindex").read_bytes()
-        kafkas_aborts = kafkas / f"{name}.txnindex"
-        expected = kafkas_aborts.read_bytes() if kafkas_aborts.exists() else b""
-        assert _transactions(segment) == expected
-        aborts += len(expected)
-        assert segment.files.leader_epoch_index == (kafkas / "leader-epoch-checkpoint").read_bytes()
-        snapshot = _snapshot(segment)
-        kafkas_snapshot = parse_producer_snapshot((kafkas / f"{segment.end_offset + 1:020}.snapshot").read_bytes())
-        assert {state.producer_id: state for state in kafkas_snapshot} == {
-            state.producer_id: state for state in snapshot
-        }
-        lineage, producers = list(parse_leader_epochs(segment.files.leader_epoch_index)), snapshot
-    assert aborts
+    rebuild = KafkaRebuild(oracle, tmp_path / "kafkas")
+    assert [rebuild.differences(segment) for segment in staged] == [{}] * len(staged)
+    assert any(transaction_index(segment) for segment in staged)
     assert b"".join(segment.files.log_segment.read_bytes() for segment in staged) == data[: -staging.staged_bytes]
 
 
@@ -142,7 +111,7 @@ def test_copying_goes_on_from_the_last_snapshot_as_if_it_had_never_stopped(stage
     resumed = PartitionState(
         next_offset=expected[2].end_offset + 1,
         lineage=list(parse_leader_epochs(expected[2].files.leader_epoch_index)),
-        producers=ProducerStates(_snapshot(expected[2])),
+        producers=ProducerStates(producer_states(expected[2])),
     )
     again = stage(tmp_path / "again", limits, resumed)
     assert [_contents(each) for each in again.take(data, now_ms=NOW_MS)] == [_contents(each) for each in expected[3:]]
@@ -244,7 +213,7 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(stage: St
     idle = data_batch(0, producer=ProducerFields(1, 0, 0))
     open_one = data_batch(1, producer=ProducerFields(2, 0, 0, transactional=True))
     staged = staging.take(idle + open_one + data_batch(2), now_ms=FIRST_TIMESTAMP_MS + 86_400_000)
-    assert [state.producer_id for state in _snapshot(staged[-1])] == [2]
+    assert [state.producer_id for state in producer_states(staged[-1])] == [2]
 
 
 def test_an_abort_names_the_oldest_transaction_that_is_still_open(stage: Stage, tmp_path: Path) -> None:
@@ -258,7 +227,7 @@ def test_an_abort_names_the_oldest_transaction_that_is_still_open(stage: Stage, 
         data_batch(5, value_bytes=2000),
     ]
     (first,) = staging.take(b"".join(batches), now_ms=NOW_MS)
-    assert list(TransactionIndex(_transactions(first))) == [
+    assert list(TransactionIndex(transaction_index(first))) == [
         AbortedTransaction(2, 1, 2, 0),
         AbortedTransaction(1, 0, 3, 4),
     ]
@@ -272,37 +241,14 @@ def test_an_index_that_is_full_ends_its_segment(stage: Stage, tmp_path: Path, mo
     assert len(OffsetIndex(first.files.offset_index.read_bytes(), 0)) == 1
 
 
-def _row(state: ProducerState) -> list[int]:
-    return [
-        state.producer_id,
-        state.producer_epoch,
-        state.last_sequence,
-        state.last_offset,
-        state.offset_delta,
-        state.last_timestamp_ms,
-        state.coordinator_epoch,
-        state.current_transaction_first_offset,
-    ]
-
-
-def _snapshot(segment: StagedSegment) -> tuple[ProducerState, ...]:
-    assert segment.files.producer_snapshot_index is not None
-    return parse_producer_snapshot(segment.files.producer_snapshot_index.read_bytes())
-
-
-def _transactions(segment: StagedSegment) -> bytes:
-    path = segment.files.transaction_index
-    return b"" if path is None else path.read_bytes()
-
-
 def _contents(segment: StagedSegment) -> tuple[object, ...]:
     files = segment.files
     paths = (files.log_segment, files.offset_index, files.time_index)
     return (
         *((path.name, path.read_bytes()) for path in paths),
         files.leader_epoch_index,
-        _transactions(segment),
-        _snapshot(segment),
+        transaction_index(segment),
+        producer_states(segment),
         segment.segment_leader_epochs,
         segment.max_timestamp_ms,
     )

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.reading import final_answer
-from tests.support.kafka import TieredTopic, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
 from tests.support.needs import JARS, ROOT
+from tests.support.plain_kafka import SHORT_LIVED, wait_dropped
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, KafkaClusterError
@@ -39,6 +40,14 @@ def test_a_settled_topic_is_in_the_tier_up_to_where_the_local_log_begins(
         assert 0 == offsets.log_start_offset < offsets.local_log_start_offset < offsets.high_watermark
         assert offsets.latest_tiered_offset == offsets.local_log_start_offset - 1
     assert sum(offsets.high_watermark for offsets in tiered.offsets.values()) == tiered.records
+
+
+def test_a_kafka_without_remote_storage_drops_what_is_old_within_seconds(plain_kafka: KafkaCluster) -> None:
+    name = fresh_name("short-lived")
+    plain_kafka.create_topic(name, configs=SHORT_LIVED)
+    count = produce(plain_kafka, name, orders(1000, 1))
+    dropped = wait_dropped(plain_kafka, name, below=count)[0]
+    assert (dropped.high_watermark, dropped.latest_tiered_offset) == (count, -1)
 
 
 def test_small_segments_roll_by_batches(kafka: KafkaCluster) -> None:

@@ -97,7 +97,13 @@ def test_check_writes_to_standard_output(
     assert capsys.readouterr().out == "replica\n"
 
 
-NEEDED = {"stat": ["a:0:1"], "cat": ["a:0"], "warm": ["a"], "metadata import": ["lines"]}
+NEEDED = {
+    "stat": ["a:0:1"],
+    "cat": ["a:0"],
+    "warm": ["a"],
+    "metadata import": ["lines"],
+    "takeover": ["--log-dir", "logs", "--dry-run"],
+}
 """What a command takes besides FILE."""
 
 

@@ -37,6 +37,7 @@ from tests.support.index_writer import build_time_index
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 NO_PRODUCER_ID = -1
 
+_ATTRIBUTE_LOG_APPEND_TIME = 0x08
 _ATTRIBUTE_TRANSACTIONAL = 0x10
 _ATTRIBUTE_CONTROL = 0x20
 _BATCH_PREFIX = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, crc
@@ -131,11 +132,13 @@ def data_batch(
     first_timestamp_ms: int | None = None,
     producer: ProducerFields = ProducerFields(),
     last_offset_delta: int | None = None,
+    is_append_time: bool = False,
 ) -> bytes:
     """An uncompressed batch of `records`, or of `record_count` generated ones.
 
     Timestamps rise by 1 ms a record from `first_timestamp_ms` (FIRST_TIMESTAMP_MS + base offset).
     A larger `last_offset_delta` than the records need leaves a hole at the end, as compaction does.
+    `is_append_time`: the timestamp type is LogAppendTime; readers then take the batch's largest for all records.
     """
     if records is None:
         records = [
@@ -144,7 +147,8 @@ def data_batch(
         ]
     first_ms = FIRST_TIMESTAMP_MS + base_offset if first_timestamp_ms is None else first_timestamp_ms
     checked = _BATCH_CHECKED.pack(
-        _ATTRIBUTE_TRANSACTIONAL if producer.transactional else 0,
+        (_ATTRIBUTE_TRANSACTIONAL if producer.transactional else 0)
+        | (_ATTRIBUTE_LOG_APPEND_TIME if is_append_time else 0),
         len(records) - 1 if last_offset_delta is None else last_offset_delta,
         first_ms,
         first_ms + max(len(records) - 1, 0),

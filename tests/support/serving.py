@@ -1,4 +1,4 @@
-"""`tidegate serve` as a process of its own, with whatever properties: for what starts, signals and ends it."""
+"""`tidegate serve`, or another command, as a process with whatever properties: for what starts, signals and ends it."""
 
 import json
 import os
@@ -27,14 +27,19 @@ class Serving:
     """One process and what it wrote."""
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str], environ: Mapping[str, str], program: Sequence[str]
+        self,
+        folder: Path,
+        properties: Mapping[str, str],
+        environ: Mapping[str, str],
+        program: Sequence[str],
+        command: str = "serve",
     ) -> None:
         self.file = folder / "tidegate.properties"
         self.write(properties)
         self.log_path = folder / "tidegate.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *program, "serve", str(self.file)],
+                [sys.executable, *program, command, str(self.file)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environ},
@@ -104,8 +109,9 @@ def serving(
     environ: Mapping[str, str] | None = None,
     *,
     program: Sequence[str] = ("-m", "proxy"),
+    command: str = "serve",
 ) -> Iterator[Serving]:
-    started = Serving(folder, properties, environ or {}, program)
+    started = Serving(folder, properties, environ or {}, program, command)
     try:
         yield started
     finally:

@@ -13,6 +13,7 @@ import pytest
 SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
     "kafka": frozenset({"kafka"}),
     "spark": frozenset({"spark_cluster", "spark_files", "spark_package", "spark_topics"}),
+    "plain_kafka": frozenset({"plain_kafka"}),
     "differential": frozenset({"differential"}),
     "guarded": frozenset({"guarded"}),
 }

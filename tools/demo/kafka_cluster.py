@@ -19,6 +19,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -83,7 +84,7 @@ class KafkaCluster:
         self.cluster_id: Final = _cluster_id()
         self._launcher = (java, *jvm_options, *_LOG_OPTIONS, "-cp", f"{jars}/*")
         separate = brokers > 1 if separate_controller is None else separate_controller
-        self.plan: Final = ClusterPlan(
+        self.plan = ClusterPlan(
             controller_id=CONTROLLER_ID if separate else 1,
             controller_port=free_port(),
             replication_factor=min(brokers, 2),
@@ -126,6 +127,11 @@ class KafkaCluster:
         except BaseException:
             self.close()
             raise
+
+    def change_properties(self, properties: Mapping[str, str]) -> None:
+        """Other server.properties entries, beside those that were given before; each node has them from its next start
+        on."""
+        self.plan = replace(self.plan, properties={**self.plan.properties, **properties})
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Block until every broker that was launched serves clients and knows the others."""

@@ -50,9 +50,10 @@ import org.apache.kafka.storage.internals.log.*;
  *   write_producer_snapshot  entries [[producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms,
  *                            coordinator_epoch, current_txn_first_offset (-1: none)], ...] -> {"hex"}
  *   read_producer_snapshot   hex                            -> {"entries"}
- *   rebuild_segment    folder, base_offset, lineage [[epoch, start_offset], ...], producers as write_producer_snapshot
- *                      -> {"size"}: beside the .log in the folder the indexes, the producer snapshot and a file
- *                      leader-epoch-checkpoint, as a broker makes them when it starts after a crash
+ *   rebuild_segment    folder, base_offset, lineage [[epoch, start_offset], ...], producers as write_producer_snapshot,
+ *                      index_interval_bytes
+ *                      -> {"size", "dropped"}: beside the .log in the folder the indexes, the producer snapshot and a
+ *                      file leader-epoch-checkpoint, as a broker makes them when it starts after a crash
  *
  * Run by tests/support/oracle.py: java -cp 'build/kafka/libs/*' tools/oracle/Oracle.java
  */
@@ -353,7 +354,7 @@ public final class Oracle {
         for (long[] row : entries(request.get("producers"))) {
             producers.loadProducerEntry(producer(row));
         }
-        LogConfig config = new LogConfig(Map.of());
+        LogConfig config = new LogConfig(Map.of("index.interval.bytes", integer(request, "index_interval_bytes")));
         LogSegment segment = LogSegment.open(
             folder, number(request, "base_offset"), config, Time.SYSTEM, true, 0, false, "");
         int dropped = segment.recover(producers, lineage);

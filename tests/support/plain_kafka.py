@@ -1,0 +1,114 @@
+"""A Kafka without remote storage, and Tidegate in standalone mode before it.
+
+The fixture `plain_kafka` is one such broker for the whole run. Its topics lose records by `retention.ms` within about a
+second (SHORT_LIVED), and Tidegate's tier is a folder of LocalTieredStorage, so that a broker may take it over later:
+
+    with standalone(plain_kafka, folder, {"copy.topics": name, "copy.enabled": "true"}) as running: ...
+    with standalone(plain_kafka, folder, {"copy.topics": name}, command="copy") as copying: ...
+    done = run_standalone(plain_kafka, folder, "check", properties={"copy.topics": name})
+
+Tests that stop the broker, or need other settings of it, start their own with `own_plain_cluster`.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.support.kafka import own_cluster
+from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tools.demo.kafka_properties import properties_text
+
+WITHOUT_TIER: Final = {"remote.log.storage.system.enable": "false"}
+
+SHORT_LIVED: Final = {"retention.ms": "1000", "segment.bytes": str(1024 * 1024)}
+"""Topic settings: closed segments whose records are a second old are gone at the next look, half a second later at the
+most; so is the active one, which is rolled for it."""
+
+JVM_OPTIONS: Final = ("-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+COMMAND_TIMEOUT_S: Final = 120.0
+
+
+@contextmanager
+def own_plain_cluster(
+    *, brokers: int = 1, properties: Mapping[str, str] | None = None, offsets_retention_minutes: int | None = None
+) -> Iterator[KafkaCluster]:
+    """A cluster for one test, without remote storage.
+
+    Args:
+        properties: the broker's own, as KafkaCluster takes them.
+        offsets_retention_minutes: committed offsets of groups without members expire after so long.
+    """
+    expiry = {}
+    if offsets_retention_minutes is not None:
+        expiry = {
+            "offsets.retention.minutes": str(offsets_retention_minutes),
+            "offsets.retention.check.interval.ms": "500",
+        }
+    wanted = {**WITHOUT_TIER, **expiry, **(properties or {})}
+    with own_cluster(brokers=brokers, properties=wanted, jvm_options=JVM_OPTIONS) as cluster:
+        yield cluster
+
+
+def before_plain_kafka(
+    kafka: KafkaCluster, folder: Path, properties: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A configuration of standalone mode whose tier is in `kafka.tier_dir`, whose cache in `folder`; `properties` win.
+    What is copied they must say (`copy.topics`)."""
+    return {
+        "mode": "standalone",
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "remote.log.storage.manager.class.name": LOCAL_TIER,
+        "rsm.config.dir": str(kafka.tier_dir),
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "5",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "cache.path": str(folder / "cache"),
+        "authority.max.age.ms": "0",
+        "copy.interval.ms": "200",
+        **LISTENERS,
+        **(properties or {}),
+    }
+
+
+def standalone(
+    kafka: KafkaCluster, folder: Path, properties: Mapping[str, str] | None = None, *, command: str = "serve"
+) -> AbstractContextManager[Serving]:
+    """`tidegate serve` (or `copy`) in standalone mode, without a wait for it. The folder is this process's alone."""
+    return serving(folder, before_plain_kafka(kafka, folder, properties), command=command)
+
+
+def run_standalone(
+    kafka: KafkaCluster,
+    folder: Path,
+    command: str,
+    *arguments: str,
+    properties: Mapping[str, str] | None = None,
+    timeout_s: float = COMMAND_TIMEOUT_S,
+) -> "subprocess.CompletedProcess[str]":
+    """`tidegate COMMAND FILE arguments…` with a configuration of standalone mode, run to its end."""
+    file = folder / f"{command}.properties"
+    file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", command, str(file), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def wait_dropped(kafka: KafkaCluster, topic: str, below: int = 1) -> dict[int, PartitionOffsets]:
+    """Block until the broker itself has deleted the offsets below `below` of each partition."""
+    found: dict[int, PartitionOffsets] = {}
+
+    def has_dropped() -> bool:
+        found.update(kafka.partition_offsets(topic))
+        return bool(found) and all(offsets.log_start_offset >= below for offsets in found.values())
+
+    wait_until(has_dropped, f"a log of {topic} that starts at {below} or later", timeout_s=60.0)
+    return found
