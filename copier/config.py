@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from storage.config.keys import BOOLEAN, GIB, KIB, PATH, TEXT, TIB, Kind, Reload, integer, key, optional, size
 
@@ -129,3 +130,26 @@ class CopyConfig:
         "longer.",
         default="false",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTopicConfig:
+    """How the metadata topic is made if it is missing: the metadata plug-in's own keys, named as the broker names them.
+
+    `replication_factor` None: three, or as many as there are brokers. `in_sync_min` None: two of three replicas, else
+    the broker's default.
+    """
+
+    partition_count: int = 50
+    replication_factor: int | None = None
+    retention_ms: int = -1
+    in_sync_min: int | None = None
+
+
+METADATA_TOPIC_KEYS: Final = {
+    "remote.log.metadata.topic.num.partitions": ("partition_count", 1, 10_000),
+    "remote.log.metadata.topic.replication.factor": ("replication_factor", 1, 32_767),
+    "remote.log.metadata.topic.retention.ms": ("retention_ms", -1, 2**63 - 1),
+    "remote.log.metadata.topic.min.isr": ("in_sync_min", 1, 32_767),
+}
+"""By the plug-in's key: the field above, and between which numbers it may be."""
