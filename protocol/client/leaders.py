@@ -242,6 +242,8 @@ class FetchedRecords:
     data: bytes
     high_watermark: int
     aborted: tuple[tuple[int, int], ...]
+    log_start_offset: int
+    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,19 +367,29 @@ class LeaderQuestions:
         return LeaderEpochAnswers(led.leader_epoch, answers)
 
     def fetch(
-        self, topic: str, partition: int, offset: int, *, max_bytes: int, read_committed: bool, max_wait_ms: int
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        read_committed: bool,
+        max_wait_ms: int,
+        topic_id: bytes | None = None,
     ) -> Steps[FetchedRecords]:
         """Record batches from `offset` on, as they are in the log; empty after max_wait_ms without any.
 
         Args:
             max_bytes: at most half of the settings' frame limit is asked for.
+            topic_id: of the topic that is meant; None: the one that the name was when it was first fetched from.
 
         Raises:
             OffsetOutOfRangeError: the log does not hold this offset.
-            TopicReplacedError: the topic is not the one that was fetched from before.
+            TopicReplacedError: the topic is not the one that is meant.
         """
         led = yield from self.leader_of(topic, partition)
-        if any(led.topic_id) and self._fetched_ids.setdefault(topic, led.topic_id) != led.topic_id:
+        meant = self._fetched_ids.setdefault(topic, led.topic_id) if topic_id is None else topic_id
+        if any(led.topic_id) and meant != led.topic_id:
             raise TopicReplacedError(f"topic {topic} was deleted and made anew while it was read")
         limit_bytes = min(max_bytes, self._settings.frame_bytes_max // 2)
         asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": limit_bytes}
@@ -398,7 +410,13 @@ class LeaderQuestions:
             said = f"{self._view.name_of(led.node_id)}: {led} does not hold offset {offset}"
             raise OffsetOutOfRangeError(said, answer.error_code)
         self._check("Fetch", led, answer.error_code)
-        return FetchedRecords(b"".join(answer.records), answer.high_watermark, tuple(answer.aborted_transactions or ()))
+        return FetchedRecords(
+            b"".join(answer.records),
+            answer.high_watermark,
+            tuple(answer.aborted_transactions or ()),
+            answer.log_start_offset,
+            answer.last_stable_offset,
+        )
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Steps[int]:
         """Append one batch and wait for all in-sync replicas; its offset. After an error it may be there or not."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from copier.config import CopyConfig
+from copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
 from proxy.config.model import (
     BUDGET_SHARES,
     NODE_ID_VARIABLE,
@@ -91,6 +91,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         admin=admin,
         audit=values.group(AuditConfig),
         copy=values.group(CopyConfig),
+        metadata_topic=_metadata_topic(settings, problems),
         log=values.group(LogConfig),
         metrics=values.group(MetricsConfig),
         effective=_effective(settings, values.derived),
@@ -272,6 +273,22 @@ def _check_copy(config: Config, values: Values) -> None:
         values.wrong("copy.enabled", "needs copy.topics")
     if config.copy.staging_path is None:
         values.wrong("copy.enabled", "needs copy.staging.path, or cache.path")
+
+
+def _metadata_topic(settings: Settings, problems: list[str]) -> MetadataTopicConfig:
+    """The metadata plug-in's keys that say how its topic is made; a broker has the same ones and defaults."""
+    given: dict[str, int] = {}
+    for name, (field, lowest, highest) in METADATA_TOPIC_KEYS.items():
+        setting = settings.metadata.get(name)
+        if setting is None or setting.text is None:
+            continue
+        text = setting.text.strip()
+        if re.fullmatch(r"-?\d{1,19}", text) is not None and lowest <= int(text) <= highest:
+            given[field] = int(text)
+        else:
+            key = settings.metadata_prefix + name
+            problems.append(f"{setting.origin}: {key} = {text}: must be a whole number from {lowest} to {highest}")
+    return replace(MetadataTopicConfig(), **given)
 
 
 def _server_tls(values: Values) -> ServerTls | None:

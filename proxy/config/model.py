@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from copier.config import CopyConfig
+from copier.config import CopyConfig, MetadataTopicConfig
 from metrics.kip405 import Kip405Names
 from storage.config.keys import (
     BOOLEAN,
@@ -658,6 +658,8 @@ class Config(TierClientConfig):
     admin: AdminConfig
     audit: AuditConfig
     copy: CopyConfig
+    metadata_topic: MetadataTopicConfig
+    """How a copier makes the metadata topic."""
     log: LogConfig
     metrics: MetricsConfig
     effective: tuple[EffectiveKey, ...] = field(repr=False)
