@@ -171,6 +171,18 @@ def _check(config: "Config", options: argparse.Namespace) -> int:
     return run(config, sys.stdout, opens_all=options.all, as_json=options.json, workers=worker_count(config))
 
 
+def _copy_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--once", action="store_true", help="copy all that is there now, look at retention once, and end"
+    )
+
+
+def _copy(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.copy import CopyOptions, run
+
+    return run(config, CopyOptions(once=options.once))
+
+
 def _rewrap_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="replace the manifests; else only say what would be")
     parser.add_argument(
@@ -477,6 +489,13 @@ GROUPS: dict[str, str] = {"metadata": "dump the tier's metadata, or import it"}
 
 COMMANDS: Sequence[Command] = (
     Command("serve", "run the proxy", _serve, description="Run the proxy until SIGTERM."),
+    Command(
+        "copy",
+        "copy upstream's segments into the tier (standalone mode)",
+        _configured(_copy),
+        _copy_arguments,
+        "Copy upstream's closed segments into the tier, and delete what is too old there, until SIGTERM.",
+    ),
     Command(
         "check",
         "check configuration, upstream, tier and metadata",

@@ -46,7 +46,14 @@ from storage.config.model import Mode
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
-from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
+from storage.config.tier_client import (
+    METADATA_MANAGER_CLASS,
+    STORAGE_MANAGER_CLASS,
+    refused_identities,
+    tier_client_fields,
+)
+from storage.errors import StorageConfigError
+from storage.registry import MetadataManagerKind, metadata_manager_kind
 
 UNSET: Final = "(unset)"
 """Shown for a key without value and default."""
@@ -55,6 +62,8 @@ UNSET: Final = "(unset)"
 READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
 
 AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+_TOPIC_BASED: Final = MetadataManagerKind.TOPIC_BASED
+
 AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
 
 
@@ -265,14 +274,31 @@ def _check_workers(proxy: ProxyConfig, cache: CacheConfig, values: Values) -> No
 
 
 def _check_copy(config: Config, values: Values) -> None:
-    if not config.copy.is_enabled:
-        return
+    if config.copy.is_enabled:
+        for reason in _copy_lacks(config):
+            values.wrong("copy.enabled", reason)
+
+
+def copy_problems(config: Config) -> list[str]:
+    """Why `tidegate copy` cannot run with this configuration, a sentence for each key; `copy.enabled` is not asked."""
+    return [f"{config.files['']}: tidegate copy {reason}" for reason in _copy_lacks(config)]
+
+
+def _copy_lacks(config: Config) -> list[str]:
+    found = []
     if config.mode is not Mode.STANDALONE:
-        values.wrong("copy.enabled", "needs mode = standalone: with replica the brokers write the tier")
+        found.append("needs mode = standalone: with replica the brokers write the tier")
     if config.copy.topics is None:
-        values.wrong("copy.enabled", "needs copy.topics")
+        found.append("needs copy.topics")
     if config.copy.staging_path is None:
-        values.wrong("copy.enabled", "needs copy.staging.path, or cache.path")
+        found.append("needs copy.staging.path, or cache.path")
+    try:
+        is_topic_based = metadata_manager_kind(config.remote_log_metadata_manager_class_name) is _TOPIC_BASED
+    except StorageConfigError:
+        is_topic_based = True  # reported where it is opened
+    if not is_topic_based:
+        found.append(f"needs {METADATA_MANAGER_CLASS} = {_TOPIC_BASED.value}: others keep nothing")
+    return found
 
 
 def _metadata_topic(settings: Settings, problems: list[str]) -> MetadataTopicConfig:

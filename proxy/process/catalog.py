@@ -359,6 +359,8 @@ class StartedCatalog:
     snapshots: CatalogSnapshots | None = None
     event_log: TopicMetadataEventLog | None = None
     manager: TopicBasedRemoteLogMetadataManager | None = None
+    cluster: Cluster | None = None
+    """That has the metadata topic."""
 
     async def aclose(self) -> None:
         """Write the last snapshot, within a time limit of its own; before the nursery of `start_catalog` ends."""
@@ -420,4 +422,5 @@ async def start_catalog(
     nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters)
     await trio.lowlevel.checkpoint()
     tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
-    return StartedCatalog(tail, snapshots if config.catalog.snapshot_is_written else None, event_log, manager)
+    written = snapshots if config.catalog.snapshot_is_written else None
+    return StartedCatalog(tail, written, event_log, manager, metadata_cluster)

@@ -89,6 +89,11 @@ class CopyTopics:
             retention_bytes=int(configs.get("retention.bytes", "-1")),
         )
 
+    def upstream_retention_ms(self, topic: str) -> int:
+        """How long upstream keeps the topic's records; −1: for ever, or not known."""
+        known = self.topics.get(topic)
+        return -1 if known is None else int(known.configs.get("retention.ms", "-1"))
+
     def _tell_refused(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
             if self.refused.get(name) != reason:

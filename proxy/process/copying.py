@@ -15,9 +15,12 @@ Rules:
 - At the end partitions are let go of before the group is left, within LET_GO_S_MAX of the membership.
 """
 
+import fcntl
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -43,6 +46,43 @@ READY_POLL_S = 0.1
 _log = structlog.get_logger(__name__)
 
 
+class Progress(Protocol):
+    """How far a partition is; see `copier.partition_copier.PartitionProgress`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def copied_offset(self) -> int: ...
+
+    @property
+    def last_stable_offset(self) -> int: ...
+
+    @property
+    def copied_bytes(self) -> int: ...
+
+    @property
+    def lag_bytes(self) -> int: ...
+
+    @property
+    def lag_ms(self) -> int: ...
+
+    @property
+    def looks(self) -> int: ...
+
+    @property
+    def is_poisoned(self) -> bool: ...
+
+    @property
+    def waits_for(self) -> str: ...
+
+    @property
+    def last_error(self) -> str | None: ...
+
+
 class Copier(Protocol):
     """Who copies; see `copier.copier`."""
 
@@ -52,7 +92,15 @@ class Copier(Protocol):
 
     async def revoke(self, partitions: Iterable[TopicIdPartition]) -> None: ...
 
-    async def delete_topics(self, partitions: Iterable[TopicIdPartition]) -> None: ...
+    async def delete_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
+
+    def progress(self) -> Sequence["Progress"]: ...
+
+
+class TopicMeter(Protocol):
+    """What is told of topics; see `metrics.copy_meters.CopyMeter`."""
+
+    def on_upstream_retention(self, topic: str, retention_ms: int) -> None: ...
 
 
 MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
@@ -74,6 +122,7 @@ class CopyingParts:
     properties: Properties
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
+    meter: TopicMeter | None = None
 
 
 class Copying:
@@ -91,8 +140,16 @@ class Copying:
         self.topics = CopyTopics(parts.cluster, parts.settings, parts.in_tier)
         self.copier: Copier | None = None
         """None until it copies."""
+        self.joined = trio.Event()
+        """Topics were looked at, and the group is being joined."""
         self._membership: Membership | None = None
         self._trouble: str | None = None
+        self._lock: int | None = None
+
+    @property
+    def group_id(self) -> str:
+        """The group that shares the partitions."""
+        return self._parts.settings.group_id
 
     def problems(self) -> list[str]:
         """What keeps topics or partitions from being copied, a sentence each."""
@@ -102,6 +159,10 @@ class Copying:
         if self._membership is not None and self._membership.trouble is not None:
             found.append(f"group {self._parts.settings.group_id}: {self._membership.trouble}")
         return found
+
+    def progress(self) -> Sequence[Progress]:
+        """How far this process's partitions are."""
+        return [] if self.copier is None else self.copier.progress()
 
     def assigned(self) -> list[TopicIdPartition]:
         """The partitions that this process has now."""
@@ -127,6 +188,8 @@ class Copying:
             if publisher is not None:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(publisher.close)
+            if self._lock is not None:
+                os.close(self._lock)
             self._ended.set()
 
     async def aclose(self) -> None:
@@ -145,7 +208,8 @@ class Copying:
     # --- before it copies ---
 
     async def _prepare(self) -> None:
-        """Return when there is a metadata topic, and topics were looked at."""
+        """Return when the staging folder is ours, there is a metadata topic, and topics were looked at."""
+        await self._until_done(self._lock_staging)
         await self._until_done(self._ensure_metadata_topic)
         while True:
             try:
@@ -153,7 +217,12 @@ class Copying:
                 break
             except MetadataNotReadyError:
                 await trio.sleep(READY_POLL_S)
-        await self._until_done(self.topics.look)
+        await self._until_done(self._look)
+
+    async def _lock_staging(self) -> None:
+        path = self._parts.settings.staging_path
+        assert path is not None, "checked before anything is copied"
+        self._lock = await trio.to_thread.run_sync(lock_staging, path)
 
     async def _ensure_metadata_topic(self) -> None:
         parts = self._parts
@@ -193,24 +262,32 @@ class Copying:
             parts.properties, parts.settings.group_id, topic_ids=partial(_topic_ids, self._ask_ids), listener=listener
         )
         membership.subscribe(self.topics.copied())
-        nursery.start_soon(self._follow_topics, copier, membership)
+        nursery.start_soon(self._follow_topics, copier, membership, nursery)
         nursery.start_soon(_stop_when_cancelled, membership)
         if self._stop_asked.is_set():
             membership.stop()
+        self.joined.set()
         await trio.to_thread.run_sync(membership.run, limiter=trio.CapacityLimiter(1))
 
-    async def _follow_topics(self, copier: Copier, membership: Membership) -> None:
+    async def _follow_topics(self, copier: Copier, membership: Membership, nursery: trio.Nursery) -> None:
         while True:
             await trio.sleep(self._parts.settings.interval_ms / 1000)
             try:
-                gone = await self.topics.look()
+                gone = await self._look()
             except UpstreamError as error:
                 self._note_trouble(f"topics are as they were seen last: {error}")
                 continue
             self._note_trouble(None)
             membership.subscribe(self.topics.copied())
             if gone:
-                await copier.delete_topics(gone)
+                nursery.start_soon(copier.delete_partitions, gone)
+
+    async def _look(self) -> Sequence[TopicIdPartition]:
+        gone = await self.topics.look()
+        for name in self.topics.copied():
+            if self._parts.meter is not None:
+                self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
+        return gone
 
     async def _ask_ids(self, names: Sequence[str]) -> Mapping[str, Uuid]:
         try:
@@ -253,6 +330,27 @@ class _Listener:
             await self._copier.revoke(partitions)
         if limit.cancelled_caught:
             _log.warning("copy_partitions_not_let_go", partitions=len(partitions), waited_s=LET_GO_S_MAX)
+
+
+def lock_staging(path: Path) -> int:
+    """Have the folder for this process alone; the descriptor holds it until it is closed, however that comes about.
+
+    Raises:
+        RetriableRemoteStorageError: another process has it, or it cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / "lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RetriableRemoteStorageError(f"copy.staging.path {path} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RetriableRemoteStorageError(
+            f"copy.staging.path {path} is in use by another process: name a folder for each copier"
+        ) from error
+    return descriptor
 
 
 def _topic_ids(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 import trio
@@ -25,6 +25,7 @@ from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontier, Frontiers
 from proxy.process.catalog import StartedCatalog
 from proxy.process.logs import recent_errors
+from proxy.process.status.copying import copy_status
 from proxy.process.status.model import (
     PAGE_ROWS,
     VERSION,
@@ -33,6 +34,7 @@ from proxy.process.status.model import (
     CacheStatus,
     CatalogStatus,
     ClientStatus,
+    CopyStatus,
     FailedStatus,
     FallbackStatus,
     LimitStatus,
@@ -53,9 +55,13 @@ from proxy.upstream.cluster import METADATA_ROLE, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.cache.disk import DiskBlocks
 from storage.cache.read_ahead import Stream
+from storage.config.model import Mode
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog, PartitionSummary
 from storage.model import TopicIdPartition
+
+if TYPE_CHECKING:
+    from proxy.process.copying import Copying
 
 ASK_S_MAX: Final = 2.0
 ASKED_S_MAX: Final = 3.0
@@ -70,8 +76,8 @@ IN_A_ROW: Final = 500
 
 WAITS_S_MIN: Final = 1.0
 
-TIER_MODE: Final = "read_replica"
-"""Redpanda's word for a tier that somebody else writes."""
+TIER_MODES: Final = {Mode.REPLICA: "read_replica", Mode.STANDALONE: "full"}
+"""Redpanda's words for a tier that somebody else writes, and for one of our own."""
 
 Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None]
 """A partition, and what the catalog has of it; None: no segment that can be read."""
@@ -81,14 +87,16 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TierSide:
-    """What there is of the tier. `disk` None: the cache is in memory only."""
+    """What there is of the tier. `disk` None: the cache is in memory only. `copying` None: this process does not copy."""
 
+    mode: Mode
     catalog: Catalog
     followed: StartedCatalog
     frontiers: Frontiers
     storage: TierStorage
     disk: DiskBlocks | None
     fallback: Fallback
+    copying: "Copying | None" = None
 
 
 class Collector:
@@ -125,6 +133,7 @@ class Collector:
             nursery.start_soon(section, "fallbacks", self._fallbacks)
             nursery.start_soon(section, "limits", self._limits)
             nursery.start_soon(section, "clients", self._clients)
+            nursery.start_soon(section, "copy", self._copy)
         return with_troubles(cast(Status, {**empty_status(self._readiness, query), **found, "failed_sections": failed}))
 
     # --- upstream and the catalog ---
@@ -301,12 +310,15 @@ class Collector:
         elif summary is not None and (hole := hole_of(summary, frontier)) is not None:
             problem = hole
         row = _row_of(partition, summary, frontier, problem)
-        row["leader"] = leader
+        row["leader"], row["cloud_storage_mode"] = leader, TIER_MODES[self._tier.mode]
         fallen_back = self._tier.fallback.reason_of(partition)
         row["left_to_broker"] = None if fallen_back is None else fallen_back.value
         return row
 
     # --- this process's own ---
+
+    async def _copy(self) -> CopyStatus | None:
+        return None if self._tier.copying is None else copy_status(self._tier.copying)
 
     async def _cache(self) -> list[CacheStatus]:
         memory, disk = self._tier.storage.blocks.memory, self._tier.disk
@@ -412,6 +424,7 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
         fallbacks=[],
         limits=[],
         clients=[],
+        copy=None,
         errors=recent_errors(_now_ms()),
         failed_sections=[],
         workers=[],
@@ -450,7 +463,7 @@ def _row_of(
         topic=partition.topic,
         partition=partition.partition,
         topic_id=str(partition.topic_id),
-        cloud_storage_mode=TIER_MODE,
+        cloud_storage_mode=TIER_MODES[Mode.REPLICA],
         cloud_log_size_bytes=None if summary is None else summary.size_bytes,
         cloud_log_segment_count=None if summary is None else summary.segments,
         cloud_log_start_offset=None if summary is None else summary.start_offset,

@@ -165,6 +165,28 @@ class ClientStatus(TypedDict):
     holds_bytes: int
 
 
+class CopyPartitionStatus(TypedDict):
+    topic: str
+    partition: int
+    copied_offset: int | None
+    last_stable_offset: int | None
+    copied_bytes: int
+    lag_bytes: int
+    lag_ms: int
+    waits_for: str
+    last_error: str | None
+    trouble: str | None
+
+
+class CopyStatus(TypedDict):
+    group: str
+    total: int
+    copied_bytes: int
+    lag_bytes: int
+    problems: list[str]
+    rows: list[CopyPartitionStatus]
+
+
 class ErrorStatus(TypedDict):
     worker: str | None
     time: str
@@ -199,6 +221,7 @@ class Status(TypedDict):
     fallbacks: list[FallbackStatus]
     limits: list[LimitStatus]
     clients: list[ClientStatus]
+    copy: CopyStatus | None
     errors: list[ErrorStatus]
     failed_sections: list[FailedStatus]
     workers: list[dict[str, Any]]
@@ -232,7 +255,8 @@ def failed_last(status: Status) -> ErrorStatus | None:
 def with_troubles(status: Status) -> Status:
     """The document with its troubles found."""
     errors = [Trouble(severity="error", about="not ready", what=reason) for reason in status["reasons"]]
-    warnings = [*_told(status), *_lagging(status), *_unreachable(status), *_fallen_back(status), *_stuck(status)]
+    warnings = [*_told(status), *_lagging(status), *_unreachable(status), *_not_copied(status)]
+    warnings += [*_fallen_back(status), *_stuck(status)]
     warnings += [
         _warning("limit", f"{_whose(limit)} has all of {limit['key']}: {limit['used']:,} of {limit['max']:,}")
         for limit in status["limits"]
@@ -271,6 +295,17 @@ def _unreachable(status: Status) -> Iterable[Trouble]:
         if broker["reachable"] is False:
             name = f"broker {broker['node_id']} ({broker['host']}:{broker['port']})"
             yield _warning("upstream", f"{name} does not answer: {broker['reason']}")
+
+
+def _not_copied(status: Status) -> Iterable[Trouble]:
+    copy = status["copy"]
+    if copy is None:
+        return
+    for row in copy["rows"]:
+        if row["trouble"] is not None:
+            yield _warning("copy", f"{row['topic']}-{row['partition']}: {row['trouble']}")
+    for problem in copy["problems"]:
+        yield _warning("copy", problem)
 
 
 def _fallen_back(status: Status) -> Iterable[Trouble]:
@@ -320,6 +355,7 @@ def merged(own: Status, workers: Mapping[str, Status]) -> Status:
         (cast(ClientStatus, {**row, "worker": name}) for name, each in workers.items() for row in each["clients"]),
         key=lambda client: -client["waits_ms"],
     )
+    status["copy"] = next((each["copy"] for each in told if each["copy"] is not None), None)  # one worker copies
     errors = [cast(ErrorStatus, {**row, "worker": name}) for name, each in workers.items() for row in each["errors"]]
     status["errors"] = sorted([*own["errors"], *errors], key=lambda error: error["age_ms"])
     status["failed_sections"] = [*own["failed_sections"], *(row for each in told for row in each["failed_sections"])]

@@ -60,6 +60,7 @@ def render_page(status: Status) -> str:
         _partitions,
         _cache,
         _streams,
+        _copy,
         _fallbacks,
         _limits,
         _errors,
@@ -266,6 +267,24 @@ def _streams(status: Status) -> str:
     head = ("client", "partition", "position", "lag", "speed", "read-ahead waits for")
     found = status["streams"]
     return f"<h2>Cold streams: {_n(found['total'])}</h2>" + _table(head, _rows(found["rows"], row))
+
+
+def _copy(status: Status) -> str:
+    copy = status["copy"]
+    if copy is None:
+        return ""
+
+    def row(each: Any) -> list[Cell]:
+        position = f"{_n(each['copied_offset'])} of {_n(each['last_stable_offset'])}"
+        lag = f"{_bytes(each['lag_bytes'])}, {_age(each['lag_ms'])}"
+        words = _cut(each["trouble"] or each["last_error"])
+        return [f"{_e(each['topic'])}-{_n(each['partition'])}", position, lag, _e(_cut(each["waits_for"])), _e(words)]
+
+    head = ("partition", "copied up to", "behind", "waits for", "")
+    return (
+        f"<h2>Copied by this process: {_n(copy['total'])} partitions</h2><p>{_bytes(copy['copied_bytes'])} since the "
+        f"start; group {_e(copy['group'])}</p>" + _table(head, _rows(copy["rows"], row))
+    )
 
 
 def _fallbacks(status: Status) -> str:

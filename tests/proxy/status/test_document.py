@@ -26,6 +26,8 @@ SECTIONS: dict[str, Any] = {
     "Fallbacks": model.FallbackStatus,
     "Limits": model.LimitStatus,
     "Clients": model.ClientStatus,
+    "Copy": model.CopyStatus,
+    "A partition that is copied": model.CopyPartitionStatus,
     "Errors": model.ErrorStatus,
     "Failed sections": model.FailedStatus,
 }

@@ -1,0 +1,68 @@
+"""From the configuration to a copier that runs in a process: see `proxy.process.copying` for what it does then."""
+
+from collections.abc import Callable
+
+from copier.copier import Copier
+from metrics.copy_meters import CopyMeter
+
+from copier.librdkafka import client_properties
+from copier.metadata_topic import PublishedEventLog
+from proxy.config.model import Config
+from proxy.offsets.log_starts import CommittedLogStarts, CopierLogStarts
+from proxy.process.catalog import StartedCatalog
+from proxy.process.copy_topics import CopyTopics
+from proxy.process.copying import Copying, CopyingParts
+from proxy.upstream.broker_log import ROLE, ClusterBrokerLog
+from proxy.upstream.cluster import Cluster
+from storage.metadata.catalog import Catalog
+from storage.remote_storage_manager import RemoteStorageManager
+
+
+def open_copying(
+    config: Config,
+    *,
+    cluster: Cluster,
+    catalog: Catalog,
+    started: StartedCatalog,
+    storage_manager: RemoteStorageManager,
+    log_starts: CommittedLogStarts,
+    meter: CopyMeter,
+    is_disabled: Callable[[], bool],
+    copies_all: bool = False,
+) -> Copying:
+    """A copier by `copy.*`, to be run.
+
+    Args:
+        started: of the metadata topic, not in memory.
+        is_disabled: `copy.disable` as it is now.
+        copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
+    """
+    event_log_read, metadata_cluster = started.event_log, started.cluster
+    assert event_log_read is not None, "checked before anything is copied"
+    assert metadata_cluster is not None, "it has the topic"
+
+    def make_copier(event_log: PublishedEventLog, topics: CopyTopics) -> Copier:
+        return Copier(
+            settings=config.copy,
+            brokers=ClusterBrokerLog(cluster),
+            event_log=event_log,
+            storage=storage_manager,
+            log_starts=CopierLogStarts(log_starts),
+            meter=meter,
+            retention_of=topics.retention_of,
+            is_disabled=is_disabled,
+            copies_all=copies_all,
+        )
+
+    parts = CopyingParts(
+        settings=config.copy,
+        metadata_topic=config.metadata_topic,
+        cluster=cluster,
+        metadata_cluster=metadata_cluster,
+        event_log=event_log_read,
+        properties=client_properties(config.upstream, ROLE),
+        metadata_properties=client_properties(config.metadata_client, f"{ROLE}-metadata"),
+        in_tier=catalog.partitions,
+        meter=meter,
+    )
+    return Copying(parts, make_copier)
