@@ -59,6 +59,7 @@ class Copier:
         event_log: the metadata topic, for reading and writing.
         retention_of: what the tier keeps of a topic; may change.
         is_disabled: copy.disable, as it is now.
+        copies_all: a segment ends where upstream's log ends, however small it is.
         threads, now_ms, new_id: for tests.
 
     Raises:
@@ -76,6 +77,7 @@ class Copier:
         meter: CopyMeter,
         retention_of: Callable[[str], Retention],
         is_disabled: Callable[[], bool],
+        copies_all: bool = False,
         threads: Threads | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], Uuid] = lambda: Uuid(secrets.token_bytes(16)),
@@ -91,6 +93,7 @@ class Copier:
         self._meter = meter
         self._retention_of = retention_of
         self._is_disabled = is_disabled
+        self._copies_all = copies_all
         self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
         self._now_ms = now_ms
         self._new_id = new_id
@@ -163,6 +166,7 @@ class Copier:
             meter=self._meter,
             retention_of=self._retention_of,
             is_disabled=self._is_disabled,
+            copies_all=self._copies_all,
             slots=Slots(settings.concurrent_max, self._meter.on_slots),
             rate=CopyRate(settings.bytes_per_second_max),
             threads=self._threads,

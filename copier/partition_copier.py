@@ -68,6 +68,7 @@ class CopierTools:
     meter: CopyMeter
     retention_of: Callable[[str], Retention]
     is_disabled: Callable[[], bool]
+    copies_all: bool
     slots: Slots
     rate: CopyRate
     threads: Threads
@@ -80,7 +81,8 @@ class CopierTools:
 class PartitionProgress:
     """How far a partition is. Offsets are Kafka's: `copied_offset` is the last one in the tier; -1: none, or not known.
 
-    `waits_for`: in words; `last_error`: of what is being tried again, None once it has succeeded.
+    `waits_for`: in words; `last_error`: of what is being tried again, None once it has succeeded. `looks`: those
+    in which everything that was due was done.
     """
 
     topic: str
@@ -92,6 +94,8 @@ class PartitionProgress:
     lag_ms: int = 0
     waits_for: str = "its metadata"
     last_error: str | None = None
+    looks: int = 0
+    is_poisoned: bool = False
 
 
 class PartitionCopier:
@@ -148,6 +152,7 @@ class PartitionCopier:
                         await term.look()
                         backoff.reset()
                         self.progress.last_error = None
+                        self.progress.looks += 1
                     except OSError as error:
                         await term.drop_staging()
                         _log.warning("staging_failed", **self._noted(error))
@@ -367,7 +372,8 @@ class _Term:
                     break
             if not self._ready and self._staging is not None:
                 staging = self._staging
-                self._ready += await self._tools.threads.run(lambda: staging.roll_if_due(now_ms=self._tools.now_ms()))
+                roll = staging.roll if self._tools.copies_all else staging.roll_if_due
+                self._ready += await self._tools.threads.run(lambda: roll(now_ms=self._tools.now_ms()))
 
     async def _resume(self) -> None:
         self._owner.progress.waits_for = "what the tier's last segment says"
@@ -421,6 +427,7 @@ class _Term:
 
     def _stop_for(self, error: CorruptBatchError) -> None:
         self._poison = f"nothing: {error}. It is not copied any further"
+        self._owner.progress.is_poisoned = True
         self._tools.meter.on_poisoned(self._series)
         _log.error("copy_poisoned", partition=str(self._partition), reason=str(error))
 

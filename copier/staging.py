@@ -155,6 +155,12 @@ class PartitionStaging:
             self._finish(now_ms)
         return self._taken_out()
 
+    def roll(self, *, now_ms: int) -> list[StagedSegment]:
+        """End the segment under way, whatever its age."""
+        if self._open is not None:
+            self._finish(now_ms)
+        return self._taken_out()
+
     def skip_to(self, offset: int, *, now_ms: int) -> list[StagedSegment]:
         """Go on at an offset, as upstream has nothing before it any more. The segment under way ends, so that none has
         a hole in it. Producers are forgotten, as Kafka forgets them where a log begins anew: what became of their

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from copier.copier import Copier
-from metrics.copy_meters import CopyMeter
+import structlog
 
+from copier.copier import Copier
 from copier.librdkafka import client_properties
 from copier.metadata_topic import PublishedEventLog
+from metrics.copy_meters import CopyMeter
 from proxy.config.model import Config
 from proxy.offsets.log_starts import CommittedLogStarts, CopierLogStarts
 from proxy.process.catalog import StartedCatalog
@@ -16,6 +17,8 @@ from proxy.upstream.broker_log import ROLE, ClusterBrokerLog
 from proxy.upstream.cluster import Cluster
 from storage.metadata.catalog import Catalog
 from storage.remote_storage_manager import RemoteStorageManager
+
+_log = structlog.get_logger(__name__)
 
 
 def open_copying(
@@ -66,3 +69,12 @@ def open_copying(
         meter=meter,
     )
     return Copying(parts, make_copier)
+
+
+async def keep_copying(copying: Copying) -> None:
+    """`Copying.run` in a process that serves, too: a fault of the copier's ends the copying and not the serving."""
+    try:
+        await copying.run()
+    except Exception as error:
+        copying.note_ended(repr(error))
+        _log.exception("copying_ended", reason=repr(error))

@@ -197,6 +197,10 @@ class Copying:
         self._stop_asked.set()
         await self._ended.wait()
 
+    def note_ended(self, reason: str) -> None:
+        """It has ended by a fault, which is shown from now on."""
+        self._trouble = f"copying has ended, and begins again with the next start: {reason}"
+
     async def _cancel_when_asked(self, scope: trio.CancelScope) -> None:
         """Until the group is joined an end needs no order; then `_take_part` sees to it."""
         await self._stop_asked.wait()

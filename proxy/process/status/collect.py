@@ -87,7 +87,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TierSide:
-    """What there is of the tier. `disk` None: the cache is in memory only. `copying` None: this process does not copy."""
+    """What there is of the tier. `disk` None: the cache is in memory only. `copying` None: nothing is copied here."""
 
     mode: Mode
     catalog: Catalog

@@ -1,0 +1,62 @@
+"""`tidegate copy` before a Kafka without remote storage: everything that upstream has is in the tier afterwards."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # re-exports, not marked
+
+from tests.support.kafka import fresh_name, orders, produce
+from tests.support.plain_kafka import run_standalone, standalone
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+METADATA_TOPIC = "__remote_log_metadata"
+
+
+def copied(kafka: KafkaCluster, folder: Path, topic: str) -> dict[int, tuple[int, int]]:
+    """First and last offset of each partition in the tier."""
+    done = run_standalone(kafka, folder, "ls", topic, "--json")
+    assert done.returncode == 0, done.stderr
+    return {
+        row["partition"]: (row["start_offset"], row["end_offset"]) for row in json.loads(done.stdout)["partitions"]
+    }
+
+
+def metadata_topic_configs(kafka: KafkaCluster) -> Mapping[str, str]:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, METADATA_TOPIC)
+    [future] = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in future.result(20).items()}
+
+
+def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Given a topic of two partitions, one that is compacted, and no metadata topic, when `copy --once` has run, then
+    the records are in the tier to the last one, and the compacted topic was refused by name; a second run adds only
+    what has come since."""
+    stem = fresh_name("once")
+    topic, compacted = f"{stem}-orders", f"{stem}-compacted"
+    plain_kafka.create_topic(topic, partitions=2, configs={"segment.bytes": str(1024 * 1024)})
+    plain_kafka.create_topic(compacted, configs={"cleanup.policy": "compact"})
+    produce(plain_kafka, topic, orders(2000, 2))
+    properties = {"copy.topics": f"^{stem}-.*", "copy.group.id": stem}
+
+    first = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties)
+    print(first.stderr)
+    ends = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
+    assert first.returncode == 1, first.stderr  # a topic was refused
+    assert "copy_topic_refused" in first.stderr and "compacted topics cannot be in a tier" in first.stderr
+    assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in ends.items()}
+    assert sum(ends.values()) == 2000
+    configs = metadata_topic_configs(plain_kafka)
+    assert (configs["cleanup.policy"], configs["retention.ms"]) == ("delete", "-1")
+
+    produce(plain_kafka, topic, orders(100, 2))
+    second = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties={**properties, "copy.topics": topic})
+    assert second.returncode == 0, second.stderr
+    later = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
+    assert sum(later.values()) == 2100
+    assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in later.items()}
