@@ -28,10 +28,10 @@ _POLL_S: Final = 0.5
 _GRACE_S: Final = 10.0
 """Beyond the delivery timeout, for the report of it."""
 
-_STAYS: Final = frozenset(
+_DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+_STAYS: Final = _DENIED | frozenset(
     {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.TOPIC_EXCEPTION,
@@ -163,8 +163,9 @@ class MetadataPublisher:
                 producer.poll(_POLL_S)
 
     def _failed(self, producer: Producer, partition: int, error: KafkaError) -> RemoteStorageError:
-        if error.fatal():
-            # The producer's sequence of records is broken: it takes no more, and the next publish makes another one.
+        if error.fatal() or error.code() in _DENIED:
+            # The sequence of records is broken, or the topic is known as denied: this producer takes no more records,
+            # not even when the right is there. The next publish makes another one.
             with self._lock:
                 if self._producer is producer:
                     self._producer = None
@@ -220,6 +221,6 @@ def _kafka_error(error: KafkaException) -> KafkaError:
 
 
 def _storage_error(what: str, error: KafkaError, missing: str) -> RemoteStorageError:
-    is_denied = error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    is_denied = error.code() in _DENIED
     kind = MetadataLogError if error.code() in _STAYS else RetriableRemoteStorageError
     return kind(f"{what}: {missing if is_denied else error.str()}")

@@ -134,7 +134,7 @@ class CopyApplication:
     server: _NoClients = field(default_factory=_NoClients)
     closing: trio.CancelScope = field(default_factory=trio.CancelScope)
     drain_delay_s: float = 0.0
-    drain_timeout_s: float = 0.0
+    drain_timeout_s: float = 1.0
 
     @property
     def ready_line(self) -> str:

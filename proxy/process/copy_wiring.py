@@ -15,6 +15,7 @@ from proxy.process.copy_topics import CopyTopics
 from proxy.process.copying import Copying, CopyingParts
 from proxy.upstream.broker_log import ROLE, ClusterBrokerLog
 from proxy.upstream.cluster import Cluster
+from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -37,9 +38,15 @@ def open_copying(
 
     Args:
         started: of the metadata topic, not in memory.
+        storage_manager: a folder of its that a broker would make is made.
         is_disabled: `copy.disable` as it is now.
         copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
+
+    Raises:
+        OSError: the folder cannot be made.
     """
+    if isinstance(storage_manager, LocalTieredStorage):
+        storage_manager.make_folder()
     event_log_read, metadata_cluster = started.event_log, started.cluster
     assert event_log_read is not None, "checked before anything is copied"
     assert metadata_cluster is not None, "it has the topic"

@@ -59,6 +59,10 @@ class LocalTieredStorage(SegmentFiles):
         if self._delete_enabled:
             super().delete_log_segment_data(metadata)
 
+    def make_folder(self) -> None:
+        """What a broker does when it starts; for who stands in for brokers. Raises OSError."""
+        self._root.mkdir(parents=True, exist_ok=True)
+
     def ask(self) -> None:
         """Look into the folder; see RemoteStorageManager.ask. A broker makes it when it starts."""
         if not self._root.is_dir():

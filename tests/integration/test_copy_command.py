@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # re-exports, not marked
 
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import run_standalone, standalone
-from tests.support.waiting import wait_until
+from tests.support.plain_kafka import run_standalone
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
@@ -21,9 +20,7 @@ def copied(kafka: KafkaCluster, folder: Path, topic: str) -> dict[int, tuple[int
     """First and last offset of each partition in the tier."""
     done = run_standalone(kafka, folder, "ls", topic, "--json")
     assert done.returncode == 0, done.stderr
-    return {
-        row["partition"]: (row["start_offset"], row["end_offset"]) for row in json.loads(done.stdout)["partitions"]
-    }
+    return {row["partition"]: (row["start_offset"], row["end_offset"]) for row in json.loads(done.stdout)["partitions"]}
 
 
 def metadata_topic_configs(kafka: KafkaCluster) -> Mapping[str, str]:
@@ -45,10 +42,10 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
     properties = {"copy.topics": f"^{stem}-.*", "copy.group.id": stem}
 
     first = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties)
-    print(first.stderr)
     ends = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
     assert first.returncode == 1, first.stderr  # a topic was refused
-    assert "copy_topic_refused" in first.stderr and "compacted topics cannot be in a tier" in first.stderr
+    assert "copy_topic_refused" in first.stderr
+    assert "compacted topics cannot be in a tier" in first.stderr
     assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in ends.items()}
     assert sum(ends.values()) == 2000
     configs = metadata_topic_configs(plain_kafka)
