@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import structlog
 import trio
-from metrics.copy_meters import CopyMeter
 
+from metrics.copy_meters import CopyMeter
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import UpstreamError

@@ -16,6 +16,7 @@ from proxy.connection.slots import SlotLimits
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
 from proxy.process.logs import configure_logs
+from storage.config.model import Mode
 from storage.config.ssl_contexts import load_identity
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class LiveSettings:
     def __init__(self, config: Config) -> None:
         self.server: Server | None = None
         self.frontiers: Frontiers | None = None
+        self._owns_tier = config.mode is Mode.STANDALONE
         self._demands_sign_in = config.upstream.security.protocol.has_sasl
         self._hears_names = config.proxy.tls_sni_pattern is not None
         self._log = config.log
@@ -87,6 +89,7 @@ class LiveSettings:
                 inflight_requests_max=proxy.inflight_requests_max,
                 unauthenticated_frame_bytes_max=proxy.unauthenticated_frame_bytes_max,
                 demands_sign_in=self._demands_sign_in,
+                owns_tier=self._owns_tier,
             ),
             SlotLimits(
                 connections_max=proxy.connections_max,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import structlog
 import trio
@@ -25,6 +25,7 @@ from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontier, Frontiers
 from proxy.process.catalog import StartedCatalog
 from proxy.process.logs import recent_errors
+from proxy.process.standalone import Standalone
 from proxy.process.status.copying import copy_status
 from proxy.process.status.model import (
     PAGE_ROWS,
@@ -55,13 +56,9 @@ from proxy.upstream.cluster import METADATA_ROLE, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.cache.disk import DiskBlocks
 from storage.cache.read_ahead import Stream
-from storage.config.model import Mode
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog, PartitionSummary
 from storage.model import TopicIdPartition
-
-if TYPE_CHECKING:
-    from proxy.process.copying import Copying
 
 ASK_S_MAX: Final = 2.0
 ASKED_S_MAX: Final = 3.0
@@ -76,7 +73,8 @@ IN_A_ROW: Final = 500
 
 WAITS_S_MIN: Final = 1.0
 
-TIER_MODES: Final = {Mode.REPLICA: "read_replica", Mode.STANDALONE: "full"}
+TIER_MODE: Final = "read_replica"
+OWN_TIER_MODE: Final = "full"
 """Redpanda's words for a tier that somebody else writes, and for one of our own."""
 
 Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None]
@@ -87,16 +85,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TierSide:
-    """What there is of the tier. `disk` None: the cache is in memory only. `copying` None: nothing is copied here."""
+    """What there is of the tier. `disk` None: the cache is in memory only; `standalone` None: mode replica."""
 
-    mode: Mode
     catalog: Catalog
     followed: StartedCatalog
     frontiers: Frontiers
     storage: TierStorage
     disk: DiskBlocks | None
     fallback: Fallback
-    copying: "Copying | None" = None
+    standalone: Standalone | None = None
 
 
 class Collector:
@@ -310,7 +307,9 @@ class Collector:
         elif summary is not None and (hole := hole_of(summary, frontier)) is not None:
             problem = hole
         row = _row_of(partition, summary, frontier, problem)
-        row["leader"], row["cloud_storage_mode"] = leader, TIER_MODES[self._tier.mode]
+        row["leader"] = leader
+        if self._tier.standalone is not None:
+            row["cloud_storage_mode"] = OWN_TIER_MODE
         fallen_back = self._tier.fallback.reason_of(partition)
         row["left_to_broker"] = None if fallen_back is None else fallen_back.value
         return row
@@ -318,7 +317,8 @@ class Collector:
     # --- this process's own ---
 
     async def _copy(self) -> CopyStatus | None:
-        return None if self._tier.copying is None else copy_status(self._tier.copying)
+        copying = None if self._tier.standalone is None else self._tier.standalone.copying
+        return None if copying is None else copy_status(copying)
 
     async def _cache(self) -> list[CacheStatus]:
         memory, disk = self._tier.storage.blocks.memory, self._tier.disk
@@ -463,7 +463,7 @@ def _row_of(
         topic=partition.topic,
         partition=partition.partition,
         topic_id=str(partition.topic_id),
-        cloud_storage_mode=TIER_MODES[Mode.REPLICA],
+        cloud_storage_mode=TIER_MODE,
         cloud_log_size_bytes=None if summary is None else summary.size_bytes,
         cloud_log_segment_count=None if summary is None else summary.segments,
         cloud_log_start_offset=None if summary is None else summary.start_offset,
