@@ -49,12 +49,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def create_metadata_topic(
-    properties: Properties, wanted: MetadataTopicConfig, *, topic: str, broker_count: int
+    properties: Properties, wanted: MetadataTopicConfig, *, topic: str, broker_count: int, validates_only: bool = False
 ) -> bool:
     """Make the topic; False if somebody else has. Blocking.
 
     Args:
         broker_count: there cannot be more replicas than brokers.
+        validates_only: say what would become of it, and make nothing.
 
     Raises:
         RetriableRemoteStorageError: no controller, or no answer.
@@ -63,9 +64,10 @@ def create_metadata_topic(
     admin = AdminClient(properties, logger=LibrdkafkaLog())
     factor = wanted.replication_factor or max(1, min(REPLICATION_FACTOR, broker_count))
     while True:
-        error = _create(admin, wanted, topic, factor)
+        error = _create(admin, wanted, topic, factor, validates_only)
         if error is None:
-            _log.info("metadata_topic_made", topic=topic, partitions=wanted.partition_count, replicas=factor)
+            if not validates_only:
+                _log.info("metadata_topic_made", topic=topic, partitions=wanted.partition_count, replicas=factor)
             return True
         if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
@@ -76,14 +78,18 @@ def create_metadata_topic(
         raise _storage_error(f"topic {topic} cannot be made", error, f"ACL Create on Topic {topic} is missing")
 
 
-def _create(admin: AdminClient, wanted: MetadataTopicConfig, topic: str, factor: int) -> KafkaError | None:
+def _create(
+    admin: AdminClient, wanted: MetadataTopicConfig, topic: str, factor: int, validates_only: bool
+) -> KafkaError | None:
     configs = {"cleanup.policy": "delete", "retention.ms": str(wanted.retention_ms)}
     in_sync_min = wanted.in_sync_min or (2 if factor >= REPLICATION_FACTOR else None)
     if in_sync_min is not None:
         configs["min.insync.replicas"] = str(in_sync_min)
     new = NewTopic(topic, num_partitions=wanted.partition_count, replication_factor=factor, config=configs)
     answer_s = ANSWER_TIMEOUT_MS / 1000
-    [future] = admin.create_topics([new], operation_timeout=answer_s, request_timeout=answer_s).values()
+    [future] = admin.create_topics(
+        [new], operation_timeout=answer_s, request_timeout=answer_s, validate_only=validates_only
+    ).values()
     try:
         future.result(answer_s + _GRACE_S)
     except KafkaException as error:

@@ -22,6 +22,7 @@ from protocol.client.errors import UpstreamAuthenticationError, UpstreamError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from protocol.wire.addresses import NodeAddress
+from proxy.commands.check_copy import check_copy
 from proxy.commands.check_machine import check_cache, check_listeners, check_open_files, check_security
 from proxy.commands.check_tier import check_tier
 from proxy.commands.report import Report
@@ -31,6 +32,7 @@ from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
+from storage.config.model import Mode
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
@@ -90,6 +92,7 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
         upstream = Cluster(client_settings(config.upstream), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
         report.section("Upstream brokers")
+        is_own = config.mode is Mode.STANDALONE
         reached = await _check_brokers(config, upstream, report)
         report.section("This machine")
         nodes = [NodeAddress(node.node_id, node.host, node.port) for node in upstream.brokers.values()]
@@ -104,10 +107,17 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
             is_usable, kind = False, MetadataManagerKind.IN_MEMORY
         if kind is MetadataManagerKind.TOPIC_BASED and (reached or metadata is not upstream):
             report.section("Metadata topic")
-            await _check_metadata_topic(metadata, scan, report, math.inf if opens_all else SCAN_TIME_LIMIT_S)
+            limit_s = math.inf if opens_all else SCAN_TIME_LIMIT_S
+            if is_own and await _is_metadata_topic_to_come(metadata):
+                report.ok(f"there is no {METADATA_TOPIC} yet: nothing has been copied")
+            else:
+                await _check_metadata_topic(metadata, scan, report, limit_s)
+        if reached and is_own:
+            report.section("Copying")
+            await check_copy(config, upstream, metadata, report)
         if reached:
             report.section("Topics in the tier")
-            await _check_topics(upstream, scan, report)
+            await _check_topics(upstream, scan, report, is_own=is_own)
         report.section("Tier")
 
         def ask_store() -> bool:
@@ -146,13 +156,21 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
             continue
         reached = True
         newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
-        if newest < _LOCAL_LOG_STARTS_VERSION:
+        if config.mode is Mode.REPLICA and newest < _LOCAL_LOG_STARTS_VERSION:
             report.wrong(
                 f"{where}: ListOffsets ends at version {newest}; remote storage needs Kafka 3.6 or later: upgrade it"
             )
         else:
             report.ok(where)
     return reached
+
+
+async def _is_metadata_topic_to_come(cluster: Cluster) -> bool:
+    try:
+        [topic] = await cluster.learn_topics([METADATA_TOPIC])
+    except UpstreamError:
+        return False  # which is told by who asks next
+    return topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report, limit_s: float) -> None:
@@ -259,8 +277,11 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
         offset = fetched.next_offset
 
 
-async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report) -> None:
-    """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?"""
+async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report, *, is_own: bool) -> None:
+    """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?
+
+    Of a tier that is our own the copier deletes what is of topics that are gone, and the local log is upstream's whole.
+    """
     segments = scan.segments_of_topics()
     if not segments:
         report.ok("none yet")
@@ -283,10 +304,13 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report) -> None
             report.wrong(f"topic {topic.name}: Metadata answered with error code {topic.error_code}; ask again later")
     untold = {topic.name for topic in found if topic.error_code not in (0, _UNKNOWN_TOPIC_OR_PARTITION)}
     gone = {key: count for key, count in segments.items() if key not in living and key[0] not in untold}
-    _tell_of_gone(gone, report)
+    if not is_own:
+        _tell_of_gone(gone, report)
+    elif gone:
+        report.ok(f"{len(gone)} topics were deleted, and the copier deletes what the tier has of them")
     described = [topic for topic in found if topic.error_code == 0]
     report.ok(f"{len(described)} of {len(found)} topics can be described")
-    if described:
+    if described and not is_own:
         await _check_frontier(cluster, described[0], report)
 
 

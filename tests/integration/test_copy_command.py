@@ -168,3 +168,29 @@ def test_what_lacks_is_named_with_its_key(properties: Mapping[str, str], said: s
     )
     assert done.returncode == 2
     assert f"tidegate copy {said}" in done.stderr
+
+
+def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Given topics of every kind, then `check` names those that are refused, and those whose records upstream deletes
+    before they can be in the tier; and it states the danger of turning remote storage on later."""
+    stem = fresh_name("checked")
+    plain_kafka.create_topic(f"{stem}-kept", configs={"retention.ms": "-1"})
+    plain_kafka.create_topic(f"{stem}-short", configs={"retention.ms": "60000"})
+    plain_kafka.create_topic(f"{stem}-half", configs={"retention.ms": "5000000"})
+    plain_kafka.create_topic(f"{stem}-compacted", configs={"cleanup.policy": "compact"})
+    properties = {"copy.topics": f"^{stem}-.*,{stem}.absent", "copy.interval.ms": "30000"}
+    done = run_standalone(plain_kafka, tmp_path, "check", properties=properties)
+    assert done.returncode == 1, done.stderr
+    takes = "only after 3660000 ms (copy.segment.ms + copy.lag.ms + 2 × copy.interval.ms)"
+    for said in (
+        f"copy.topics: {stem}-compacted is not copied: it has cleanup.policy=compact",
+        f"topic {stem}-short: records may be in the tier {takes}, and upstream deletes them before that",
+        f"topic {stem}-half: records may be in the tier {takes}, and that is more than half of upstream's",
+        f"there is no topic {stem}.absent yet",
+        "3 topics would be copied, 3 partitions",
+        "group tidegate.copier may be used",
+        "group tidegate.log-start may be used",
+        "brokers that get remote storage over this tier later delete what is in it",
+    ):
+        assert said in " ".join(done.stdout.split()), done.stdout
+    assert f"{stem}-kept" not in done.stdout
