@@ -7,7 +7,6 @@ One nursery holds all that outlives a client: fills, accept loops, own connectio
 import ctypes
 import os
 import platform
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from proxy.connection.connection import Advertiser
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
-from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration, LogStarts
+from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.delete_records import DeleteRecordsService
@@ -50,12 +49,13 @@ from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, Pages, serve_admin
 from proxy.process.audit_log import AuditLog
-from proxy.process.catalog import start_catalog
+from proxy.process.catalog import StartedCatalog, start_catalog
 from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Reloader
-from proxy.process.start_lines import say_end, say_start
+from proxy.process.standalone import Standalone, open_standalone
+from proxy.process.start_lines import say_end, say_errors, say_start
 from proxy.process.status.collect import Collector, TierSide
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
@@ -331,14 +331,6 @@ async def serve(config: Config) -> int:
     return exit_code
 
 
-def say_errors(group: BaseExceptionGroup[Exception]) -> None:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            say_errors(error)
-        else:
-            print(f"tidegate: {error}", file=sys.stderr)
-
-
 @asynccontextmanager
 async def run(
     config: Config,
@@ -383,11 +375,30 @@ async def run(
             )
             nursery.start_soon(tier_storage.run)
             nursery.start_soon(_close_at_end, storage_manager)
-            tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, meters, nursery)
-            fallback = Fallback(settings.fallback, meters.fallback)
-            server = _server(config, settings, cluster, tier, lookup, fallback, tier_storage, meters, nursery)
+            standalone = open_standalone(
+                config,
+                cluster=cluster,
+                catalog=catalog,
+                started=started_catalog,
+                storage_manager=storage_manager,
+                registry=meters.registry,
+                copies=lambda: settings.copies,
+                nursery=nursery,
+            )
+            server, read_tier = _serving(
+                config,
+                settings,
+                cluster,
+                catalog,
+                started_catalog,
+                tier_storage,
+                disk_blocks,
+                standalone,
+                readiness,
+                meters,
+                nursery,
+            )
             listening = await front.listen(cluster, server, readiness, nursery)
-            read_tier = TierSide(catalog, started_catalog, tier.frontiers, tier_storage, disk_blocks, fallback)
             status = Collector(readiness, cluster, read_tier, server, meters.cache).status
             pages = OwnPages(readiness, meters.registry, tier_storage.streams, status)
             admin = await front.show(pages, nursery)
@@ -395,7 +406,7 @@ async def run(
             nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, listening.addresses, listening.known, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
-            nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, meters)
+            nursery.start_soon(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, meters.loop)
             bootstrap, book = listening.bootstrap, listening.addresses
@@ -404,6 +415,8 @@ async def run(
             )
             yield application
             with application.closing:
+                if standalone is not None:
+                    await standalone.aclose()
                 await started_catalog.aclose()
             nursery.cancel_scope.cancel()
     finally:
@@ -475,11 +488,9 @@ def _tier(
     tier_storage: TierStorage,
     meters: Meters,
     nursery: trio.Nursery,
-    *,
-    log_starts: LogStarts | None = None,
-    segment_s_max: float = 0.0,
+    standalone: Standalone | None,
 ) -> tuple[Tier, TimestampLookup]:
-    """`log_starts` and `segment_s_max` (`Tier`) are those of a tier of our own."""
+    log_starts = None if standalone is None else standalone.log_starts
     catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
     frontiers = settings.frontiers = Frontiers(
@@ -494,12 +505,44 @@ def _tier(
         lineages=lineages,
         cluster=cluster,
         meter=meters.tier,
-        segment_s_max=segment_s_max,
+        segment_s_max=0.0 if standalone is None else standalone.segment_s_max,
     )
     lookup = TimestampLookup(
         tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier
     )
     return tier, lookup
+
+
+def _serving(
+    config: Config,
+    settings: LiveSettings,
+    cluster: Cluster,
+    catalog: Catalog,
+    started: StartedCatalog,
+    tier_storage: TierStorage,
+    disk_blocks: DiskBlocks | None,
+    standalone: Standalone | None,
+    readiness: Readiness,
+    meters: Meters,
+    nursery: trio.Nursery,
+) -> tuple[Server, TierSide]:
+    """What answers clients, and what of the tier the status page tells."""
+    tier, lookup = _tier(settings, cluster, catalog, started.tail, tier_storage, meters, nursery, standalone)
+    fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
+    tier_offsets = None
+    if standalone is not None:
+        tier_offsets = TierOffsets(
+            catalog=catalog,
+            tail=started.tail,
+            tier=tier,
+            cluster=cluster,
+            client=FrontierClient(cluster),
+            lookup=lookup,
+            log_starts=standalone.log_starts,
+            is_catalog_loaded=lambda: readiness.catalog_was_live,
+        )
+    server = _server(config, settings, cluster, tier, lookup, fallback, tier_storage, meters, nursery, tier_offsets)
+    return server, TierSide(catalog, started, tier.frontiers, tier_storage, disk_blocks, fallback, standalone)
 
 
 def _block_cipher(config: Config) -> BlockCipher | None:
@@ -525,6 +568,7 @@ def _server(
     tier_storage: TierStorage,
     meters: Meters,
     nursery: trio.Nursery,
+    tier_offsets: TierOffsets | None,
 ) -> Server:
     accounts = _accounts(config, settings, tier_storage, meters)
     nursery.start_soon(accounts.run)
@@ -544,8 +588,13 @@ def _server(
             slots=slots,
             meters=meters,
         )
-        offsets = ListOffsetsService(lookup, fallback, timeout_s=settings.list_offsets_timeout_s)
-        return ClientExchanges(fetches, offsets, generation)
+        timeout_s = settings.list_offsets_timeout_s
+        offsets: ListOffsetsService | OwnListOffsetsService = (
+            ListOffsetsService(lookup, fallback, timeout_s=timeout_s)
+            if tier_offsets is None
+            else OwnListOffsetsService(tier_offsets, timeout_s=timeout_s)
+        )
+        return ClientExchanges(fetches, offsets, generation, tier_offsets)
 
     server = settings.server = Server(
         settings.server_settings,

@@ -37,13 +37,12 @@ from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Reloader
-from proxy.process.start_lines import say_end, say_start
+from proxy.process.start_lines import say_end, say_errors, say_start
 from proxy.process.status.collect import empty_status
 from proxy.process.status.copying import copy_status
 from proxy.process.status.model import Query, Status, with_troubles
 from proxy.process.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
 from proxy.readiness import Readiness
-from proxy.serve import say_errors
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.group_offsets import GroupOffsets
 from storage.config.client_settings import client_settings

@@ -46,14 +46,7 @@ from storage.config.model import Mode
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
-from storage.config.tier_client import (
-    METADATA_MANAGER_CLASS,
-    STORAGE_MANAGER_CLASS,
-    refused_identities,
-    tier_client_fields,
-)
-from storage.errors import StorageConfigError
-from storage.registry import MetadataManagerKind, metadata_manager_kind
+from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
 
 UNSET: Final = "(unset)"
 """Shown for a key without value and default."""
@@ -62,8 +55,6 @@ UNSET: Final = "(unset)"
 READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
 
 AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
-_TOPIC_BASED: Final = MetadataManagerKind.TOPIC_BASED
-
 AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
 
 
@@ -292,12 +283,6 @@ def _copy_lacks(config: Config) -> list[str]:
         found.append("needs copy.topics")
     if config.copy.staging_path is None:
         found.append("needs copy.staging.path, or cache.path")
-    try:
-        is_topic_based = metadata_manager_kind(config.remote_log_metadata_manager_class_name) is _TOPIC_BASED
-    except StorageConfigError:
-        is_topic_based = True  # reported where it is opened
-    if not is_topic_based:
-        found.append(f"needs {METADATA_MANAGER_CLASS} = {_TOPIC_BASED.value}: others keep nothing")
     return found
 
 

@@ -15,8 +15,10 @@ from proxy.process.copy_topics import CopyTopics
 from proxy.process.copying import Copying, CopyingParts
 from proxy.upstream.broker_log import ROLE, ClusterBrokerLog
 from proxy.upstream.cluster import Cluster
+from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
+from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.remote_storage_manager import RemoteStorageManager
 
 _log = structlog.get_logger(__name__)
@@ -37,19 +39,22 @@ def open_copying(
     """A copier by `copy.*`, to be run.
 
     Args:
-        started: of the metadata topic, not in memory.
         storage_manager: a folder of its that a broker would make is made.
         is_disabled: `copy.disable` as it is now.
         copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
 
     Raises:
+        StorageConfigError: there is no metadata topic by this configuration.
         OSError: the folder cannot be made.
     """
+    event_log_read, metadata_cluster = started.event_log, started.cluster
+    if event_log_read is None or metadata_cluster is None:
+        raise StorageConfigError(
+            f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
+            f"process, so nothing can be copied: name {MetadataManagerKind.TOPIC_BASED.value}, or leave the key out"
+        )
     if isinstance(storage_manager, LocalTieredStorage):
         storage_manager.make_folder()
-    event_log_read, metadata_cluster = started.event_log, started.cluster
-    assert event_log_read is not None, "checked before anything is copied"
-    assert metadata_cluster is not None, "it has the topic"
 
     def make_copier(event_log: PublishedEventLog, topics: CopyTopics) -> Copier:
         return Copier(

@@ -3,6 +3,7 @@
 `ready:` is not among them: others wait for that line as it is (docs/protocol.md), so it is never JSON.
 """
 
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -66,3 +67,12 @@ def say_start(config: Config, workers: int = 1) -> None:
 def say_end(exit_code: int) -> None:
     """The last line."""
     _log.info("stopped", exit_code=exit_code)
+
+
+def say_errors(group: BaseExceptionGroup[Exception]) -> None:
+    """What has ended it, a line each on standard error."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            say_errors(error)
+        else:
+            print(f"tidegate: {error}", file=sys.stderr)

@@ -35,12 +35,12 @@ from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Cause, Reloader
-from proxy.process.start_lines import say_end, say_start
+from proxy.process.start_lines import say_end, say_errors, say_start
 from proxy.process.status.collect import addresses_at_limit, empty_status
 from proxy.process.status.model import FailedStatus, LimitStatus, Query, Status, merged
 from proxy.process.upkeep import follow_brokers, watch_loop
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
-from proxy.serve import OwnFront, ready_line, say_errors
+from proxy.serve import OwnFront, ready_line
 from proxy.upstream.cluster import Cluster
 from proxy.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
 from proxy.workers.samples import Collected, Together

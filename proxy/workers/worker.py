@@ -28,9 +28,10 @@ from proxy.process.admin import OwnPages
 from proxy.process.life_cycle import LifeCycle, SystemdNotify
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Cause
+from proxy.process.start_lines import say_errors
 from proxy.process.status.model import Query
 from proxy.readiness import Readiness
-from proxy.serve import Application, Listening, bootstrap_target, keep_freed_memory, run, say_errors, server_names
+from proxy.serve import Application, Listening, bootstrap_target, keep_freed_memory, run, server_names
 from proxy.upstream.cluster import Cluster
 from proxy.workers.channel import Channel, ChannelClosedError
 from proxy.workers.frames import Frame, FrameKind

@@ -138,7 +138,7 @@ def test_an_interrupted_command_is_a_line_and_code_1(
     assert capsys.readouterr().err == "tidegate: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy", "a"], ["--unknown"]])
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy"], ["--unknown"]])
 def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
