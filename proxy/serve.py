@@ -364,40 +364,10 @@ async def run(
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
             started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, nursery, snapshot)
-            tier_storage = open_tier_storage(
-                _tier_storage_settings(config),
-                storage_manager,
-                catalog,
-                nursery=nursery,
-                limiter=limiter,
-                meters=meters,
-                disk_blocks=disk_blocks,
-            )
-            nursery.start_soon(tier_storage.run)
+            tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, nursery)
             nursery.start_soon(_close_at_end, storage_manager)
-            standalone = open_standalone(
-                config,
-                cluster=cluster,
-                catalog=catalog,
-                started=started_catalog,
-                storage_manager=storage_manager,
-                registry=meters.registry,
-                copies=lambda: settings.copies,
-                nursery=nursery,
-            )
-            server, read_tier = _serving(
-                config,
-                settings,
-                cluster,
-                catalog,
-                started_catalog,
-                tier_storage,
-                disk_blocks,
-                standalone,
-                readiness,
-                meters,
-                nursery,
-            )
+            tier_parts = _TierParts(cluster, catalog, started_catalog, storage_manager, tier_storage, disk_blocks)
+            server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
             listening = await front.listen(cluster, server, readiness, nursery)
             status = Collector(readiness, cluster, read_tier, server, meters.cache).status
             pages = OwnPages(readiness, meters.registry, tier_storage.streams, status)
@@ -415,8 +385,8 @@ async def run(
             )
             yield application
             with application.closing:
-                if standalone is not None:
-                    await standalone.aclose()
+                if read_tier.standalone is not None:
+                    await read_tier.standalone.aclose()
                 await started_catalog.aclose()
             nursery.cancel_scope.cancel()
     finally:
@@ -513,21 +483,37 @@ def _tier(
     return tier, lookup
 
 
+@dataclass(frozen=True, slots=True)
+class _TierParts:
+    cluster: Cluster
+    catalog: Catalog
+    started: StartedCatalog
+    storage_manager: RemoteStorageManager
+    storage: TierStorage
+    disk_blocks: DiskBlocks | None
+
+
 def _serving(
     config: Config,
     settings: LiveSettings,
-    cluster: Cluster,
-    catalog: Catalog,
-    started: StartedCatalog,
-    tier_storage: TierStorage,
-    disk_blocks: DiskBlocks | None,
-    standalone: Standalone | None,
+    parts: _TierParts,
     readiness: Readiness,
     meters: Meters,
     nursery: trio.Nursery,
 ) -> tuple[Server, TierSide]:
     """What answers clients, and what of the tier the status page tells."""
-    tier, lookup = _tier(settings, cluster, catalog, started.tail, tier_storage, meters, nursery, standalone)
+    cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
+    standalone = open_standalone(
+        config,
+        cluster=cluster,
+        catalog=catalog,
+        started=started,
+        storage_manager=parts.storage_manager,
+        registry=meters.registry,
+        copies=lambda: settings.copies,
+        nursery=nursery,
+    )
+    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, nursery, standalone)
     fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
     tier_offsets = None
     if standalone is not None:
@@ -541,8 +527,30 @@ def _serving(
             log_starts=standalone.log_starts,
             is_catalog_loaded=lambda: readiness.catalog_was_live,
         )
-    server = _server(config, settings, cluster, tier, lookup, fallback, tier_storage, meters, nursery, tier_offsets)
-    return server, TierSide(catalog, started, tier.frontiers, tier_storage, disk_blocks, fallback, standalone)
+    server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, nursery, tier_offsets)
+    return server, TierSide(catalog, started, tier.frontiers, storage, parts.disk_blocks, fallback, standalone)
+
+
+def _tier_storage(
+    config: Config,
+    storage_manager: RemoteStorageManager,
+    catalog: Catalog,
+    disk_blocks: DiskBlocks | None,
+    limiter: trio.CapacityLimiter,
+    meters: Meters,
+    nursery: trio.Nursery,
+) -> TierStorage:
+    tier_storage = open_tier_storage(
+        _tier_storage_settings(config),
+        storage_manager,
+        catalog,
+        nursery=nursery,
+        limiter=limiter,
+        meters=meters,
+        disk_blocks=disk_blocks,
+    )
+    nursery.start_soon(tier_storage.run)
+    return tier_storage
 
 
 def _block_cipher(config: Config) -> BlockCipher | None:

@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.plain_kafka import run_standalone, standalone, wait_dropped
