@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupState
@@ -13,6 +14,7 @@ from copier.librdkafka import client_properties
 from copier.membership import Membership
 from storage.config.model import (
     ClientSecurity,
+    ClientTls,
     HostPort,
     SaslCredentials,
     SaslMechanism,
@@ -151,7 +153,7 @@ def test_nothing_is_fetched_and_nothing_committed(kafka: KafkaCluster) -> None:
     kafka.create_topic(topic)
     produce(kafka, topic, orders(100, 1))
     received: list[str] = []
-    properties = client_properties(upstream(kafka), "copier") | {
+    properties: Any = client_properties(upstream(kafka), "copier") | {
         "statistics.interval.ms": STATISTICS_MS,
         "stats_cb": received.append,
         "auto.offset.reset": "earliest",
@@ -237,8 +239,6 @@ def test_a_right_that_is_missing_is_named(guarded: SecuredKafka) -> None:
     server = HostPort(HOST, guarded.ports["SASL_SSL"])
     # `outsider` may do nothing with topics; groups are everybody's at this broker.
     sasl = SaslCredentials(mechanism=SaslMechanism.SCRAM_SHA_512, username="outsider", password=password("outsider"))
-    from storage.config.model import ClientTls
-
     tls = ClientTls(ca_certificates_pem=guarded.certificate.read_bytes())
     security = ClientSecurity(protocol=SecurityProtocol.SASL_SSL, tls=tls, sasl=sasl)
     properties = client_properties(UpstreamConfig(bootstrap_servers=(server,), security=security), "copier")
