@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from copier.config import MetadataTopicConfig
+from proxy.config.load import copy_problems
 from proxy.config.model import SERVE_KEYS
 from storage.config.keys import GIB, MIB
 from tests.support.certificates import server_certificate
@@ -307,3 +309,26 @@ def test_unlimited_and_none_are_not_taken(tmp_path: Path) -> None:
 
 def test_other_plugins_keys_mean_nothing_to_us(tmp_path: Path) -> None:
     assert load_lines(tmp_path, f"{DISK}{CHUNK_CACHE}size=1073741824\n").cache.disk_bytes == 16 * GIB
+
+
+def test_how_the_metadata_topic_is_made_is_in_the_plug_ins_own_keys(tmp_path: Path) -> None:
+    config = load_lines(
+        tmp_path,
+        "rlmm.config.remote.log.metadata.topic.num.partitions=5\n"
+        "rlmm.config.remote.log.metadata.topic.replication.factor=2\n"
+        "rlmm.config.remote.log.metadata.topic.min.isr=1\n",
+    )
+    assert config.metadata_topic == MetadataTopicConfig(partition_count=5, replication_factor=2, in_sync_min=1)
+    assert load_lines(tmp_path, "").metadata_topic == MetadataTopicConfig()
+    [problem] = problems_of(tmp_path, "rlmm.config.remote.log.metadata.topic.num.partitions=many\n")
+    assert problem.endswith("topic.num.partitions = many: must be a whole number from 1 to 10000")
+
+
+def test_what_a_copier_needs_is_named(tmp_path: Path) -> None:
+    """`copy.enabled` is a wrong configuration without it, and `tidegate copy` says the same."""
+    assert len(problems_of(tmp_path, "copy.enabled=true\n")) == 3
+    config = load_lines(tmp_path, "mode=standalone\ncopy.topics=orders\n")
+    [problem] = copy_problems(config)
+    assert problem.endswith("tidegate copy needs copy.staging.path, or cache.path")
+    lines = f"mode=standalone\ncopy.topics=orders\ncopy.enabled=true\ncache.path={tmp_path}\n"
+    assert copy_problems(load_lines(tmp_path, lines)) == []
