@@ -18,6 +18,7 @@ from proxy.process.reload import Cause
 from proxy.serve import run, serve
 from storage.errors import StorageConfigError
 from tests.support.config_files import load_lines
+from tests.support.metadata_records import finish, started
 from tests.support.opened_bytes import ReadOnlyManager
 
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -55,6 +56,14 @@ async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -
         async with await trio.open_tcp_stream(*application.bootstrap) as client:
             assert await client.receive_some() == b""
         await application.server.wait_empty()
+
+
+async def test_ready_counts_segments_that_can_be_read(tmp_path: Path) -> None:
+    # Failed before: a copy that has only begun was counted, too.
+    async with run(config_of(tmp_path)) as application:
+        finish(application.catalog, started("finished", 0, 9))
+        application.catalog.apply(started("under way", 10, 19), initialized=True)
+        assert application.ready_line.endswith(", brokers 0, segments 1")
 
 
 async def test_it_listens_at_once_for_the_brokers_of_the_last_run(tmp_path: Path) -> None:
