@@ -1,6 +1,6 @@
 """A broker that turns remote storage on over a tier that Tidegate has filled: with `tidegate takeover`, and without.
 
-One broker, its own controller, so that topics can be marked only while it runs: that start gives the tier's tasks a day
+One broker, its own controller, so that topics can be marked only while it runs: at that start it finds no metadata
 (docs/standalone.md#takeover).
 """
 
@@ -32,8 +32,19 @@ SEGMENT_RECORDS = 400
 TOPICS = {"one-epoch": 1, "epochs": 3, "left": 1}
 """Topics, and how many leader epochs their copied records are of."""
 
-TASK_INTERVAL = "remote.log.manager.task.interval.ms"
-DAY_MS = "86400000"
+COMMON_CLIENT = "rlmm.config.remote.log.metadata.common.client"
+COMMON_BOOTSTRAP = f"{COMMON_CLIENT}.bootstrap.servers"
+WITHOUT_METADATA = {
+    "remote.log.storage.system.enable": "true",
+    COMMON_BOOTSTRAP: "127.0.0.1:1",
+    # A broker that stops waits for what is being asked.
+    f"{COMMON_CLIENT}.request.timeout.ms": "1000",
+    f"{COMMON_CLIENT}.default.api.timeout.ms": "1000",
+    "rlmm.config.remote.log.metadata.initialization.retry.max.timeout.ms": "86400000",
+}
+"""Remote storage is on, but a tier's tasks do nothing before its metadata were read, which never comes about."""
+
+WITH_METADATA = {key: "30000" for key in WITHOUT_METADATA if key.startswith(COMMON_CLIENT)}
 
 
 def test_a_broker_owns_the_tier_after_a_takeover_and_deletes_it_without(tmp_path: Path) -> None:
@@ -42,14 +53,14 @@ def test_a_broker_owns_the_tier_after_a_takeover_and_deletes_it_without(tmp_path
         taken = _takeover(kafka, tmp_path, "--dry-run", code=1)
         assert "is in use: stop its broker" in taken.stderr
         kafka.broker(1).stop()
-        kafka.change_properties({"remote.log.storage.system.enable": "true", TASK_INTERVAL: DAY_MS})
+        kafka.change_properties(WITHOUT_METADATA)
         kafka.broker(1).start()
         for topic in TOPICS:
             alter_configs(kafka, topic, {"remote.storage.enable": "true"})
             _wait(kafka, topic, lambda offsets: offsets.log_start_offset == offsets.local_log_start_offset)
         kafka.broker(1).stop()
         _take_over(kafka, tmp_path)
-        kafka.change_properties({TASK_INTERVAL: "300"})
+        kafka.change_properties({**WITH_METADATA, COMMON_BOOTSTRAP: kafka.bootstrap_servers})
         kafka.broker(1).start()
 
         # Of the topic that was left out the broker deletes all that is below its own log.
