@@ -299,6 +299,7 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/spark_backfill.py $(ARGS)
 	$(BIN)/python benchmarks/cold_read.py $(ARGS)
 	$(BIN)/python benchmarks/store.py $(ARGS)
+	$(BIN)/python benchmarks/copying.py $(ARGS)
 
 # The later files are bound to the first, so that one environment can hold them all.
 lock: $(VENV)/.installed

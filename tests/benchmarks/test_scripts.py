@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cold_read, fetch_exchange, producers, relay, store, warm_read
+from benchmarks import cold_read, copying, fetch_exchange, producers, relay, store, warm_read
 from benchmarks.support.aiven_stage import cold_stage
 from benchmarks.support.bare_fetch import learn_requests, read_for
 from benchmarks.support.cold_options import ColdOptions, parse_cold_options
@@ -15,6 +15,7 @@ from benchmarks.support.options import Options, parse_options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
 from benchmarks.support.worker_options import parse_options as parse_worker_options
 from tests.support.kafka import fresh_name
+from tests.support.plain_kafka import own_plain_cluster
 from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -128,6 +129,21 @@ def test_stores_are_measured_by_each_transformation(tmp_path: Path) -> None:
     assert len(report.notes) == len(expected)
 
 
+@pytest.mark.integration
+@pytest.mark.needs("java", "kafka")
+def test_copying_is_measured_and_all_bytes_are_in_the_tier(tmp_path: Path) -> None:
+    """A broker of its own, since the metadata topic is made anew for each copy."""
+    report = Report("copying")
+    with own_plain_cluster() as kafka:
+        copying.fill(kafka, 4)
+        options = copying.Options(1, 4, 0.3, ("folder",), ("zstd+aes",), as_json=False)
+        copying.measure(kafka, tmp_path, options, report)
+    assert report.complaints == []
+    assert rows_of(report)[:2] == ["folder, zstd+aes", "folder, zstd+aes, a core"]
+    assert all(row.compared > 0 for row in report.rows[:2])
+    assert len(report.rows) == 2 + 4
+
+
 parse_usual_options = partial(parse_options, "a benchmark", megabytes=100)
 OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (parse_usual_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rounds x"]),
@@ -137,6 +153,7 @@ OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (parse_cold_options, ["--rounds 0", "--scheme ftp", "--store oci", "--store gcs --scheme https"]),
     (parse_worker_options, ["--workers 0", "--workers x", "--rows none", "--connections 3 --brokers 4", "--rounds 0"]),
     (parse_worker_options, ["--seconds 0", "--megabytes 1", "--before /nowhere", "--connections 65"]),
+    (copying.parse_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--stores gcs", "--transforms lz4"]),
     (store.parse_options, ["--rounds 0", "--megabytes 0", "--stores ftp", "--stores s3,ftp"]),
 ]
 

@@ -1,25 +1,22 @@
 """A broker that turns remote storage on over a tier that Tidegate has filled: with `tidegate takeover`, and without.
 
-One broker, its own controller, so that topics can be marked only while it runs: that start gives the tier's tasks a day
+One broker, its own controller, so that topics can be marked only while it runs: at that start it finds no metadata
 (docs/standalone.md#takeover).
 """
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from storage.indexes.leader_epochs import parse_leader_epochs
 from tests.support.differential_known import local_logs
 from tests.support.differential_steps import alter_configs
 from tests.support.digests import Digests, read_with_confluent
-from tests.support.hand_copied import copy_by_hand
 from tests.support.kafka import orders, produce, small_segments
-from tests.support.plain_kafka import before_plain_kafka, own_plain_cluster, wait_dropped
+from tests.support.plain_kafka import own_plain_cluster, run_standalone, wait_dropped
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from tools.demo.kafka_properties import properties_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -32,24 +29,35 @@ SEGMENT_RECORDS = 400
 TOPICS = {"one-epoch": 1, "epochs": 3, "left": 1}
 """Topics, and how many leader epochs their copied records are of."""
 
-TASK_INTERVAL = "remote.log.manager.task.interval.ms"
-DAY_MS = "86400000"
+COMMON_CLIENT = "rlmm.config.remote.log.metadata.common.client"
+COMMON_BOOTSTRAP = f"{COMMON_CLIENT}.bootstrap.servers"
+WITHOUT_METADATA = {
+    "remote.log.storage.system.enable": "true",
+    COMMON_BOOTSTRAP: "127.0.0.1:1",
+    # A broker that stops waits for what is being asked.
+    f"{COMMON_CLIENT}.request.timeout.ms": "1000",
+    f"{COMMON_CLIENT}.default.api.timeout.ms": "1000",
+    "rlmm.config.remote.log.metadata.initialization.retry.max.timeout.ms": "86400000",
+}
+"""Remote storage is on, but a tier's tasks do nothing before its metadata were read, which never comes about."""
+
+WITH_METADATA = {key: "30000" for key in WITHOUT_METADATA if key.startswith(COMMON_CLIENT)}
 
 
 def test_a_broker_owns_the_tier_after_a_takeover_and_deletes_it_without(tmp_path: Path) -> None:
     with own_plain_cluster() as kafka:
         direct = _fill(kafka, tmp_path)
         taken = _takeover(kafka, tmp_path, "--dry-run", code=1)
-        assert "is in use: stop its broker" in taken.stderr
+        assert "is in use: stop its broker" in taken
         kafka.broker(1).stop()
-        kafka.change_properties({"remote.log.storage.system.enable": "true", TASK_INTERVAL: DAY_MS})
+        kafka.change_properties(WITHOUT_METADATA)
         kafka.broker(1).start()
         for topic in TOPICS:
             alter_configs(kafka, topic, {"remote.storage.enable": "true"})
             _wait(kafka, topic, lambda offsets: offsets.log_start_offset == offsets.local_log_start_offset)
         kafka.broker(1).stop()
         _take_over(kafka, tmp_path)
-        kafka.change_properties({TASK_INTERVAL: "300"})
+        kafka.change_properties({**WITH_METADATA, COMMON_BOOTSTRAP: kafka.bootstrap_servers})
         kafka.broker(1).start()
 
         # Of the topic that was left out the broker deletes all that is below its own log.
@@ -75,10 +83,14 @@ def _fill(kafka: KafkaCluster, folder: Path) -> dict[str, Digests]:
         for topic, epochs in TOPICS.items():
             if number < epochs:
                 _produce(kafka, topic)
+    properties = {"copy.topics": ",".join(TOPICS), "copy.segment.bytes": str(SEGMENT_BYTES)}
+    done = run_standalone(kafka, folder, "copy", "--once", properties=properties)
+    assert done.returncode == 0, done.stdout + done.stderr
     direct = {}
     for topic, epochs in TOPICS.items():
-        segments = copy_by_hand(kafka, topic, folder / topic, segment_bytes=SEGMENT_BYTES)
-        assert len({epoch for segment in segments for epoch in segment.segment_leader_epochs}) == epochs
+        checkpoints = sorted(kafka.tier_dir.glob(f"kafka-tiered-storage/{topic}-0-*/*.leader_epoch_checkpoint"))
+        assert len(checkpoints) > epochs
+        assert len(parse_leader_epochs(checkpoints[-1].read_bytes())) == epochs
         direct[topic] = _read(kafka, topic)
         alter_configs(kafka, topic, {"retention.bytes": "1"})
     for topic in TOPICS:
@@ -96,24 +108,22 @@ def _take_over(kafka: KafkaCluster, folder: Path) -> None:
     before = _checkpoints(kafka)
     for topic in ("one-epoch", "epochs"):
         planned = _takeover(kafka, folder, "--offline", "--topic", topic, "--dry-run")
-        assert "1 partitions are to be restored; this was a dry run" in planned.stdout
+        assert "1 partitions are to be restored; this was a dry run" in planned
     assert _checkpoints(kafka) == before
     for topic in ("one-epoch", "epochs"):
-        assert "1 partitions restored" in _takeover(kafka, folder, "--offline", "--topic", topic, "--yes").stdout
+        assert "1 partitions restored" in _takeover(kafka, folder, "--offline", "--topic", topic, "--yes")
     after = _checkpoints(kafka)
     again = _takeover(kafka, folder, "--offline", "--topic", "epochs", "--yes")
-    assert "nothing is left to do" in again.stdout
+    assert "nothing is left to do" in again
     assert _checkpoints(kafka) == after
     assert before["left-0"] == after["left-0"]
 
 
-def _takeover(kafka: KafkaCluster, folder: Path, *arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    file = folder / "takeover.properties"
-    file.write_text(properties_text(before_plain_kafka(kafka, folder)), encoding="utf-8")
-    command = [sys.executable, "-m", "proxy", "takeover", str(file), "--log-dir", str(kafka.broker(1).data_dir)]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
+def _takeover(kafka: KafkaCluster, folder: Path, *arguments: str, code: int = 0) -> str:
+    """What it said."""
+    done = run_standalone(kafka, folder, "takeover", "--log-dir", str(kafka.broker(1).data_dir), *arguments)
     assert done.returncode == code, done.stdout + done.stderr
-    return done
+    return done.stdout + done.stderr
 
 
 def _checkpoints(kafka: KafkaCluster) -> dict[str, str]:
