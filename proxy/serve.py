@@ -459,6 +459,7 @@ def _tier(
     meters: Meters,
     nursery: trio.Nursery,
     standalone: Standalone | None,
+    is_loaded: Callable[[], bool],
 ) -> tuple[Tier, TimestampLookup]:
     log_starts = None if standalone is None else standalone.log_starts
     catalog.on_segment_removed(tier_storage.segment_removed)
@@ -476,6 +477,7 @@ def _tier(
         cluster=cluster,
         meter=meters.tier,
         segment_s_max=0.0 if standalone is None else standalone.segment_s_max,
+        is_loaded=is_loaded,
     )
     lookup = TimestampLookup(
         tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier
@@ -513,7 +515,11 @@ def _serving(
         copies=lambda: settings.copies,
         nursery=nursery,
     )
-    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, nursery, standalone)
+
+    def is_loaded() -> bool:
+        return readiness.catalog_was_live
+
+    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, nursery, standalone, is_loaded)
     fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
     tier_offsets = None
     if standalone is not None:
@@ -525,7 +531,7 @@ def _serving(
             client=FrontierClient(cluster),
             lookup=lookup,
             log_starts=standalone.log_starts,
-            is_catalog_loaded=lambda: readiness.catalog_was_live,
+            is_catalog_loaded=is_loaded,
         )
     server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, nursery, tier_offsets)
     return server, TierSide(catalog, started, tier.frontiers, storage, parts.disk_blocks, fallback, standalone)

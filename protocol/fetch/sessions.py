@@ -145,10 +145,10 @@ class FetchSession:
             return request.partitions
         return [asked for asked in request.partitions if key_of(asked) in self._partitions]
 
-    def offset_of(self, key: PartitionKey) -> int | None:
-        """What offset was last asked for; None for a partition that is not of the session."""
+    def asked_of(self, key: PartitionKey) -> FetchPartition | None:
+        """What was last asked for; None for a partition that is not of the session."""
         known = self._partitions.get(key)
-        return None if known is None else known.asked.fetch_offset
+        return None if known is None else known.asked
 
     def doubt(self) -> None:
         """Something of what it was judged by is wrong."""

@@ -33,6 +33,7 @@ import trio
 
 from metrics.meters import Direction, Meters
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
+from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.audit import ClientAudit
 from proxy.connection.request_handlers import ClientReads, in_slices
@@ -56,7 +57,7 @@ from proxy.fetch.assembly import (
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
-from proxy.fetch.tier import Tier, TierReads
+from proxy.fetch.tier import NOWHERE, Tier, TierReads
 from storage.holes import HoleUpToLocalLogError
 from storage.reader import OffsetNotInTierError, TierRecords
 
@@ -148,7 +149,7 @@ async def exchange(
             if is_beside_news and authority is not None:
                 parts.answers[key_of(part.asked)] = tier_answer(request, part, authority, None)
             else:
-                parts.answers[key_of(part.asked)] = _come_again(part)
+                parts.answers[key_of(part.asked)] = _refusal(part, COME_AGAIN)
     if own_fetch.whole is not None:
         return pass_whole(own_fetch.whole)
     brokers = own_fetch.by_key
@@ -209,6 +210,9 @@ def _sort(
         parts.give_back(part, None, tier)
     for part, authority in verdicts.vouched:
         result = reads.results.get(part)
+        if part.parted_at == NOWHERE:
+            parts.answers[key_of(part.asked)] = _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)
+            continue
         if isinstance(result, HoleUpToLocalLogError):
             parts.next_at_broker.append(part)
             continue
@@ -302,5 +306,5 @@ def _note_reads(
             audit.serves(request.client_id, part.partition, records)
 
 
-def _come_again(part: TierPart) -> PartitionAnswer:
-    return PartitionAnswer.error(part.asked.topic, part.asked.topic_id, part.asked.partition, COME_AGAIN)
+def _refusal(part: TierPart, error_code: ErrorCode) -> PartitionAnswer:
+    return PartitionAnswer.error(part.asked.topic, part.asked.topic_id, part.asked.partition, error_code)

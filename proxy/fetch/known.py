@@ -548,17 +548,34 @@ class Lineages:
         for partitions in self._under_way:
             partitions.discard(partition)
 
+    async def epoch_end(self, partition: TopicIdPartition, epoch: int) -> EpochEndOffset:
+        """What the leader says now of an epoch that the catalog may not have; -1 in both if that is yet to come.
+
+        Raises:
+            UpstreamError: the leader is not known, does not answer, or refuses.
+        """
+        named = (partition.topic, partition.partition)
+        answers = await self._client.epoch_end_offsets(await self._leader_of(partition), {named: [epoch]})
+        answer = answers[named][epoch]
+        if answer.error_code:
+            said = f"{partition}: leader epoch {epoch} is not told, error code {answer.error_code}"
+            raise UpstreamRefusedError(said, answer.error_code)
+        return answer
+
     async def _ask_leader(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage:
+        answer = await self._questions_to(await self._leader_of(partition)).get((partition, leader_epoch))
+        if isinstance(answer, UpstreamRefusedError):
+            raise answer.with_traceback(None)
+        return answer
+
+    async def _leader_of(self, partition: TopicIdPartition) -> int:
         leader = self._cluster.leader_of(partition.topic_id, partition.partition)
         if leader is None or leader.leader_id < 0:
             await self._cluster.learn_names([partition.topic])
             leader = self._cluster.leader_of(partition.topic_id, partition.partition)
         if leader is None or leader.leader_id < 0:
             raise UpstreamError(f"{partition}: upstream names no leader")
-        answer = await self._questions_to(leader.leader_id).get((partition, leader_epoch))
-        if isinstance(answer, UpstreamRefusedError):
-            raise answer.with_traceback(None)
-        return answer
+        return leader.leader_id
 
     def _questions_to(self, node_id: int) -> Gathered[_Question, LeaderEpochLineage | UpstreamRefusedError]:
         questions = self._questions.get(node_id)

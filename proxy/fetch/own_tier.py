@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from protocol.fetch.messages import PartitionAnswer, PartitionKey
+from protocol.fetch.messages import FetchPartition, PartitionAnswer, PartitionKey
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN
 from proxy.fetch.tier import Tier
@@ -30,22 +30,25 @@ class AnswerEdits:
 
     Args:
         node_id: the broker; None where that is not known.
-        offset_of: what was asked of a partition; None: not known, so that no OFFSET_OUT_OF_RANGE can be believed.
+        asked_of: what was asked of a partition; None: not known, so that no OFFSET_OUT_OF_RANGE can be believed.
+        began_s: when the request began, by trio's clock.
         on_stale: is told when an offset was not where it was believed to be.
     """
 
-    __slots__ = ("_node_id", "_offset_of", "_on_stale", "_tier", "_topic", "_topic_id")
+    __slots__ = ("_asked_of", "_began_s", "_node_id", "_on_stale", "_tier", "_topic", "_topic_id")
 
     def __init__(
         self,
         tier: Tier,
         node_id: int | None,
-        offset_of: Callable[[PartitionKey], int | None],
+        asked_of: Callable[[PartitionKey], FetchPartition | None],
+        began_s: float,
         on_stale: Callable[[], None] = _nothing,
     ) -> None:
         self._tier = tier
         self._node_id = node_id
-        self._offset_of = offset_of
+        self._asked_of = asked_of
+        self._began_s = began_s
         self._on_stale = on_stale
         self._topic: str | None = None
         self._topic_id: bytes | None = None
@@ -89,8 +92,8 @@ class AnswerEdits:
     def _judged(self, partition: TopicIdPartition, start: int, error_code: int) -> int:
         """An OFFSET_OUT_OF_RANGE of a partition whose tier starts there."""
         key = (self._topic, None if self._topic is not None else self._topic_id, partition.partition)
-        offset = self._offset_of(key)
-        if offset is not None and (offset < start or self._is_beyond_end(partition, offset)):
+        asked = self._asked_of(key)
+        if asked is not None and (asked.fetch_offset < start or self._is_beyond_end(partition, asked)):
             return error_code
         if self._node_id is not None:
             self._tier.forget(self._node_id, partition)
@@ -101,12 +104,15 @@ class AnswerEdits:
         """Whether nobody can say yet what the tier has of it: the metadata is not read, or the name's id not known."""
         if self._topic_id is not None:
             return self._tier.is_loading(self._topic_id, partition)
-        return self._topic is not None and self._tier.knows(self._topic)
+        return self._topic is not None and (self._tier.knows(self._topic) or not self._tier.is_loaded())
 
-    def _is_beyond_end(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether it lies above the log's end, which must be known of late: else the log may have grown past it."""
+    def _is_beyond_end(self, partition: TopicIdPartition, asked: FetchPartition) -> bool:
+        """Whether it lies above the log's end, which must be known of late: else the log may have grown past it. Or was
+        read in an epoch that nobody has led in yet, which a broker calls out of range, too."""
         frontiers = self._tier.frontiers
         frontier = None if self._node_id is None else frontiers.get(self._node_id, partition)
         if frontier is None or not frontiers.is_fresh(frontier, trio.current_time()):
             return False
-        return offset > max(frontier.log_end_offset, frontier.high_watermark)
+        if asked.last_fetched_epoch > frontier.leader_epoch and frontier.learned_at_s >= self._began_s:
+            return True
+        return asked.fetch_offset > max(frontier.log_end_offset, frontier.high_watermark)

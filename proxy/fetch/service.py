@@ -22,7 +22,6 @@ from protocol.fetch.messages import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
-    PartitionAnswer,
     PartitionKey,
     decode_request_in_slices,
     key_of,
@@ -202,21 +201,23 @@ class Edits:
 
     tier: Tier
     node_id: int | None
+    began_s: float
+    """When the request began, by trio's clock."""
 
     def of_request(self, request: FetchRequest, on_stale: Callable[[], None] = lambda: None) -> AnswerEdits:
         """For the answer to all that a request names."""
-        offsets: dict[PartitionKey, int] = {}
+        by_key: dict[PartitionKey, FetchPartition] = {}
 
-        def offset_of(key: PartitionKey) -> int | None:
-            if not offsets:
-                offsets.update((key_of(asked), asked.fetch_offset) for asked in request.partitions)
-            return offsets.get(key)
+        def asked_of(key: PartitionKey) -> FetchPartition | None:
+            if not by_key:
+                by_key.update((key_of(asked), asked) for asked in request.partitions)
+            return by_key.get(key)
 
-        return AnswerEdits(self.tier, self.node_id, offset_of, on_stale)
+        return AnswerEdits(self.tier, self.node_id, asked_of, self.began_s, on_stale)
 
     def of_session(self, session: FetchSession) -> AnswerEdits:
         """For the answer to a request of a relayed session, which may tell of any partition of it."""
-        return AnswerEdits(self.tier, self.node_id, session.offset_of, session.doubt)
+        return AnswerEdits(self.tier, self.node_id, session.asked_of, self.began_s, session.doubt)
 
 
 CONSUMER_REPLICA_ID = -1
@@ -276,7 +277,7 @@ class FetchService:
         request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
         if request.replica_id != CONSUMER_REPLICA_ID:
             return RELAY
-        edits = None if self._tier.log_starts is None else Edits(self._tier, wire.node_id)
+        edits = None if self._tier.log_starts is None else Edits(self._tier, wire.node_id, trio.current_time())
         if wire.node_id is None:
             return RELAY if edits is None else Relay(editor=edits.of_request(request))
         if request.is_unread:
@@ -301,7 +302,7 @@ class FetchService:
         if plan is None:
             return await self._sessions.relay_full(frame, request, replaced_id, edits)
         await close_upstream_session(wire, request, replaced_id)
-        answer = await self._exchange(request, plan, wire, node_id)
+        answer = await self._exchange(request, plan, wire, node_id, edits)
         return await self._sessions.answer_full(request, answer, wire)
 
     async def _incremental(
@@ -329,10 +330,13 @@ class FetchService:
                 editor = edits.of_request(request, session.doubt)
                 await each_slice(answer.partitions, editor.answers)
         else:
-            answer = await self._exchange(request, plan, wire, node_id)
+            answer = await self._exchange(request, plan, wire, node_id, edits)
         return await self._sessions.answer_changed(request, session, answer, wire)
 
-    async def _exchange(self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int) -> FetchAnswer:
+    async def _exchange(
+        self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int, edits: Edits | None
+    ) -> FetchAnswer:
+        edit = None if edits is None else edits.of_request(request).answer
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         try:
             return await exchange(
@@ -341,7 +345,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, self._edit_of(request, node_id)),
+                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, edit),
                 meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
@@ -350,9 +354,6 @@ class FetchService:
         except BaseException:
             self._client.release()
             raise
-
-    def _edit_of(self, request: FetchRequest, node_id: int) -> Callable[[PartitionAnswer], None] | None:
-        return None if self._tier.log_starts is None else Edits(self._tier, node_id).of_request(request).answer
 
     def on_answered(self) -> None:
         """The answer was sent, or cannot be: what it holds of the tier's memory is free."""
@@ -471,14 +472,15 @@ class FetchService:
 
     async def _leave_if_on_lineage(self, part: TierPart, left: set[TierPart]) -> None:
         """Take the part out of those whose lineage has yet to be seen."""
-        partition, leader_epoch = part.partition, part.frontier.leader_epoch
-        epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
         try:
             if not self._tier.is_at_broker(part):
-                part.parted_at = await self._tier.parted_at(
-                    partition, leader_epoch, last_fetched_epoch=epoch, offset=offset
-                )
-            elif not await self._tier.is_on_lineage(partition, leader_epoch, last_fetched_epoch=epoch, offset=offset):
+                part.parted_at = await self._tier.parted_at(part)
+            elif not await self._tier.is_on_lineage(
+                part.partition,
+                part.frontier.leader_epoch,
+                last_fetched_epoch=part.asked.last_fetched_epoch,
+                offset=part.asked.fetch_offset,
+            ):
                 return
         except UpstreamError:
             return

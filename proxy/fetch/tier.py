@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Protocol
@@ -36,6 +36,10 @@ for some 4 ms. Its other names are the broker's until they are asked for with a 
 _log = structlog.get_logger(__name__)
 
 
+NOWHERE = (-1, -1)
+"""In place of an epoch and its end: there is no such epoch, which a broker answers with OFFSET_OUT_OF_RANGE."""
+
+
 class ReachesLocalLogError(OffsetNotInTierError):
     """The segment that holds the offset reaches further than its reader may read: the broker has the rest itself."""
 
@@ -57,6 +61,7 @@ class Tier:
 
     Args:
         segment_s_max: of a tier of our own, how long records may take to come into it, in seconds (storage.holes).
+        is_loaded: whether the catalog has been read to its end once.
     """
 
     def __init__(
@@ -70,7 +75,9 @@ class Tier:
         cluster: Cluster,
         meter: TierMeter,
         segment_s_max: float = 0.0,
+        is_loaded: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.is_loaded = is_loaded
         self.frontiers = frontiers
         self._holes = Holes(self._on_hole, segment_s_max)
         self.aborted_tails = AbortedTails()
@@ -168,21 +175,27 @@ class Tier:
         end = lineage.end_offset(last_fetched_epoch)
         return end is not None and end >= offset
 
-    async def parted_at(
-        self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int
-    ) -> tuple[int, int] | None:
-        """Of a tier of our own, below the broker's log: where the log of a client that read up to `offset` in
-        `last_fetched_epoch` parts from the leader's, as the highest epoch that they share and its end; None if it does
-        not, as far as the tier's epochs tell.
+    async def parted_at(self, part: TierPart) -> tuple[int, int] | None:
+        """Of a tier of our own, below the broker's log: where the log that the client has read parts from the leader's,
+        as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
         """
-        lineage = await self._lineages.get(partition, leader_epoch)
-        if not lineage.knows([last_fetched_epoch]):
-            return None  # like a broker, which takes an epoch below its first for its own
-        shared = lineage.floor(last_fetched_epoch)
-        if shared is None or (shared[0] == last_fetched_epoch and shared[1] >= offset):
+        epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
+        lineage = await self._lineages.get(part.partition, part.frontier.leader_epoch)
+        shared = lineage.floor(epoch)
+        if not lineage.knows([epoch]):
+            # No segment has it: it was without records, its segments are deleted, or nobody ever led in it.
+            told = await self._lineages.epoch_end(part.partition, epoch)
+            if told.end_offset < 0:
+                return NOWHERE
+            is_forgotten = told.leader_epoch == epoch and told.end_offset <= part.frontier.local_log_start_offset
+            if not is_forgotten or epoch >= part.frontier.leader_epoch:
+                shared = (told.leader_epoch, told.end_offset)
+            elif shared is None:
+                shared = (epoch, part.frontier.log_start_offset)  # as a broker says of what is below its first
+        if shared is None or (shared[0] == epoch and shared[1] >= offset):
             return None
         return shared
 

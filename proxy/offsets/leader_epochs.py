@@ -80,6 +80,8 @@ class LeaderEpochsService:
             partition = held.get(each.key)
             if partition is None or partition not in lineages:
                 continue
+            if each.asked_epoch >= frontiers[partition].leader_epoch:
+                continue  # the leader's own, of which it may have deleted all
             local_log_start_offset = frontiers[partition].local_log_start_offset
             if each.answer.end_offset <= local_log_start_offset:
                 log_start_offset = tier.log_start(partition, local_log_start_offset)

@@ -16,12 +16,15 @@ Where Tidegate's tier fails (`tier_fails`), a partition may be put off: an error
 and the answer that comes in the end must be the broker's.
 
 And one of ours: in a response too large to hold, Tidegate hides a broker's addresses instead of replacing them.
+
+Where the broker is a twin that kept what Tidegate has of a tier of its own (tests.support.twin_world), segments end
+elsewhere, so one answer may go on where the other has ended: what both have must be equal (`_compare_twins`).
 """
 
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,9 +98,12 @@ class Outcome:
 class Asker:
     """Pairs of connections, one to the broker and one to Tidegate."""
 
-    def __init__(self, lanes: Sequence[tuple[RawClient, RawClient]], *, tier_fails: bool = False) -> None:
+    def __init__(
+        self, lanes: Sequence[tuple[RawClient, RawClient]], *, tier_fails: bool = False, is_twin: bool = False
+    ) -> None:
         self._lanes = lanes
         self._tier_fails = tier_fails
+        self._compare_records = _compare_twins if is_twin else _compare_records
         broker, tidegate = lanes[0]
         self._nodes = (_nodes(broker), _nodes(tidegate))
 
@@ -127,14 +133,14 @@ class Asker:
     def _judge(self, question: Question, frames: tuple[bytes, bytes], took_s: float, outcome: Outcome) -> bytes:
         """Compare, ask again while that may help, and give the broker's last answer."""
         outcome.kinds[question.kind] += 1
-        complaints = compare(question, *frames, self._nodes, outcome)
+        complaints = compare(question, *frames, self._nodes, outcome, self._compare_records)
         for _ in range(PUT_OFF_MAX if self._tier_fails else ASKED_AGAIN_MAX):
             is_put_off = self._tier_fails and bool(complaints) and _is_put_off(question, frames)
             if not is_put_off and not _may_be_late(question, frames, took_s, differs=bool(complaints)):
                 break
             outcome.asked_again += 1
             (frames,), (took_s,) = self._round([question])
-            complaints = compare(question, *frames, self._nodes, Outcome())
+            complaints = compare(question, *frames, self._nodes, Outcome(), self._compare_records)
         if complaints:
             outcome.differences.append(described(question, *frames, complaints))
         return frames[0]
@@ -156,12 +162,18 @@ class Asker:
 
 @contextmanager
 def asker(
-    broker: tuple[str, int], tidegate: tuple[str, int], lanes: int = LANES, *, tier_fails: bool = False
+    broker: tuple[str, int],
+    tidegate: tuple[str, int],
+    lanes: int = LANES,
+    *,
+    tier_fails: bool = False,
+    is_twin: bool = False,
 ) -> Iterator[Asker]:
     """An Asker between these two addresses.
 
     Args:
         tier_fails: Tidegate's tier does now and then: what it puts off is asked again.
+        is_twin: the broker has in its local log what Tidegate has in its own tier.
     """
     with ExitStack() as stack:
         yield Asker(
@@ -170,6 +182,7 @@ def asker(
                 for _ in range(lanes)
             ],
             tier_fails=tier_fails,
+            is_twin=is_twin,
         )
 
 
@@ -221,7 +234,12 @@ def _answer(client: RawClient, side: str, question: Question) -> bytes:
 
 
 def compare(
-    question: Question, broker: bytes, tidegate: bytes, nodes: tuple[Nodes, Nodes], outcome: Outcome
+    question: Question,
+    broker: bytes,
+    tidegate: bytes,
+    nodes: tuple[Nodes, Nodes],
+    outcome: Outcome,
+    compare_records: "CompareRecords | None" = None,
 ) -> list[str]:
     """What differs between two response frames, a line each; `outcome` counts what the broker's holds."""
     if not isinstance(question, FetchQuestion):
@@ -252,7 +270,10 @@ def compare(
     behind = _behind_an_unforeseen_size(question, theirs)
     for key in theirs.keys() & ours.keys():
         shared_bytes = charged_bytes if key in behind else None
-        complaints += _compare_partition(question, key, theirs[key], ours[key], shared_bytes, outcome)
+        complaints += _compare_partition(key, theirs[key], ours[key])
+        complaints += (compare_records or _compare_records)(
+            question, key, theirs[key], ours[key], shared_bytes, outcome
+        )
     return complaints
 
 
@@ -341,16 +362,8 @@ def _flat(message: Any) -> Counter[tuple[str, Any]]:
     )
 
 
-def _compare_partition(
-    question: FetchQuestion,
-    key: Key,
-    theirs: PartitionAnswer,
-    ours: PartitionAnswer,
-    shared_bytes: int | None,
-    outcome: Outcome,
-) -> list[str]:
-    """`shared_bytes`: what all may take of max_bytes, where the two sides may share it out differently."""
-    complaints = [
+def _compare_partition(key: Key, theirs: PartitionAnswer, ours: PartitionAnswer) -> list[str]:
+    return [
         f"{key} {name}: {getattr(theirs, name)} and {getattr(ours, name)}"
         for name in (
             "error_code",
@@ -364,18 +377,66 @@ def _compare_partition(
         )
         if getattr(theirs, name) != getattr(ours, name)
     ]
+
+
+def _compare_records(
+    question: FetchQuestion,
+    key: Key,
+    theirs: PartitionAnswer,
+    ours: PartitionAnswer,
+    shared_bytes: int | None,
+    outcome: Outcome,
+) -> list[str]:
+    """`shared_bytes`: what all may take of max_bytes, where the two sides may share it out differently."""
     their_records, our_records = _records(theirs), _records(ours)
     if their_records == our_records:
         if not _same_aborts(question, theirs, ours):
-            complaints.append(f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}")
-    elif shared_bytes is None or not _limits_explain(question, key, their_records, our_records, shared_bytes):
-        complaints.append(f"{key} records: {len(their_records)} and {len(our_records)} bytes")
-    else:
+            return [f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}"]
+        return []
+    if shared_bytes is None or not _limits_explain(question, key, their_records, our_records, shared_bytes):
+        return [f"{key} records: {len(their_records)} and {len(our_records)} bytes"]
+    outcome.shared_budget += 1
+    short, long = sorted((theirs, ours), key=lambda answer: answer.records_bytes)
+    if not set(_aborts(short) or ()) <= set(_aborts(long) or ()):
+        return [f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}"]
+    return []
+
+
+CompareRecords = Callable[[FetchQuestion, Key, PartitionAnswer, PartitionAnswer, int | None, Outcome], list[str]]
+
+
+def _compare_twins(
+    question: FetchQuestion,
+    key: Key,
+    theirs: PartitionAnswer,
+    ours: PartitionAnswer,
+    shared_bytes: int | None,
+    outcome: Outcome,
+) -> list[str]:
+    """Whole batches, as far as both have them, and the aborted transactions that begin before the shorter one's end.
+    Only one behind another may have none where the other side has some: local logs are charged with what they give."""
+    (their_batches, their_end), (our_batches, our_end) = (_whole_batches(_records(side)) for side in (theirs, ours))
+    shared = min(len(their_batches), len(our_batches))
+    if their_batches[:shared] != our_batches[:shared]:
+        return [f"{key} records: {len(their_batches)} and {len(our_batches)} bytes of whole batches"]
+    if len(their_batches) != len(our_batches):
         outcome.shared_budget += 1
-        short, long = sorted((theirs, ours), key=lambda answer: answer.records_bytes)
-        if not set(_aborts(short) or ()) <= set(_aborts(long) or ()):
-            complaints.append(f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}")
-    return complaints
+        if not shared:
+            return [] if shared_bytes is not None else [f"{key} records: one side has none"]
+    below = min(their_end, our_end)
+    their_aborts, our_aborts = ({each for each in _aborts(side) or () if each[1] < below} for side in (theirs, ours))
+    return [] if their_aborts == our_aborts else [f"{key} aborted: {their_aborts} and {our_aborts}"]
+
+
+def _whole_batches(records: bytes) -> tuple[bytes, int]:
+    """Without what is cut at the end, and the offset behind the last; 0 without any."""
+    position = end_offset = 0
+    while position + HEADER_BYTES <= len(records):
+        header = read_header(records, position)
+        if position + header.size_bytes > len(records):
+            break
+        position, end_offset = position + header.size_bytes, header.last_offset + 1
+    return records[:position], end_offset
 
 
 def _records(answer: PartitionAnswer) -> bytes:
