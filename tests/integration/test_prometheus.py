@@ -12,12 +12,21 @@ import pytest
 from tests.integration.reading import final_answer
 from tests.support.certificates import server_certificate
 from tests.support.digests import read_with_confluent
-from tests.support.kafka import TieredTopic, orders, segmented_topic
-from tests.support.prometheus import RunningPrometheus, dashboard_queries, metric_complaints, rules, running_prometheus
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic
+from tests.support.plain_kafka import standalone
+from tests.support.prometheus import (
+    RunningPrometheus,
+    copier_names,
+    dashboard_queries,
+    metric_complaints,
+    names_in,
+    rules,
+    running_prometheus,
+)
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "prometheus")]
 
@@ -27,6 +36,9 @@ WINDOW = "10m"
 
 OF_WORKERS = "Workers: "
 """How those panels are called that one process leaves empty."""
+
+OF_COPIERS = [title for title, expression in dashboard_queries().items() if names_in(expression) & copier_names()]
+QUERIES = [title for title in dashboard_queries() if not title.startswith(OF_WORKERS) and title not in OF_COPIERS]
 
 FIRST_MS = 1_700_000_000_000
 BATCH_RECORDS = 100
@@ -130,7 +142,7 @@ def test_the_numbers_of_prometheus_are_those_of_the_page(watched: Watched, tiere
     )
 
 
-@pytest.mark.parametrize("title", [title for title in dashboard_queries() if not title.startswith(OF_WORKERS)])
+@pytest.mark.parametrize("title", QUERIES)
 def test_a_query_of_the_dashboard_has_an_answer(watched: Watched, title: str) -> None:
     assert_answered(watched.prometheus, title)
 
@@ -146,6 +158,27 @@ def test_queries_of_workers_have_answers_where_there_are_some(
         running_prometheus(folder, tidegate.process.admin_address) as prometheus,
     ):
         for title in titles:
+            assert_answered(prometheus, title)
+
+
+def test_queries_of_a_copier_have_answers_where_one_copies(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Given a copier whose tier keeps less than it copies."""
+    assert OF_COPIERS
+    topic, admin = fresh_name("copied-panels"), f"127.0.0.1:{free_port()}"
+    plain_kafka.create_topic(topic, configs={"segment.bytes": str(1024 * 1024), "retention.ms": str(86_400_000)})
+    produce(plain_kafka, topic, orders(2000, 1))
+    properties = {
+        "copy.enabled": "true",
+        "copy.topics": topic,
+        "copy.group.id": topic,
+        "copy.segment.bytes": "64 KiB",
+        "copy.segment.ms": "1000",
+        "copy.retention.bytes": "100000",
+        "admin.listen": admin,
+    }
+    with standalone(plain_kafka, tmp_path, properties) as serving, running_prometheus(tmp_path, admin) as prometheus:
+        serving.wait_log("ready: ")
+        for title in OF_COPIERS:
             assert_answered(prometheus, title)
 
 

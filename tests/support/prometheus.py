@@ -183,6 +183,14 @@ def exported_names() -> frozenset[str]:
     return frozenset(of_library.union(*(series_names(family) for family in registry.families)))
 
 
+@functools.cache
+def copier_names() -> frozenset[str]:
+    """The names of the series that only a copier exports."""
+    others = {family.name for family in Meters().registry.families}
+    copiers = [family for family in all_meters().registry.families if family.name not in others]
+    return frozenset().union(*map(series_names, copiers))
+
+
 def series_names(family: Family) -> set[str]:
     """The names of one family's series."""
     return {family.name + suffix for suffix in _SUFFIXES[family.kind]}

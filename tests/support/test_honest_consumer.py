@@ -25,6 +25,8 @@ def test_each_round_has_the_brokers_own_bytes(kafka: KafkaCluster, tiered: Tiere
             offset = 0
             while offset < end:
                 (answer,) = client.fetch(VERSION, [(tiered.name, topic_id, partition, offset, ALL_BYTES)]).partitions
+                if not answer.records:
+                    continue  # a read from the tier that took too long
                 right.update(answer.records)
                 *_, (_, base_offset, *_, last_delta) = iterate_batches([answer.records])
                 offset = base_offset + last_delta + 1
