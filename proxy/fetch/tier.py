@@ -179,25 +179,25 @@ class Tier:
         """Of a tier of our own, below the broker's log: where the log that the client has read parts from the leader's,
         as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
 
+        As Partition.readRecords has it: they part if the epoch told is lower than the client's, or ends below what it
+        asks for.
+
         Raises:
             UpstreamError: the lineage cannot be learned.
         """
         epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
         lineage = await self._lineages.get(part.partition, part.frontier.leader_epoch)
-        shared = lineage.floor(epoch)
-        if not lineage.knows([epoch]):
-            # No segment has it: it was without records, its segments are deleted, or nobody ever led in it.
-            told = await self._lineages.epoch_end(part.partition, epoch)
-            if told.end_offset < 0:
-                return NOWHERE
-            is_forgotten = told.leader_epoch == epoch and told.end_offset <= part.frontier.local_log_start_offset
-            if not is_forgotten or epoch >= part.frontier.leader_epoch:
-                shared = (told.leader_epoch, told.end_offset)
-            elif shared is None:
-                shared = (epoch, part.frontier.log_start_offset)  # as a broker says of what is below its first
-        if shared is None or (shared[0] == epoch and shared[1] >= offset):
+        kept = lineage.told(epoch, part.frontier.log_start_offset)
+        if lineage.knows([epoch]) and kept[0] == epoch and kept[1] >= offset:
             return None
-        return shared
+        # Nobody is sent back by what was heard before: no segment may have the epoch, and that of the leader grows.
+        told = await self._lineages.epoch_end(part.partition, epoch)
+        if told.end_offset < 0:
+            return NOWHERE
+        shared = told.leader_epoch, told.end_offset
+        if shared[0] == epoch < lineage.leader_epoch and shared[1] <= part.frontier.local_log_start_offset:
+            shared = kept  # the broker has forgotten it
+        return None if shared[0] == epoch and shared[1] >= offset else shared
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the

@@ -6,9 +6,8 @@ where its log starts; those answers, and no others, are replaced by what a broke
 tier: the highest epoch up to the one that was asked, and where it ends.
 """
 
-from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.offset_for_leader_epoch import (
     LeaderEpochAnswer,
@@ -22,7 +21,6 @@ from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, in_slices
 from proxy.offsets.tier_offsets import TierOffsets, forward
 from proxy.offsets.timestamp_lookup import Key
-from storage.metadata.partition_catalog import LeaderEpochLineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +83,12 @@ class LeaderEpochsService:
             local_log_start_offset = frontiers[partition].local_log_start_offset
             if each.answer.end_offset <= local_log_start_offset:
                 log_start_offset = tier.log_start(partition, local_log_start_offset)
-                replaced.append(_answer(each, lineages[partition], log_start_offset))
+                epoch, end = lineages[partition].told(each.asked_epoch, log_start_offset)
+                leader_epoch = None if each.answer.leader_epoch is None else epoch
+                replaced.append(
+                    replace(each.answer, leader_epoch=leader_epoch, end_offset=min(end, each.answer.end_offset))
+                )
         return replaced
-
-
-def _answer(told: _Told, lineage: LeaderEpochLineage, log_start_offset: int) -> LeaderEpochAnswer:
-    """What a broker would say whose log starts there, of an epoch that the real one has forgotten."""
-    answer = told.answer
-    at = bisect_right(lineage.epochs, told.asked_epoch) - 1
-    epoch = lineage.epochs[at] if at >= 0 else None
-    end = None if epoch is None else lineage.end_offset(epoch)
-    if epoch is None or end is None or end <= log_start_offset:
-        epoch, end = told.asked_epoch, log_start_offset
-    answer.leader_epoch = None if answer.leader_epoch is None else epoch
-    answer.end_offset = min(end, answer.end_offset)
-    return answer
 
 
 def _matched(asked: list[LeaderEpochPartition], answers: list[LeaderEpochAnswer]) -> list[_Told]:

@@ -355,10 +355,14 @@ class LeaderEpochLineage:
         """Where a live epoch ends (exclusive), or None for one that is not live or was not asked about."""
         return self._end_of.get(epoch)
 
-    def floor(self, epoch: int) -> tuple[int, int] | None:
-        """The highest live epoch up to that one, and where it ends (exclusive)."""
+    def told(self, epoch: int, log_start_offset: int) -> tuple[int, int]:
+        """What a broker says of an epoch that has kept its log from that offset on: the highest live epoch up to that
+        one, and where it ends (exclusive). Below its first it says the epoch that was asked, and its log start
+        (LeaderEpochFileCache.endOffsetFor)."""
         at = bisect_right(self._epochs, epoch) - 1
-        return (self._epochs[at], self._ends[at]) if at >= 0 else None
+        if at < 0 or self._ends[at] <= log_start_offset:
+            return epoch, log_start_offset
+        return self._epochs[at], self._ends[at]
 
     def epoch_for(self, offset: int) -> int | None:
         """The live epoch that an offset was written in, among those asked about."""

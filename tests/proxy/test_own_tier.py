@@ -8,11 +8,12 @@ import structlog.testing
 import trio
 
 from protocol.client.errors import UpstreamConnectionError
-from protocol.fetch.messages import PARTITIONS_MAX, FetchResponse
+from protocol.fetch.messages import PARTITIONS_MAX, FetchResponse, diverging_epoch_tags
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import RELAY, Relay
 from proxy.fetch.fallback import COME_AGAIN
+from proxy.fetch.own_tier import AnswerEdits
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import FakePartitionLog, broker_batch, tier_batch
@@ -345,25 +346,94 @@ async def test_epochs_that_the_broker_forgot_end_where_the_next_begins(world: Wo
     assert records_of(await fetch(world, partition, 700)) == [tier_run(700, 2)]
 
 
-async def test_a_client_from_a_branch_that_was_cut_is_told_where(world: World) -> None:
+@pytest.fixture
+def led(world: World) -> TopicIdPartition:
+    """Epoch 1 has 100 to 499 and epoch 3 all after it; the broker has forgotten epoch 1, and leads in epoch 5, of which
+    there is no record yet."""
     partition = world.add(segments=[])
-    world.add_segment(partition, 100, 499, epochs={3: 100})
-    world.add_segment(partition, 500, 1199, epochs={LEADER_EPOCH: 500})
-    world.log(partition).epoch_ends = {3: (3, LOCAL_START), LEADER_EPOCH: (LEADER_EPOCH, END)}
-    client = world.client()
+    world.add_segment(partition, 100, 499, epochs={1: 100})
+    world.add_segment(partition, 500, 1199, epochs={3: 500})
+    world.log(partition).epoch_ends = {1: (1, LOCAL_START), 3: (3, END), LEADER_EPOCH: (LEADER_EPOCH, END)}
+    return partition
 
-    async def told(last_fetched_epoch: int, offset: int) -> tuple[int, bool, bytes]:
-        response = await client.fetch([ask(partition, offset, max_bytes=100, last_fetched_epoch=last_fetched_epoch)])
-        (answer,) = response.partitions
-        return answer.error_code, answer.has_diverging_epoch, records_of(response)[0]
 
-    assert await told(3, 500) == (0, False, tier_run(500, 1))
-    assert await told(3, 600) == (0, True, b"")
-    # Epochs that the tier has nothing of are taken for the leader's, as a broker does below its first.
-    assert await told(2, 300) == (0, False, tier_run(300, 1))
+async def parted_at(
+    world: World, partition: TopicIdPartition, epoch: int, offset: int
+) -> tuple[int, int] | ErrorCode | None:
+    """Where a client that has read up to the offset in the epoch is sent back to; an error; None: it has records."""
+    response = await world.client().fetch([ask(partition, offset, max_bytes=100, last_fetched_epoch=epoch)])
+    (answer,) = response.partitions
+    if answer.error_code:
+        return ErrorCode(answer.error_code)
+    if not answer.has_diverging_epoch:
+        assert records_of(response) == [tier_run(offset, 1)]
+        return None
+    assert not records_of(response)[0]
+    (found,) = [told for told in ENDS if answer.tags == diverging_epoch_tags(*told)]
+    return found
+
+
+ENDS = [(epoch, end) for epoch in range(7) for end in (100, 500, 600, LOCAL_START, END)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "where"),
+    [
+        pytest.param(1, 500, None, id="forgotten by the broker"),
+        pytest.param(1, 501, (1, 500), id="beyond its end"),
+        pytest.param(3, 700, None, id="known to both"),
+        pytest.param(2, 400, (1, 500), id="unknown, between two that the tier has"),
+        pytest.param(4, 700, (3, END), id="unknown, between two that the broker has"),
+        pytest.param(5, 700, None, id="the current one, without records"),
+        pytest.param(6, 700, OUT_OF_RANGE, id="yet to come"),
+        pytest.param(0, 100, None, id="below the first, at its beginning"),
+        pytest.param(0, 300, (0, 100), id="below the first"),
+    ],
+)
+async def test_a_client_is_told_where_its_log_has_parted_as_by_a_broker_that_kept_everything(
+    world: World, led: TopicIdPartition, epoch: int, offset: int, where: tuple[int, int] | ErrorCode | None
+) -> None:
+    """By LeaderEpochFileCache.endOffsetFor and Partition.readRecords."""
+    assert await parted_at(world, led, epoch, offset) == where
+    assert not world.asked_below()
+
+
+async def test_below_the_log_start_no_epoch_is_known(world: World, led: TopicIdPartition) -> None:
+    world.log_starts.raised[led] = 600
+
+    assert await parted_at(world, led, 1, 600) is None
+    assert await parted_at(world, led, 1, 700) == (1, 600)
+    assert await parted_at(world, led, 2, 700) == (2, 600)
+
+
+async def test_the_current_epoch_is_known_to_a_broker_that_has_deleted_all(world: World, led: TopicIdPartition) -> None:
+    world.drop(led, END)
+    assert await parted_at(world, led, LEADER_EPOCH, 700) is None
+
+
+async def test_nobody_is_sent_back_by_where_the_log_ended_before(world: World) -> None:
+    """The broker has written and deleted more since the lineage was built."""
+    partition = world.add()
+    log = world.log(partition)
+    log.epoch_ends = {LEADER_EPOCH: (LEADER_EPOCH, END)}
+    assert await parted_at(world, partition, LEADER_EPOCH, 700) is None
+
+    log.epoch_ends = {LEADER_EPOCH: (LEADER_EPOCH, 2000)}
+    log.high_watermark = 2000
+    world.add_segment(partition, 1200, 1899)
+    world.drop(partition, 1900)
+    await world.frontiers.refresh(NODE_ID, [partition])
+
+    assert await parted_at(world, partition, LEADER_EPOCH, 1800) is None
+
+
+async def test_what_cannot_be_asked_comes_again(world: World, led: TopicIdPartition) -> None:
+    assert await parted_at(world, led, 1, 300) is None
     world.client_of_ours.failure = UpstreamConnectionError("gone")
-    world.lineages.forget(partition)
-    assert (await told(3, 500))[0] == COME_AGAIN
+
+    assert await parted_at(world, led, 2, 300) == COME_AGAIN
+    world.lineages.forget(led)
+    assert await parted_at(world, led, 1, 300) == COME_AGAIN
     assert not world.asked_below()
 
 
@@ -425,6 +495,48 @@ async def test_what_is_really_out_of_range_is_told(world: World, partition: Topi
     world.client_of_ours.latency_s = 0.0
     await trio.sleep(20.0)
     assert await code(END + 1) == OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("epoch", "learned", "code"),
+    [
+        (LEADER_EPOCH + 1, "meanwhile", OUT_OF_RANGE),
+        (LEADER_EPOCH + 1, "before", COME_AGAIN),
+        (LEADER_EPOCH + 1, "never", COME_AGAIN),
+        (LEADER_EPOCH, "meanwhile", COME_AGAIN),
+    ],
+)
+async def test_an_epoch_that_is_yet_to_come_is_out_of_range_once_the_leader_was_asked_since(
+    world: World, partition: TopicIdPartition, epoch: int, learned: str, code: ErrorCode
+) -> None:
+    """Before that the epoch may have come, and the offset been deleted."""
+    if learned == "before":
+        await world.frontiers.refresh(NODE_ID, [partition])
+        await trio.sleep(0.1)
+    began_s = trio.current_time()
+    if learned == "meanwhile":
+        await world.frontiers.refresh(NODE_ID, [partition])
+    asked = ask(partition, 1050, last_fetched_epoch=epoch)
+    edits = AnswerEdits(world.tier, NODE_ID, lambda key: asked, began_s)
+
+    assert edits.begin_topic(partition.topic_id)
+    assert edits.edited(0, OUT_OF_RANGE, -1) == (code, -1)
+
+
+@pytest.mark.parametrize(("is_loaded", "code"), [(False, COME_AGAIN), (True, OUT_OF_RANGE)])
+@pytest.mark.parametrize("version", [4, 12])
+async def test_a_name_that_nobody_knows_may_be_in_the_tier_while_the_catalog_is_read(
+    world: World, version: int, is_loaded: bool, code: ErrorCode
+) -> None:
+    partition = world.add(segments=[])
+    world.cluster.ids.clear()
+    world.tier.is_loaded = lambda: is_loaded
+
+    response = await SessionClient(world.client()).fetch(
+        fetch_of([ask(partition, 300)], api_version=version, session_epoch=-1)
+    )
+
+    assert codes_of(response) == [code]
 
 
 async def test_local_partitions_of_an_exchange_are_no_exception(world: World) -> None:

@@ -50,7 +50,7 @@ class FakePartitionLog:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     tags: bytes = b"\x00"
     epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Leader epoch asked → (epoch answered, end offset)."""
+    """Leader epoch asked → (epoch answered, end offset); the others are answered by `epoch_end`."""
 
     @property
     def end_offset(self) -> int:
@@ -59,6 +59,16 @@ class FakePartitionLog:
     @property
     def stable_offset(self) -> int:
         return self.high_watermark if self.last_stable_offset < 0 else self.last_stable_offset
+
+    def epoch_end(self, asked: int) -> tuple[int, int]:
+        """As LeaderEpochFileCache.endOffsetFor has it: of an epoch between two, the lower one; of one below the first,
+        that very epoch and where the log starts; of one that is yet to come, nothing."""
+        known = self.epoch_ends
+        if asked in known or asked > max(known, default=-1):
+            return known.get(asked, (-1, -1))
+        answered, end = known[max((epoch for epoch in known if epoch < asked), default=max(known))]
+        is_below_first = asked < min(known) or end <= self.log_start_offset
+        return (asked, self.log_start_offset) if is_below_first else (answered, end)
 
     def append(self, records: int = 1) -> None:
         self.high_watermark = self.end_offset + records

@@ -102,7 +102,7 @@ class FakeClient:
         log = self.brokers[node_id].named().get(partition)
         if log is None:
             return {epoch: EpochEndOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1) for epoch in epochs}
-        return {epoch: EpochEndOffset(0, *log.epoch_ends.get(epoch, (-1, -1))) for epoch in epochs}
+        return {epoch: EpochEndOffset(0, *log.epoch_end(epoch)) for epoch in epochs}
 
     @property
     def partitions_asked(self) -> list[list[TopicPartition]]:

@@ -523,5 +523,6 @@ def test_epochs_of_a_tier_of_our_own_end_where_the_next_begins_in_it(
     assert lineage.knows(list(answers))
 
 
-def test_the_highest_live_epoch_up_to_another() -> None:
-    assert [LINEAGE.floor(epoch) for epoch in (-1, 0, 6, 7, 8)] == [None, (0, 10), (5, 70), (7, 90), (7, 90)]
+def test_what_is_told_of_an_epoch_is_of_the_highest_live_one_up_to_it() -> None:
+    assert [LINEAGE.told(epoch, 0) for epoch in (-1, 0, 6, 7, 8)] == [(-1, 0), (0, 10), (5, 70), (7, 90), (7, 90)]
+    assert [LINEAGE.told(epoch, 25) for epoch in (0, 1, 2, 6)] == [(0, 25), (1, 25), (2, 30), (5, 70)]
