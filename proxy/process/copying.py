@@ -246,14 +246,12 @@ class Copying:
         await trio.to_thread.run_sync(make)
 
     async def _until_done(self, step: Callable[[], Awaitable[object]]) -> None:
-        backoff, failures = Backoff(), 0
+        backoff = Backoff()
         while True:
             try:
                 await step()
             except (UpstreamError, RemoteStorageError) as error:
-                failures += 1
-                if failures > 1:  # a process that starts asks much at once, and may be in its own way
-                    self._note_trouble(f"nothing is copied yet: {error}")
+                self._note_trouble(f"nothing is copied yet: {error}")
             else:
                 self._note_trouble(None)
                 return

@@ -202,7 +202,24 @@ class Cluster(ClusterView):
 
     async def _metadata(self, names: Sequence[str]) -> Any:
         question = metadata_question(names)
-        failures: list[UpstreamError] = []
+        while True:
+            brokers, failures = self.brokers, list[UpstreamError]()
+            response = await self._first_answer(question, failures)
+            if response is not None:
+                self.take_brokers(response)
+                return response
+            if self.brokers == brokers:
+                break
+            # The answer to another question has named others meanwhile, and had what we asked over retired.
+        if unsupported := next((each for each in failures if isinstance(each, UpstreamUnsupportedError)), None):
+            raise unsupported
+        said = "upstream gives no metadata: " + "; ".join(sorted(set(map(str, failures))))
+        if any(isinstance(error, UpstreamAuthenticationError) for error in failures):
+            raise UpstreamAuthenticationError(said)  # more to the point than whatever else failed
+        raise UpstreamConnectionError(said)
+
+    async def _first_answer(self, question: Question[Any], failures: list[UpstreamError]) -> Any:
+        """Of those that may answer Metadata; None when all failed, and how."""
         nodes = self.metadata_sources(self.settings.bootstrap_servers, self._rank)
         sources = [functools.partial(self._direct, node) for node in nodes]
         while sources:
@@ -213,19 +230,11 @@ class Cluster(ClusterView):
                 break
             number, connection = won
             try:
-                response = await connection.request(question)
+                return await connection.request(question)
             except UpstreamError as error:
                 failures.append(error)
                 sources = [each for at, each in enumerate(sources) if at != number and at not in failed]
-                continue
-            self.take_brokers(response)
-            return response
-        if unsupported := next((each for each in failures if isinstance(each, UpstreamUnsupportedError)), None):
-            raise unsupported
-        said = "upstream gives no metadata: " + "; ".join(sorted(set(map(str, failures))))
-        if any(isinstance(error, UpstreamAuthenticationError) for error in failures):
-            raise UpstreamAuthenticationError(said)  # more to the point than whatever else failed
-        raise UpstreamConnectionError(said)
+        return None
 
     def _rank(self, node: BrokerNode) -> tuple[bool, float]:
         pooled = self._pool.get((node.node_id, METADATA_ROLE, 0))

@@ -55,6 +55,24 @@ async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeKaf
     assert set(cluster.brokers) == {1, 2}
 
 
+@pytest.mark.parametrize("checkpoints", range(25, 45))
+async def test_questions_at_once_at_the_start_do_not_close_each_others_connections(
+    fake: FakeKafka, nursery: trio.Nursery, checkpoints: int
+) -> None:
+    """The first answer retires the bootstrap connections, which another question may be about to use."""
+    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
+
+    async def ask_later() -> None:
+        for _ in range(checkpoints):
+            await trio.lowlevel.checkpoint()
+        await cluster.refresh()
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(cluster.refresh)
+        asking.start_soon(ask_later)
+        asking.start_soon(ask_later)
+
+
 async def test_a_bootstrap_server_that_drops_packets_is_overtaken(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
