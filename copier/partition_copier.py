@@ -49,7 +49,7 @@ FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 GIVE_BACK_S: Final = 60.0
 """How long whoever lets go of a partition tries to delete what only it knows of. What is left then is in the log and
-is found by `tidegate check --orphans`."""
+is found by `tidegate gc`."""
 
 RETRY_S_MAX: Final = 30.0
 
@@ -264,7 +264,7 @@ class _Term:
                     _log.warning("give_back_failed", partition=str(self._partition), reason=str(error))
                     await trio.sleep(backoff.next_delay_s())
         if self._segments.has_unfinished:
-            _log.error("objects_left", partition=str(self._partition), hint="tidegate check --orphans finds them")
+            _log.error("objects_left", partition=str(self._partition), hint="tidegate gc finds them")
 
     async def drop_staging(self) -> None:
         """Forget what is staged; it is fetched again."""

@@ -190,6 +190,23 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
 
 
+COMMAND_LINE = r"(?:[` ]|(?<!b)\")tidegate ((?:metadata )?[a-z]+)((?: --[a-z-]+)*)[` ,;:.\"]"
+
+
+def test_messages_name_commands_and_options_that_there_are(capsys: Captured) -> None:
+    """Failed before: operators were told of `tidegate check --orphans`."""
+    named = set()
+    for package in ("copier", "metrics", "protocol", "proxy", "storage"):
+        for path in (DOCS.parent / package).rglob("*.py"):
+            found = re.findall(COMMAND_LINE, path.read_text())
+            named |= {(command, option) for command, options in found for option in options.split() or [""]}
+    assert {("gc", ""), ("metadata dump", ""), ("copy", "")} <= named
+    for command, option in sorted(named):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([*command.split(), "--help"])
+        assert option in capsys.readouterr().out, (command, option)
+
+
 def test_the_documentation_has_what_to_do_about_each_kind_of_finding() -> None:
     text = (DOCS / "tools.md").read_text().partition("\n## verify\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)[1:]
