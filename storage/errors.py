@@ -102,6 +102,10 @@ class MetadataLogError(RemoteStorageError):
     """The metadata event log cannot be read or written and retrying will not help; the message says why."""
 
 
+class MetadataTopicAbsentError(MetadataLogError):
+    """There is no metadata topic, or we may not know of it; the message says who makes it."""
+
+
 class MetadataOffsetOutOfRange(RemoteStorageError):
     """A fetch of the metadata topic asked for an offset below its log's start or beyond its end."""
 

@@ -93,8 +93,10 @@ def negotiate(api: Api, offered: Mapping[int, tuple[int, int]], broker_name: str
     if version < max(low, api.version_min, version_needed):
         has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
         need = max(api.version_min, version_needed)
-        is_controller = api.key == METADATA.key and high < 0
-        hint = ": it may be a KRaft controller's port; name brokers' ports in its place" if is_controller else ""
+        hint = ""
+        if api.key == METADATA.key:
+            hint = ": it may be a KRaft controller's port; name brokers' ports in its place"
+            hint = hint if high < 0 else ": it is older than Kafka 2.8, which has topic ids; upgrade it"
         raise UpstreamUnsupportedError(
             f"{broker_name}: {api.name} version {need} or later is needed, the broker {has}{hint}"
         )

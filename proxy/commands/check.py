@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import trio
 
-from protocol.client.errors import UpstreamAuthenticationError, UpstreamError
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamError, UpstreamUnsupportedError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from protocol.wire.addresses import NodeAddress
@@ -37,6 +37,7 @@ from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, Remote
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
+from storage.metadata.record_batches import NO_TOPIC_ID
 from storage.model import Uuid, uuid_to_text
 from storage.registry import MetadataManagerKind, metadata_manager_kind
 
@@ -139,6 +140,9 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
     try:
         await cluster.refresh()
     except UpstreamError as error:
+        if isinstance(error, UpstreamUnsupportedError):
+            report.wrong(str(error))
+            return False
         servers = ",".join(map(str, config.upstream.bootstrap_servers))
         keys = f"upstream.bootstrap.servers {servers}, upstream.security.protocol {config.upstream.security.protocol}"
         if isinstance(error, UpstreamAuthenticationError):
@@ -182,7 +186,7 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
         return
     report.ok(f"{METADATA_TOPIC} has {topic.partition_count} partitions")
     if not any(topic.topic_id):
-        report.wrong(f"{METADATA_TOPIC} has no topic id: the cluster is too old for remote storage: upgrade it")
+        report.wrong(f"{METADATA_TOPIC} {NO_TOPIC_ID}")
     configs = await _metadata_topic_configs(cluster, report)
     _check_retention(configs, report)
     readable = True

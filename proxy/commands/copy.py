@@ -145,8 +145,8 @@ class CopyApplication:
 async def _application(
     config: Config, options: CopyOptions, stop: trio.MemorySendChannel[int], outcome: _Outcome
 ) -> AsyncIterator[CopyApplication]:
-    if options.once:
-        config = replace(config, copy=replace(config.copy, lag_ms=0, lag_bytes=0))
+    copy = replace(config.copy, is_enabled=True)
+    config = replace(config, copy=replace(copy, lag_ms=0, lag_bytes=0) if options.once else copy)
     # `serve` beside us writes it.
     config = replace(config, catalog=replace(config.catalog, snapshot_is_written=False))
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))

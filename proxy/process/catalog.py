@@ -27,8 +27,9 @@ from proxy.process.upkeep import follow_catalog, measure_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
-from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from proxy.upstream.metadata_topic import NOT_MADE, KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
+from storage.config.model import Mode
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
@@ -391,7 +392,9 @@ async def start_catalog(
     metadata_cluster = cluster
     if config.metadata_client != config.upstream:
         metadata_cluster = Cluster(client_settings(config.metadata_client), nursery)
-    event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
+    is_topic_made = config.mode is Mode.STANDALONE and config.copy.is_enabled
+    client = KafkaMetadataTopicClient(metadata_cluster, absence=_absence(config.mode, is_topic_made))
+    event_log = TopicMetadataEventLog(client, is_topic_made=is_topic_made)
     manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
 
     snapshots = None
@@ -424,3 +427,9 @@ async def start_catalog(
     tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
     written = snapshots if config.catalog.snapshot_is_written else None
     return StartedCatalog(tail, written, event_log, manager, metadata_cluster)
+
+
+def _absence(mode: Mode, is_topic_made: bool) -> str:
+    if mode is Mode.REPLICA:
+        return NOT_MADE
+    return "the copier is making it" if is_topic_made else "`tidegate copy` makes it, and has to run once"

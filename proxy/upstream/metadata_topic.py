@@ -22,6 +22,7 @@ from storage.errors import (
     CorruptMetadataBatchError,
     MetadataLogError,
     MetadataOffsetOutOfRange,
+    MetadataTopicAbsentError,
     RetriableRemoteStorageError,
     UnsupportedMetadataCompressionError,
 )
@@ -34,16 +35,23 @@ FETCH_BYTES_MAX = 1024 * 1024
 ROLE = "metadata-log"
 PRODUCER_ROLE = "metadata-producer"
 
+NOT_MADE = "nobody has made it yet"
+
 T = TypeVar("T")
 Ask = Callable[[Sequence[AskNode]], Awaitable[list[Any]]]
 
 
 class KafkaMetadataTopicClient:
-    """Talks over `cluster`'s connections; closing it closes only those of its own."""
+    """Talks over `cluster`'s connections; closing it closes only those of its own.
 
-    def __init__(self, cluster: Cluster, topic: str = METADATA_TOPIC) -> None:
+    Args:
+        absence: why there may be no topic, in words that follow a colon.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str = METADATA_TOPIC, *, absence: str = NOT_MADE) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._absence = absence
         self._questions = LeaderQuestions(cluster, cluster.settings)
         self._fetches_from: dict[int, int] = {}
 
@@ -138,9 +146,9 @@ class KafkaMetadataTopicClient:
         connection = await self._cluster.connection_to(asked.node_id, role, lane=lane)
         return await connection.request(asked.question, asked.timeout_s)
 
-    def _absent(self) -> MetadataLogError:
-        return MetadataLogError(
-            f"topic {self._topic} does not exist: no broker has made it yet, or ours may not describe it"
+    def _absent(self) -> MetadataTopicAbsentError:
+        return MetadataTopicAbsentError(
+            f"topic {self._topic} does not exist: {self._absence}, or ours may not describe it"
             f" (ACL Describe on Topic {self._topic})"
         )
 

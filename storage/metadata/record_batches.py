@@ -192,6 +192,9 @@ def _varint(value: int) -> bytes:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+NO_TOPIC_ID = "has no topic id: the cluster, or its inter.broker.protocol.version, is older than Kafka 2.8; upgrade it"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """The metadata topic as Metadata names it. `topic_id`: 16 bytes, zero from brokers that know no topic ids."""
@@ -204,7 +207,7 @@ def changed(before: TopicDescription, now: TopicDescription) -> str | None:
     """Why what was read so far is of no use any more, as the rest of a sentence about the topic, or None."""
     if now.topic_id == ZERO_UUID:
         is_old = before.topic_id == ZERO_UUID
-        return "has no topic id: the cluster is too old for remote storage" if is_old else "has lost its topic id"
+        return NO_TOPIC_ID if is_old else "has lost its topic id"
     if now.topic_id != before.topic_id:
         return "was deleted and made anew"
     if now.partition_count != before.partition_count:

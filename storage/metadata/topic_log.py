@@ -25,9 +25,9 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
-from storage.errors import MetadataLogError, MetadataNotReadyError, RemoteStorageError
+from storage.errors import MetadataLogError, MetadataNotReadyError, MetadataTopicAbsentError, RemoteStorageError
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Backoff, Deliver, MetadataEvent, Progress, Subscription
-from storage.metadata.record_batches import PartitionReader, TopicDescription, changed, position_within
+from storage.metadata.record_batches import NO_TOPIC_ID, PartitionReader, TopicDescription, changed, position_within
 from storage.model import ZERO_UUID
 
 FETCH_MAX_WAIT_MS = 5_000
@@ -88,6 +88,9 @@ class TopicMetadataEventLog:
     """The event log over the topic. `run` in the application's nursery; every other method from any thread.
 
     Until `run` has reported started, `partition_count` raises MetadataNotReadyError.
+
+    Args:
+        is_topic_made: a topic that is absent is no trouble: somebody here is making it.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class TopicMetadataEventLog:
         fetch_max_wait_ms: int = FETCH_MAX_WAIT_MS,
         describe_interval_s: float = DESCRIBE_INTERVAL_S,
         jitter_source: random.Random | None = None,
+        is_topic_made: bool = False,
     ) -> None:
         self._client = client
+        self._is_topic_made = is_topic_made
         self._fetch_max_wait_ms = fetch_max_wait_ms
         self._describe_interval_s = describe_interval_s
         self._jitter_source = jitter_source or random.Random()
@@ -201,20 +206,24 @@ class TopicMetadataEventLog:
         backoff = Backoff(source=self._jitter_source)
         reason = ""
         while True:
+            is_awaited = False
             try:
                 description = await self._client.describe()
             except Exception as error:
                 trouble = f"the metadata topic cannot be described: {_reason(error)}"
+                is_awaited = self._is_topic_made and isinstance(error, MetadataTopicAbsentError)
             else:
                 if description.topic_id != ZERO_UUID:
                     self._description = description
                     self._failure = None
                     return
-                trouble = "the metadata topic has no topic id: the cluster is too old for remote storage"
+                trouble = f"the metadata topic {NO_TOPIC_ID}"
             self._failure = trouble
-            if trouble != reason:
+            if trouble != reason and is_awaited:
+                _log.info("metadata_topic_awaited", reason=trouble)
+            elif trouble != reason:
                 _log.error("metadata_topic_not_usable", reason=trouble)
-                reason = trouble
+            reason = trouble
             await trio.sleep(backoff.next_delay_s())
 
     async def _watch_topic(self) -> None:

@@ -1,16 +1,26 @@
 """Waiting for the end of the metadata topic, by many reads at once, with records applied in another thread."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
-from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail
+from metrics.meters import Meters
+from metrics.registry import Registry
+from protocol.client.connection import ClientSettings
+from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail, start_catalog
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster
 from storage.errors import RetriableRemoteStorageError
+from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from tests.support.config_files import load_lines
+from tests.support.fake_kafka import FakeKafka
 from tests.support.segments import topic_partition
 from tests.support.waiting import HANG_S_MAX
 
@@ -161,3 +171,35 @@ async def test_a_catalog_without_a_log_is_always_there() -> None:
     tail = InMemoryCatalogTail()
     assert tail.is_ready(PARTITION)
     await tail.catch_up(PARTITION)
+
+
+# --- before there is a metadata topic ---
+
+
+@pytest.mark.autojump
+@pytest.mark.parametrize(
+    ("lines", "maker", "event"),
+    [
+        ("", "nobody has made it yet", "metadata_topic_not_usable"),
+        ("mode=standalone\n", "`tidegate copy` makes it, and has to run once", "metadata_topic_not_usable"),
+        (
+            "mode=standalone\ncopy.enabled=true\ncopy.topics=orders\ncache.path=/cache\n",
+            "the copier is making it",
+            "metadata_topic_awaited",
+        ),
+    ],
+    ids=["replica", "serves only", "copies"],
+)
+async def test_readiness_says_who_makes_the_metadata_topic(
+    kafka: FakeKafka, nursery: trio.Nursery, tmp_path: Path, lines: str, maker: str, event: str
+) -> None:
+    kafka.add(1, "a")
+    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
+    meters, readiness = Meters(Registry()), Readiness()
+    with structlog.testing.capture_logs() as logs:
+        await start_catalog(load_lines(tmp_path, lines), cluster, Catalog(10), readiness, meters, nursery)
+        await trio.sleep(30)
+
+    (reason,) = [reason for reason in readiness.reasons if "metadata topic" in reason]
+    assert f"topic __remote_log_metadata does not exist: {maker}, or ours may not describe it" in reason
+    assert [line["event"] for line in logs if line["event"].startswith("metadata_topic")] == [event]

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from kio.schema.errors import ErrorCode
 
-from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, SASL_HANDSHAKE, Values
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
 from proxy.commands import check, check_tier
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
@@ -175,6 +175,24 @@ def test_an_unreachable_upstream_is_wrong_but_the_tier_is_checked_all_the_same(w
 def test_a_broker_without_local_log_starts_is_too_old(world: World) -> None:
     world.cluster.brokers[1].versions[LIST_OFFSETS.key] = (0, 7)
     world.assert_wrong("broker 1 at a:1: ListOffsets ends at version 7; remote storage needs Kafka 3.6")
+
+
+@pytest.mark.parametrize("mode", ["replica", "standalone"])
+def test_brokers_without_topic_ids_are_refused_in_one_sentence(world: World, mode: str) -> None:
+    world.lines = f"mode={mode}\n"
+    world.cluster.brokers[1].versions[METADATA.key] = (0, 9)
+    text = world.assert_wrong(
+        "WRONG   a:1: metadata version 10 or later is needed, the broker has versions 0 to 9: it is "
+    )
+    assert text.count("is older than Kafka 2.8, which has topic ids; upgrade it") == 1
+    assert "check upstream" not in text
+
+
+def test_a_metadata_topic_without_an_id_is_of_brokers_that_are_too_old(world: World) -> None:
+    world.lines = "mode=standalone\n"
+    world.cluster.topics[METADATA_TOPIC].topic_id = bytes(16)
+    text = world.assert_wrong(f"WRONG   {METADATA_TOPIC} has no topic id")
+    assert text.count("older than Kafka 2.8") == 1
 
 
 def test_a_broker_that_metadata_names_but_nobody_reaches_is_wrong(world: World) -> None:

@@ -17,10 +17,11 @@ from storage.errors import (
     MetadataLogError,
     MetadataNotReadyError,
     MetadataOffsetOutOfRange,
+    MetadataTopicAbsentError,
     RetriableRemoteStorageError,
 )
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
-from storage.metadata.record_batches import TopicDescription
+from storage.metadata.record_batches import NO_TOPIC_ID, TopicDescription
 from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 
@@ -260,6 +261,23 @@ async def test_a_topic_that_comes_late_is_waited_for(topic: FakeMetadataTopic) -
         assert log.failure() is None
 
 
+async def test_a_topic_that_is_being_made_here_is_no_trouble(topic: FakeMetadataTopic) -> None:
+    """Failed before: an error at each first start of a copier."""
+    absent = MetadataTopicAbsentError("no such topic")
+    topic.faults["describe"] = [absent, absent, MetadataLogError("not allowed")]
+    log = TopicMetadataEventLog(topic, is_topic_made=True)
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(log.run)
+            assert log.failure() is None
+            nursery.cancel_scope.cancel()
+
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
+        ("metadata_topic_awaited", "info"),
+        ("metadata_topic_not_usable", "error"),
+    ]
+
+
 async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic: FakeMetadataTopic) -> None:
     topic.topic_id = bytes(16)
     log = TopicMetadataEventLog(topic)
@@ -267,7 +285,7 @@ async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.run)
             await trio.sleep(100)
-            assert log.failure() == "the metadata topic has no topic id: the cluster is too old for remote storage"
+            assert log.failure() == f"the metadata topic {NO_TOPIC_ID}"
             with pytest.raises(MetadataNotReadyError):
                 log.partition_count()
 
