@@ -1,14 +1,15 @@
 """The network side of the metadata log: `__remote_log_metadata` as a plain client of its partitions' leaders.
 
 - Implements `storage.metadata.topic_log.MetadataTopicClient` by the conversations of protocol.client.leaders.
-- A fetch waits at the broker, and a broker answers a connection's requests one after another: every partition
-  fetches on a connection of its own, and produces and questions go over others.
+- A fetch waits at the broker, and a broker answers a connection's requests one after another: each fetch that is under
+  way has a connection of its own, also where two follow one partition. Produces and questions go over others.
 - Whatever goes wrong has the topic looked up again by the next call. Nothing is retried here: the log has the back-off.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import trio
@@ -31,6 +32,8 @@ from storage.metadata.topic_log import FetchedRecords
 
 METADATA_TOPIC = "__remote_log_metadata"
 FETCH_BYTES_MAX = 1024 * 1024
+PARTITIONS_MAX = 1_000_000
+"""No metadata topic has so many."""
 
 ROLE = "metadata-log"
 PRODUCER_ROLE = "metadata-producer"
@@ -54,6 +57,8 @@ class KafkaMetadataTopicClient:
         self._absence = absence
         self._questions = LeaderQuestions(cluster, cluster.settings)
         self._fetches_from: dict[int, int] = {}
+        """By lane, the leader."""
+        self._busy_lanes: set[int] = set()
 
     async def describe(self) -> TopicDescription:
         """Ask Metadata for the topic's id and partition count."""
@@ -101,8 +106,8 @@ class KafkaMetadataTopicClient:
 
     async def aclose(self) -> None:
         """Close the fetches' connections; the cluster closes the others."""
-        for partition, leader in self._fetches_from.items():
-            self._cluster.drop_connection(leader, ROLE, lane=_fetch_lane(partition))
+        for lane, leader in self._fetches_from.items():
+            self._cluster.drop_connection(leader, ROLE, lane=lane)
         self._fetches_from.clear()
 
     async def _run(self, steps: Steps[T], ask: Ask | None = None) -> T:
@@ -126,17 +131,22 @@ class KafkaMetadataTopicClient:
             raise kind(f"{self._topic}: {error}") from error
 
     async def _ask_in_own_lane(self, partition: int, asks: Sequence[AskNode]) -> list[Any]:
-        lane, leader = _fetch_lane(partition), asks[0].node_id
-        before = self._fetches_from.get(partition, leader)
+        # Lane 0 is the one that everybody shares.
+        lane = next(each for each in count(partition + 1, PARTITIONS_MAX) if each not in self._busy_lanes)
+        leader = asks[0].node_id
+        before = self._fetches_from.get(lane, leader)
         if before != leader:
             self._cluster.drop_connection(before, ROLE, lane=lane)
-        self._fetches_from[partition] = leader
+        self._fetches_from[lane] = leader
+        self._busy_lanes.add(lane)
         try:
             return [await self._ask_on(asks[0], ROLE, lane)]
         except trio.Cancelled:
             # its answer is still to come, and the next fetch must not wait behind it
             self._cluster.drop_connection(leader, ROLE, lane=lane)
             raise
+        finally:
+            self._busy_lanes.discard(lane)
 
     async def _ask_once(self, asks: Sequence[AskNode]) -> list[Any]:
         return [await self._ask_on(asks[0], PRODUCER_ROLE)]
@@ -151,7 +161,3 @@ class KafkaMetadataTopicClient:
             f"topic {self._topic} does not exist: {self._absence}, or ours may not describe it"
             f" (ACL Describe on Topic {self._topic})"
         )
-
-
-def _fetch_lane(partition: int) -> int:
-    return partition + 1  # lane 0 is the one that everybody shares

@@ -117,6 +117,19 @@ async def test_no_partitions_fetch_waits_behind_anothers_long_poll(fake: Metadat
         held.set()
 
 
+async def test_two_that_follow_one_partition_do_not_wait_for_each_other(fake: MetadataLog) -> None:
+    """Failed before: a copier that was assigned a partition waited up to five seconds behind the catalog."""
+    fake.gate = trio.Event()
+    async with trio.open_nursery() as polling:
+        polling.start_soon(fake.client.fetch, 0, START, 60_000)
+        await trio.testing.wait_all_tasks_blocked()
+        fake.gate = None
+        with trio.fail_after(1):
+            for _ in range(2):
+                await fake.client.fetch(0, START, 1)
+        polling.cancel_scope.cancel()
+
+
 async def test_a_cancelled_fetch_does_not_hold_up_the_next_one(fake: MetadataLog) -> None:
     fake.gate = trio.Event()
     with trio.move_on_after(0):
