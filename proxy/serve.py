@@ -42,6 +42,7 @@ from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.delete_records import DeleteRecordsService
 from proxy.offsets.leader_epochs import LeaderEpochsService
+from proxy.offsets.log_starts import TierLogStarts
 from proxy.offsets.own_list_offsets import OwnListOffsetsService
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.tier_offsets import TierOffsets
@@ -54,7 +55,7 @@ from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Reloader
-from proxy.process.standalone import Standalone, open_standalone
+from proxy.process.standalone import Standalone, open_standalone, tier_log_starts
 from proxy.process.start_lines import say_end, say_errors, say_start
 from proxy.process.status.collect import Collector, TierSide
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
@@ -363,10 +364,15 @@ async def run(
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, nursery, snapshot)
+            log_starts = tier_log_starts(config, cluster, catalog)
+            started_catalog = await start_catalog(
+                config, cluster, catalog, readiness, meters, nursery, snapshot, log_starts
+            )
             tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, nursery)
             nursery.start_soon(_close_at_end, storage_manager)
-            tier_parts = _TierParts(cluster, catalog, started_catalog, storage_manager, tier_storage, disk_blocks)
+            tier_parts = _TierParts(
+                cluster, catalog, log_starts, started_catalog, storage_manager, tier_storage, disk_blocks
+            )
             server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
             listening = await front.listen(cluster, server, readiness, nursery)
             status = Collector(readiness, cluster, read_tier, server, meters.cache).status
@@ -489,6 +495,7 @@ def _tier(
 class _TierParts:
     cluster: Cluster
     catalog: Catalog
+    log_starts: TierLogStarts | None
     started: StartedCatalog
     storage_manager: RemoteStorageManager
     storage: TierStorage
@@ -507,6 +514,7 @@ def _serving(
     cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
     standalone = open_standalone(
         config,
+        log_starts=parts.log_starts,
         cluster=cluster,
         catalog=catalog,
         started=started,

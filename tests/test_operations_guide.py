@@ -34,6 +34,7 @@ KAFKAS_OWN = {
     "remote.log.storage.system.enable",
     "remote.storage.enable",
     "request.timeout.ms",
+    "retention.ms",
     "sasl.jaas.config",
     "security.protocol",
     "server.properties",

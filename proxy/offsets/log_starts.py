@@ -11,7 +11,9 @@ Rule 2. An offset that is absent, or older than the first segment's, counts as t
 Rule 3. A log start never goes back: before a commit the coordinator is asked what it has, and the larger one stays.
         Two processes that commit for one partition within the same few milliseconds may still leave the lower of the
         two there; the one that knows the higher one sees it with its next question (rule 2).
-Rule 4. Nobody who serves waits for the coordinator: what was heard last counts, and the first segment before that.
+Rule 4. A partition counts as one whose metadata is not read yet until the coordinator was asked about it, lest deleted
+        records be served. While it answers nobody that ends after UNANSWERED_S_MAX: then what was heard last counts,
+        and the first segment before that.
 """
 
 import math
@@ -33,6 +35,12 @@ LOG_START_GROUP = "tidegate.log-start"
 
 POLL_S = 1.0
 """Between two questions: what another process deleted is heard of that much later."""
+
+START_POLL_S = 0.1
+"""Between two looks whether there is anything to ask about."""
+
+UNANSWERED_S_MAX = 5.0
+"""How long the coordinator is waited for with a partition that it was not asked about yet."""
 
 POLL_SHARE_MAX = 0.1
 """Of the time, at most this goes into questions: those of many partitions come less often."""
@@ -113,8 +121,12 @@ class TierLogStarts:
     """Implements `proxy.fetch.known.LogStarts`. Owned by the trio thread."""
 
     def __init__(self, committed: CommittedLogStarts, catalog: Catalog) -> None:
-        self._committed = committed
+        self.committed = committed
         self._catalog = catalog
+        self._asked: frozenset[TopicIdPartition] = frozenset()
+        """About which the coordinator was asked."""
+        self._unanswered_since_s = math.inf
+        self._is_given_up = False
         self._heard: dict[TopicIdPartition, int] = {}
         self._committed_at_s: dict[TopicIdPartition, float] = {}
         """When this process committed it last."""
@@ -129,6 +141,22 @@ class TierLogStarts:
         first_offset = self._first_offset(partition)
         return None if first_offset is None else max(first_offset, self._heard.get(partition, first_offset))
 
+    def is_known(self, partition: TopicIdPartition) -> bool:
+        """Whether `get` is what counts (rule 4)."""
+        if partition in self._asked:
+            return True
+        waited_s = trio.current_time() - self._unanswered_since_s
+        if waited_s < UNANSWERED_S_MAX:
+            return False
+        if not self._is_given_up:
+            _log.warning("log_starts_not_waited_for", group=LOG_START_GROUP, waited_s=round(waited_s, 1))
+            self._is_given_up = True
+        return True
+
+    def are_known(self) -> bool:
+        """Whether all of the catalog's are."""
+        return all(map(self.is_known, self._catalog.partitions()))
+
     async def raise_to(self, partition: TopicIdPartition, offset: int) -> int:
         """Have the log start there or higher; it is committed when this returns. The log start then.
 
@@ -140,7 +168,7 @@ class TierLogStarts:
     async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
         """`raise_to` for several partitions; after an error the log starts stay as far as this process knows."""
         wanted = {partition: max(offset, self._heard.get(partition, offset)) for partition, offset in offsets.items()}
-        raised = await self._committed.raise_to(wanted)
+        raised = await self.committed.raise_to(wanted)
         self._take(raised, committed_at_s=trio.current_time())
         return {partition: max(offset, self.get(partition) or 0) for partition, offset in raised.items()}
 
@@ -149,19 +177,22 @@ class TierLogStarts:
         while True:
             started_s = trio.current_time()
             await self.poll()
-            await trio.sleep(max(POLL_S, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1)))
+            pause_s = POLL_S if self._asked or self._trouble else START_POLL_S
+            await trio.sleep(max(pause_s, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1)))
 
     async def poll(self) -> None:
         """Hear what is committed for all partitions of the catalog, and commit again what must be (rule 2)."""
         partitions = self._catalog.partitions()
         self._forget_all_but(partitions)
         refused: dict[Partition, UpstreamRefusedError] = {}
+        self._unanswered_since_s = min(self._unanswered_since_s, trio.current_time())
         try:
-            found = await self._committed.fetch(partitions, refused)
+            found = await self.committed.fetch(partitions, refused)
             self._note_refused(refused)
             self._take(found)
+            self._asked, self._unanswered_since_s, self._is_given_up = frozenset(partitions), math.inf, False
             if due := self._due(found):
-                self._take(await self._committed.raise_to(due), committed_at_s=trio.current_time())
+                self._take(await self.committed.raise_to(due), committed_at_s=trio.current_time())
         except UpstreamError as error:
             self._fails(str(error))
         except Exception as error:  # a fault of ours must end neither the application nor the questions after it

@@ -23,6 +23,7 @@ import trio
 from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
 from proxy.config.model import Config
 from proxy.fetch.tier import CatalogTail
+from proxy.offsets.log_starts import TierLogStarts
 from proxy.process.upkeep import follow_catalog, measure_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
@@ -352,6 +353,22 @@ class InMemoryCatalogTail:
         await trio.lowlevel.checkpoint()
 
 
+class OwnTierTail:
+    """Of a tier of our own: a partition is not ready either before it is known where its log starts."""
+
+    def __init__(self, tail: CatalogTail, log_starts: TierLogStarts) -> None:
+        self._tail = tail
+        self._log_starts = log_starts
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Whether it can be said what the tier has of the partition."""
+        return self._tail.is_ready(partition) and self._log_starts.is_known(partition)
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """As the tail's."""
+        await self._tail.catch_up(partition)
+
+
 @dataclass(slots=True)
 class StartedCatalog:
     """A catalog that fills, and what fills it; without a metadata topic nothing does."""
@@ -379,11 +396,13 @@ async def start_catalog(
     meters: Meters,
     nursery: trio.Nursery,
     snapshot: Snapshot | None = None,
+    log_starts: TierLogStarts | None = None,
 ) -> StartedCatalog:
     """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest.
 
     Args:
         snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
+        log_starts: of a tier of our own that is served; they are waited for, too.
     """
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
         InMemoryRemoteLogMetadataManager(catalog).follow_all()
@@ -422,9 +441,11 @@ async def start_catalog(
         nursery.start_soon(measure_catalog, event_log, manager, catalog, meters)
 
     nursery.start_soon(follow)
-    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters)
+    are_known = None if log_starts is None else log_starts.are_known
+    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters, are_known)
     await trio.lowlevel.checkpoint()
-    tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
+    tail: CatalogTail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
+    tail = tail if log_starts is None else OwnTierTail(tail, log_starts)
     written = snapshots if config.catalog.snapshot_is_written else None
     return StartedCatalog(tail, written, event_log, manager, metadata_cluster)
 
@@ -432,4 +453,4 @@ async def start_catalog(
 def _absence(mode: Mode, is_topic_made: bool) -> str:
     if mode is Mode.REPLICA:
         return NOT_MADE
-    return "the copier is making it" if is_topic_made else "`tidegate copy` makes it, and has to run once"
+    return "the copier is making it" if is_topic_made else "tidegate copy makes it, and has to run once"

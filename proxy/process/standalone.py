@@ -38,9 +38,17 @@ class Standalone:
             await self.copying.aclose()
 
 
+def tier_log_starts(config: Config, cluster: Cluster, catalog: Catalog) -> TierLogStarts | None:
+    """To be run; None in replica mode."""
+    if config.mode is not Mode.STANDALONE:
+        return None
+    return TierLogStarts(CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)), catalog)
+
+
 def open_standalone(
     config: Config,
     *,
+    log_starts: TierLogStarts | None,
     cluster: Cluster,
     catalog: Catalog,
     started: StartedCatalog,
@@ -57,10 +65,8 @@ def open_standalone(
     Raises:
         OSError: the tier's folder cannot be made.
     """
-    if config.mode is not Mode.STANDALONE:
+    if log_starts is None:
         return None
-    committed = CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP))
-    log_starts = TierLogStarts(committed, catalog)
     nursery.start_soon(log_starts.run)
     copying = None
     if config.copy.is_enabled and config.catalog.snapshot_is_written:
@@ -72,7 +78,7 @@ def open_standalone(
             catalog=catalog,
             started=started,
             storage_manager=storage_manager,
-            log_starts=committed,
+            log_starts=log_starts.committed,
             meter=CopyMeter(registry),
             is_disabled=lambda: not copies(),
         )

@@ -118,8 +118,13 @@ async def follow_catalog(
     catalog: Catalog,
     readiness: Readiness,
     meters: Meters,
+    are_log_starts_known: Callable[[], bool] | None = None,
 ) -> None:
-    """Tell readiness how far the catalog is, and which metadata partitions are in trouble."""
+    """Tell readiness how far the catalog is, and which metadata partitions are in trouble.
+
+    Args:
+        are_log_starts_known: of a tier of our own; waited for once.
+    """
     live = False
     undecodable = 0
     while True:
@@ -130,6 +135,8 @@ async def follow_catalog(
             readiness.catalog_unavailable("the metadata topic has not been described yet")
         elif behind:
             readiness.catalog_unavailable(f"{behind} metadata partitions are being read")
+        elif not live and are_log_starts_known is not None and not are_log_starts_known():
+            readiness.catalog_unavailable("the coordinator of tidegate.log-start has not said yet where logs start")
         elif catalog.refused_partitions:
             readiness.catalog_degraded(
                 f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import structlog.testing
@@ -12,15 +12,19 @@ import trio.testing
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
+from protocol.client.messages import FETCH, Values
+from proxy.offsets.log_starts import TierLogStarts
 from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail, start_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.model import TopicIdPartition
 from tests.support.config_files import load_lines
-from tests.support.fake_kafka import FakeKafka
+from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import topic_partition
 from tests.support.waiting import HANG_S_MAX
 
@@ -181,7 +185,7 @@ async def test_a_catalog_without_a_log_is_always_there() -> None:
     ("lines", "maker", "event"),
     [
         ("", "nobody has made it yet", "metadata_topic_not_usable"),
-        ("mode=standalone\n", "`tidegate copy` makes it, and has to run once", "metadata_topic_not_usable"),
+        ("mode=standalone\n", "tidegate copy makes it, and has to run once", "metadata_topic_not_usable"),
         (
             "mode=standalone\ncopy.enabled=true\ncopy.topics=orders\ncache.path=/cache\n",
             "the copier is making it",
@@ -203,3 +207,48 @@ async def test_readiness_says_who_makes_the_metadata_topic(
     (reason,) = [reason for reason in readiness.reasons if "metadata topic" in reason]
     assert f"topic __remote_log_metadata does not exist: {maker}, or ours may not describe it" in reason
     assert [line["event"] for line in logs if line["event"].startswith("metadata_topic")] == [event]
+
+
+@pytest.mark.autojump
+async def test_readiness_waits_for_the_log_starts_once(kafka: FakeKafka, nursery: trio.Nursery, tmp_path: Path) -> None:
+    async def long_poll(request: Any) -> Values:
+        await trio.sleep(1)
+        return kafka.fetch(1, request)
+
+    kafka.add(1, "a").on(FETCH, long_poll)
+    kafka.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
+    cluster, catalog = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery), Catalog(10)
+    log_starts, readiness = ScriptedLogStarts(), Readiness()
+    started = await start_catalog(
+        load_lines(tmp_path, "mode=standalone\n"),
+        cluster,
+        catalog,
+        readiness,
+        Meters(Registry()),
+        nursery,
+        log_starts=cast(TierLogStarts, log_starts),
+    )
+    await trio.sleep(10)
+    assert (readiness.catalog_was_live, started.tail.is_ready(PARTITION)) == (False, False)
+    assert "the coordinator of tidegate.log-start has not said yet where logs start" in readiness.reasons[0]
+
+    log_starts.known = True
+    await trio.sleep(1)
+    assert (readiness.catalog_was_live, started.tail.is_ready(PARTITION)) == (True, True)
+    log_starts.known = False
+    await trio.sleep(1)
+    assert not [reason for reason in readiness.reasons if "coordinator" in reason]
+    assert not started.tail.is_ready(PARTITION)
+    await started.tail.catch_up(PARTITION)
+
+
+class ScriptedLogStarts:
+    """TierLogStarts as the catalog's side asks it."""
+
+    known = False
+
+    def is_known(self, _partition: TopicIdPartition) -> bool:
+        return self.known
+
+    def are_known(self) -> bool:
+        return self.known

@@ -11,6 +11,8 @@ from proxy.offsets.log_starts import (
     COMMIT_AGAIN_S,
     LOG_START_GROUP,
     POLL_S,
+    START_POLL_S,
+    UNANSWERED_S_MAX,
     CommittedLogStarts,
     CopierLogStarts,
     TierLogStarts,
@@ -74,6 +76,63 @@ async def test_without_a_commit_it_is_the_first_segments(world: World) -> None:
     assert world.log_starts.get(ORDERS) == 200
     world.remove(ORDERS, 200, 299)
     assert world.log_starts.get(ORDERS) is None
+
+
+# --- before the coordinator has answered ---
+
+
+async def test_it_is_not_known_before_the_coordinator_was_asked_about_the_partition(
+    world: World, nursery: trio.Nursery
+) -> None:
+    world.group.offsets["orders", 0] = (150, ID)
+    assert not world.log_starts.is_known(ORDERS)
+    nursery.start_soon(world.log_starts.run)
+    await trio.sleep(POLL_S / 2)
+    assert world.log_starts.is_known(TopicIdPartition(ORDERS.topic_id, 0, ""))
+    assert (world.log_starts.are_known(), world.log_starts.get(ORDERS)) == (True, 150)
+
+    world.add(OTHER, 0, 9)
+    assert (world.log_starts.is_known(OTHER), world.log_starts.are_known()) == (False, False)
+    await trio.sleep(POLL_S)
+    assert (world.log_starts.is_known(OTHER), world.log_starts.are_known()) == (True, True)
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "says nothing"])
+async def test_a_coordinator_that_does_not_answer_is_not_waited_for_for_ever(
+    world: World, nursery: trio.Nursery, trouble: str
+) -> None:
+    """What is asked about later is waited for, too, once it has answered again."""
+    await world.log_starts.poll()
+    world.add(OTHER, 0, 9)
+    if trouble == "refuses":
+        world.group.codes = [ErrorCode.coordinator_load_in_progress] * 1000
+    else:
+        world.group.hang_s = 1000.0
+    with structlog.testing.capture_logs() as logs:
+        nursery.start_soon(world.log_starts.run)
+        await trio.sleep(UNANSWERED_S_MAX - 0.1)
+        assert (world.log_starts.is_known(OTHER), world.log_starts.is_known(ORDERS)) == (False, True)
+        await trio.sleep(0.2)
+        assert [world.log_starts.are_known() for _ in range(3)] == [True] * 3
+    assert [line["event"] for line in logs].count("log_starts_not_waited_for") == 1
+
+    world.group.codes, world.group.hang_s = [], 0.0
+    await trio.sleep(60.0)
+    later = topic_partition("later", 0)
+    world.add(later, 0, 9)
+    assert not world.log_starts.is_known(later)
+
+
+async def test_a_start_does_not_wait_for_the_first_question(world: World, nursery: trio.Nursery) -> None:
+    """The catalog is empty at first, and there is nothing to ask about."""
+    world.remove(ORDERS, 100, 199)
+    world.remove(ORDERS, 200, 299)
+    nursery.start_soon(world.log_starts.run)
+    await trio.sleep(10.05)
+    world.add(ORDERS, 300, 399)
+    await trio.sleep(2 * START_POLL_S)
+    assert world.log_starts.are_known()
+    assert START_POLL_S < POLL_S / 4
 
 
 async def test_a_segment_that_is_not_finished_does_not_count(world: World) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import trio
 from kio.schema.errors import ErrorCode
 
 from protocol.client.groups import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
@@ -32,6 +33,8 @@ class FakeGroup:
     """Of the next commits and fetches."""
     denied: set[str] = field(default_factory=set)
     """Topics that are not told of."""
+    hang_s: float = 0.0
+    """Before a fetch is answered."""
 
     def __post_init__(self) -> None:
         for node_id, broker in self.kafka.brokers.items():
@@ -62,8 +65,9 @@ class FakeGroup:
             topics.setdefault(topic, []).append({"partition_index": partition, "error_code": code})
         return {"topics": [{"name": topic, "partitions": answers} for topic, answers in topics.items()]}
 
-    def fetch(self, node_id: int, request: Any) -> Values:
+    async def fetch(self, node_id: int, request: Any) -> Values:
         self.asked.append("fetch")
+        await trio.sleep(self.hang_s)
         code = self._code(node_id)
         (group,) = getattr(request, "groups", (request,))
         self.fetched.append([(topic.name, int(number)) for topic in group.topics for number in topic.partition_indexes])
