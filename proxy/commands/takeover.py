@@ -5,13 +5,14 @@ A broker that turns remote storage on over a tier of ours deletes it: segments o
 from the tier, for each partition that is at the broker and in the tier by the same topic id:
 
 - the epochs of what the broker has deleted, from the last segment's checkpoint (`restored_lineage`);
-- the log start, where `log-start-offset-checkpoint` names one that is above the tier's.
+- the log start, where `log-start-offset-checkpoint` names one that is above the tier's. That is also what DeleteRecords
+  has committed, which the brokers that run tell; with `--offline` nobody does.
 
 Nothing is written unless all partitions can be restored. The broker cannot start meanwhile, since its lock is held.
 A second run finds nothing left to do.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ from proxy.commands.restored_lineage import LineageConflictError, restored_linea
 from proxy.commands.selection import finished, holes
 from proxy.commands.tier import TierError, open_tier, run_command
 from proxy.config.model import Config
+from proxy.offsets.log_starts import LOG_START_GROUP, CommittedLogStarts
 from proxy.process import exit_codes
+from proxy.upstream.group_offsets import GroupOffsets
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.config.model import Mode
 from storage.errors import CorruptObjectError, MetadataRecordError, RemoteStorageError
@@ -35,11 +38,16 @@ from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.metadata.catalog import Catalog
 from storage.metadata.record_batches import parse_batches
 from storage.metadata.serde import decode
-from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
 EPOCHS_SHOWN_MAX: Final = 4
+
+LOG_STARTS_UNKNOWN: Final = (
+    f"the offsets of group {LOG_START_GROUP} cannot be known with --offline: what DeleteRecords has deleted beyond the "
+    "tier's first segment is there again, unless a copier has deleted its segments"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,10 @@ class TakeoverOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tier:
+    """`log_starts`: what is committed; None: that cannot be known."""
+
     catalog: Catalog
+    log_starts: Mapping[TopicIdPartition, int] | None
     storage_manager: RemoteStorageManager
     metadata_partitions: int
 
@@ -101,9 +112,11 @@ async def _take_over(config: Config, options: TakeoverOptions, out: TextIO) -> i
             if options.writes and not problems:
                 await trio.to_thread.run_sync(_write, plan)
             if options.as_json:
-                print_json(out, _document(plan, problems, options, tier.metadata_partitions))
+                print_json(out, _document(plan, problems, options, tier))
             else:
                 _show(plan, problems, out)
+                if tier.log_starts is None:
+                    print(f"warning {LOG_STARTS_UNKNOWN}", file=out)
                 _tell_outcome(plan, problems, options, tier.metadata_partitions, out)
     return exit_codes.FOUND_WRONG if problems else exit_codes.DONE
 
@@ -116,8 +129,13 @@ async def _opened(config: Config, options: TakeoverOptions) -> AsyncIterator[_Ti
                 progress.close()
                 if tier.problems():
                     raise TierError(tier.problems()[0])
-                count = tier.metadata.description.partition_count
-                yield _Tier(catalog=tier.catalog, storage_manager=tier.storage_manager, metadata_partitions=count)
+                committed = CommittedLogStarts(GroupOffsets(tier.upstream, LOG_START_GROUP))
+                yield _Tier(
+                    catalog=tier.catalog,
+                    log_starts=await committed.fetch(tier.catalog.partitions()),
+                    storage_manager=tier.storage_manager,
+                    metadata_partitions=tier.metadata.description.partition_count,
+                )
         return
     storage_manager = open_remote_storage_manager(
         config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
@@ -125,7 +143,7 @@ async def _opened(config: Config, options: TakeoverOptions) -> AsyncIterator[_Ti
     try:
         catalog = Catalog(config.catalog.segments_max)
         count = await trio.to_thread.run_sync(_read_metadata, options.log_dirs, catalog)
-        yield _Tier(catalog=catalog, storage_manager=storage_manager, metadata_partitions=count)
+        yield _Tier(catalog=catalog, log_starts=None, storage_manager=storage_manager, metadata_partitions=count)
     finally:
         storage_manager.close()
 
@@ -197,6 +215,7 @@ def _restored(
 ) -> _Restored:
     own = folder.leader_epochs()
     whole = finished(segments)
+    committed = (tier.log_starts or {}).get(folder.partition, 0)
     last = max(whole, key=lambda segment: (max(segment.segment_leader_epochs), segment.end_offset))
     checkpoint = tier.storage_manager.fetch_index(last, IndexType.LEADER_EPOCH)
     log_begin, log_end = folder.log_range()
@@ -212,22 +231,22 @@ def _restored(
         epochs_now=own,
         epochs=epochs,
         log_start_now=log_start,
-        log_start=_log_start(log_start, whole[0], log_begin),
+        log_start=_log_start(log_start, whole[0], log_begin, committed),
         warnings=tuple(warnings),
     )
 
 
-def _log_start(named: int | None, first: RemoteLogSegmentMetadata, log_begin: int) -> int | None:
+def _log_start(named: int | None, first: RemoteLogSegmentMetadata, log_begin: int, committed: int) -> int | None:
     """The log start for the checkpoint.
 
     One inside the tier's first segment is of DeleteRecords, and stays. Any other above the tier is where the broker's
     own log begins: it comes into the checkpoint with `remote.storage.enable`, and would have the tier deleted.
     """
-    if max(named or 0, log_begin) <= first.start_offset:
+    start = max(first.start_offset, committed)
+    if named is not None and start <= named <= first.end_offset:
         return named
-    if named is not None and first.start_offset <= named <= first.end_offset:
-        return named
-    return first.start_offset
+    is_as_it_should = max(named or 0, log_begin) <= first.start_offset == start
+    return named if is_as_it_should else start
 
 
 # --- what is done ---
@@ -248,7 +267,7 @@ def _write(plan: Sequence[_Restored]) -> None:
 
 
 def _document(
-    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, metadata_partitions: int
+    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, tier: _Tier
 ) -> dict[str, Any]:
     return {
         "partitions": [
@@ -266,7 +285,8 @@ def _document(
         ],
         "problems": list(problems),
         "written": options.writes and not problems,
-        "metadata_partitions": metadata_partitions,
+        "metadata_partitions": tier.metadata_partitions,
+        "committed_log_starts_known": tier.log_starts is not None,
     }
 
 

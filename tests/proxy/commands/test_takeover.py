@@ -20,6 +20,8 @@ from storage.metadata.record_batches import build_batches
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
 from storage.writing.metadata_records import encode
 from tests.support.config_files import load_lines
+from tests.support.fake_groups import FakeGroup
+from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import SyntheticSegment, build_segment, data_batch, object_path, publish, topic_partition
 from tests.support.serving import LOCAL_TIER
 
@@ -162,6 +164,38 @@ def test_the_log_start_is_the_tiers(world: World, named: list[str], expected: li
     world.set_log_starts(*named)
     world.take_over(code=exit_codes.DONE, writes=True)
     assert world.log_starts() == expected
+
+
+@pytest.mark.parametrize(
+    ("committed", "named", "expected"),
+    [(None, "40", 0), (7, "40", 7), (25, "40", 25), (7, "12", 12), (25, "7", 25)],
+    ids=["nothing", "in the first segment", "in the second", "the broker knows more", "the broker knows less"],
+)
+def test_what_delete_records_has_committed_stays_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch, committed: int | None, named: str, expected: int
+) -> None:
+    kafka = FakeKafka()
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", kafka.open_transport)
+    kafka.add(1, "127.0.0.1", 1)
+    group = FakeGroup(kafka)
+    if committed is not None:
+        group.offsets["orders", 0] = committed, uuid_to_text(ORDERS.topic_id)
+    kafka.topics[METADATA_TOPIC] = FakeTopic(topic_partition(METADATA_TOPIC).topic_id, [1])
+    for segment in world.segments:
+        for record in records_of(segment):
+            kafka.log(METADATA_TOPIC).put(encode(record))
+    world.set_log_starts(f"orders 0 {named}")
+
+    document = json.loads(world.take_over(code=exit_codes.DONE, writes=True, is_offline=False, as_json=True))
+
+    assert world.log_starts() == [f"orders 0 {expected}"]
+    assert document["committed_log_starts_known"]
+
+
+def test_offline_it_is_said_that_committed_log_starts_are_not_known(world: World) -> None:
+    told = world.take_over(code=exit_codes.DONE)
+    assert "warning the offsets of group tidegate.log-start cannot be known with --offline" in told
+    assert not json.loads(world.take_over(code=exit_codes.DONE, as_json=True))["committed_log_starts_known"]
 
 
 def test_a_log_that_begins_where_the_tier_does_keeps_its_start(world: World) -> None:
