@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from copier.partition_copier import PartitionProgress
 from metrics.copy_meters import CopyMeter
 from metrics.meters import Meters
 from metrics.registry import Registry
@@ -32,7 +33,7 @@ from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, serve_admin
 from proxy.process.catalog import start_catalog
 from proxy.process.copy_wiring import open_copying
-from proxy.process.copying import Copying, Progress
+from proxy.process.copying import Copying
 from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
@@ -252,7 +253,7 @@ async def _tell_progress(copying: Copying) -> None:
     )
 
 
-def _records(progress: Iterable[Progress]) -> tuple[int, int]:
+def _records(progress: Iterable[PartitionProgress]) -> tuple[int, int]:
     """(records in the tier, records that there are), as offsets tell it."""
     known = [each for each in progress if each.last_stable_offset >= 0]
     total = sum(each.last_stable_offset for each in known)

@@ -157,16 +157,12 @@ class TierLogStarts:
         """Whether all of the catalog's are."""
         return all(map(self.is_known, self._catalog.partitions()))
 
-    async def raise_to(self, partition: TopicIdPartition, offset: int) -> int:
-        """Have the log start there or higher; it is committed when this returns. The log start then.
+    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        """Have the log starts there or higher; they are committed when this returns. The log starts then.
 
         Raises:
-            UpstreamError: it could not be committed, and stays.
+            UpstreamError: not all could be committed; as far as this process knows they stay.
         """
-        return (await self.raise_all({partition: offset}))[partition]
-
-    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """`raise_to` for several partitions; after an error the log starts stay as far as this process knows."""
         wanted = {partition: max(offset, self._heard.get(partition, offset)) for partition, offset in offsets.items()}
         raised = await self.committed.raise_to(wanted)
         self._take(raised, committed_at_s=trio.current_time())

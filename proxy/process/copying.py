@@ -21,15 +21,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 import trio
 
 from copier.config import CopyConfig, MetadataTopicConfig
+from copier.copier import Copier
 from copier.librdkafka import Properties
 from copier.membership import LET_GO_S_MAX, Membership
 from copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
+from copier.partition_copier import PartitionProgress
+from metrics.copy_meters import CopyMeter
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
 from protocol.wire.errors import ErrorCode
@@ -44,63 +46,6 @@ from storage.model import TopicIdPartition, Uuid
 READY_POLL_S = 0.1
 
 _log = structlog.get_logger(__name__)
-
-
-class Progress(Protocol):
-    """How far a partition is; see `copier.partition_copier.PartitionProgress`."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def partition(self) -> int: ...
-
-    @property
-    def copied_offset(self) -> int: ...
-
-    @property
-    def last_stable_offset(self) -> int: ...
-
-    @property
-    def copied_bytes(self) -> int: ...
-
-    @property
-    def lag_bytes(self) -> int: ...
-
-    @property
-    def lag_ms(self) -> int: ...
-
-    @property
-    def looks(self) -> int: ...
-
-    @property
-    def is_poisoned(self) -> bool: ...
-
-    @property
-    def waits_for(self) -> str: ...
-
-    @property
-    def last_error(self) -> str | None: ...
-
-
-class Copier(Protocol):
-    """Who copies; see `copier.copier`."""
-
-    async def run(self) -> None: ...
-
-    async def assign(self, partitions: Iterable[TopicIdPartition], generation: int) -> None: ...
-
-    async def revoke(self, partitions: Iterable[TopicIdPartition]) -> None: ...
-
-    async def delete_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
-
-    def progress(self) -> Sequence["Progress"]: ...
-
-
-class TopicMeter(Protocol):
-    """What is told of topics; see `metrics.copy_meters.CopyMeter`."""
-
-    def on_upstream_retention(self, topic: str, retention_ms: int) -> None: ...
 
 
 MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
@@ -122,7 +67,7 @@ class CopyingParts:
     properties: Properties
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
-    meter: TopicMeter | None = None
+    meter: CopyMeter
 
 
 class Copying:
@@ -160,7 +105,7 @@ class Copying:
             found.append(f"group {self._parts.settings.group_id}: {self._membership.trouble}")
         return found
 
-    def progress(self) -> Sequence[Progress]:
+    def progress(self) -> Sequence[PartitionProgress]:
         """How far this process's partitions are."""
         return [] if self.copier is None else self.copier.progress()
 
@@ -289,8 +234,7 @@ class Copying:
     async def _look(self) -> Sequence[TopicIdPartition]:
         gone = await self.topics.look()
         for name in self.topics.copied():
-            if self._parts.meter is not None:
-                self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
+            self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
         return gone
 
     async def _ask_ids(self, names: Sequence[str]) -> Mapping[str, Uuid]:

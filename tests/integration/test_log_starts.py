@@ -49,7 +49,7 @@ async def test_a_log_start_outlives_the_retention_of_offsets(forgetful: KafkaClu
         serving = TierLogStarts(CommittedLogStarts(offsets), catalog)
         await until_polled(serving)
         assert serving.get(partition) == FIRST_OFFSET
-        assert await serving.raise_to(partition, RAISED) == RAISED
+        assert await serving.raise_all({partition: RAISED}) == {partition: RAISED}
         committed = await offsets.fetch([(TOPIC, 0)])
         assert committed[TOPIC, 0] == (RAISED, uuid_to_text(topic.topic_id))
 

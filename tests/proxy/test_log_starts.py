@@ -160,18 +160,18 @@ async def test_what_is_committed_counts_if_it_is_this_topics(
 
 
 async def test_it_is_committed_before_it_is_raised_and_never_goes_back(world: World) -> None:
-    assert await world.log_starts.raise_to(ORDERS, 170) == 170
+    assert await world.log_starts.raise_all({ORDERS: 170}) == {ORDERS: 170}
     assert world.group.offsets["orders", 0] == (170, ID)
-    assert await world.log_starts.raise_to(ORDERS, 160) == 170
+    assert await world.log_starts.raise_all({ORDERS: 160}) == {ORDERS: 170}
     assert world.group.offsets["orders", 0] == (170, ID)
     other_process = world.another()
-    assert await other_process.raise_to(ORDERS, 165) == 170, "it has not heard of it yet"
+    assert await other_process.raise_all({ORDERS: 165}) == {ORDERS: 170}, "it has not heard of it yet"
     assert world.group.offsets["orders", 0] == (170, ID)
     assert await world.log_starts.raise_all({ORDERS: 180, OTHER: 5}) == {ORDERS: 180, OTHER: 5}
 
 
 async def test_below_the_first_segment_it_stays_where_it_is(world: World) -> None:
-    assert await world.log_starts.raise_to(ORDERS, 50) == 100
+    assert await world.log_starts.raise_all({ORDERS: 50}) == {ORDERS: 100}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.not_coordinator, ErrorCode.group_authorization_failed])
@@ -179,7 +179,7 @@ async def test_what_cannot_be_committed_does_not_count(world: World, code: Error
     for codes in ([code, code], [ErrorCode.none, code, code]):
         world.group.codes = codes
         with pytest.raises(UpstreamError):
-            await world.log_starts.raise_to(ORDERS, 170)
+            await world.log_starts.raise_all({ORDERS: 170})
         world.group.codes = []
         assert world.log_starts.get(ORDERS) == 100
         assert not world.group.committed
@@ -189,7 +189,7 @@ async def test_other_processes_hear_of_it_about_a_second_later(world: World, nur
     other_process = world.another()
     nursery.start_soon(other_process.run)
     await trio.sleep(10 * POLL_S)
-    await world.log_starts.raise_to(ORDERS, 170)
+    await world.log_starts.raise_all({ORDERS: 170})
     assert other_process.get(ORDERS) == 100
     await trio.sleep(1.1 * POLL_S)
     assert other_process.get(ORDERS) == 170
@@ -197,7 +197,7 @@ async def test_other_processes_hear_of_it_about_a_second_later(world: World, nur
 
 async def test_what_has_expired_is_committed_again(world: World, nursery: trio.Nursery) -> None:
     """As with a short offsets.retention.minutes: the group has no members, so its offsets go."""
-    await world.log_starts.raise_to(ORDERS, 170)
+    await world.log_starts.raise_all({ORDERS: 170})
     nursery.start_soon(world.log_starts.run)
     await trio.sleep(POLL_S)
     for lost in ({}, {("orders", 0): (120, ID)}, {("orders", 0): (999, "another topic's")}):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 from proxy.process.status.model import CopyPartitionStatus, CopyStatus
 
 if TYPE_CHECKING:
-    from proxy.process.copying import Copying, Progress
+    from copier.partition_copier import PartitionProgress
+    from proxy.process.copying import Copying
 
 ROWS_MAX: Final = 100
 
@@ -27,7 +28,7 @@ def copy_status(copying: "Copying") -> CopyStatus:
     )
 
 
-def _row(progress: "Progress", retention_ms: int) -> CopyPartitionStatus:
+def _row(progress: "PartitionProgress", retention_ms: int) -> CopyPartitionStatus:
     return CopyPartitionStatus(
         topic=progress.topic,
         partition=progress.partition,
@@ -42,7 +43,7 @@ def _row(progress: "Progress", retention_ms: int) -> CopyPartitionStatus:
     )
 
 
-def _trouble(progress: "Progress", retention_ms: int) -> str | None:
+def _trouble(progress: "PartitionProgress", retention_ms: int) -> str | None:
     if progress.is_poisoned:
         return f"it is not copied any further: {progress.last_error or progress.waits_for}"
     if 0 <= retention_ms < progress.lag_ms / RETENTION_SHARE_MAX:
