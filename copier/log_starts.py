@@ -44,14 +44,9 @@ class LogStarts:
     async def raise_to(self, partition: TopicIdPartition, offset: int) -> None:
         """Commit the offset, unless one as high was; it is durable when this returns.
 
-        A commit has no condition: should DeleteRecords raise the same partition in the milliseconds between the
-        question and the commit, it takes hold with the next one.
-
         Raises:
             RemoteStorageError: as the store answers.
         """
         async with self._lock:
-            found = (await self._store.get([partition])).get(partition)
-            if found is None or found < offset:
-                await self._store.commit({partition: offset})
-            self._known = {**self._known, partition: offset if found is None else max(offset, found)}
+            await self._store.commit({partition: offset})
+            self._known = {**self._known, partition: max(offset, self._known.get(partition, offset))}

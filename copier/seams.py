@@ -86,5 +86,6 @@ class LogStartStore(Protocol):
         ...
 
     async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        """Keep these; durable when it returns. Raises RetriableRemoteStorageError, RemoteStorageError."""
+        """Have at least these committed, durable when it returns; what is higher stays. Raises
+        RetriableRemoteStorageError, RemoteStorageError."""
         ...

@@ -295,7 +295,8 @@ class Hands:
     async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
         await self.step()
         self.fail()
-        self.world.committed.update(offsets)
+        committed = self.world.committed
+        committed |= {partition: max(offset, committed.get(partition, offset)) for partition, offset in offsets.items()}
 
     # --- MetadataEventLog ---
 
