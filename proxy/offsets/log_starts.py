@@ -142,8 +142,8 @@ class TierLogStarts:
         return None if first_offset is None else max(first_offset, self._heard.get(partition, first_offset))
 
     def is_known(self, partition: TopicIdPartition) -> bool:
-        """Whether `get` is what counts (rule 4)."""
-        if partition in self._asked:
+        """Whether `get` is what counts (rule 4). Of what the tier has nothing of there is nothing to know."""
+        if partition in self._asked or self._first_offset(partition) is None:
             return True
         waited_s = trio.current_time() - self._unanswered_since_s
         if waited_s < UNANSWERED_S_MAX:

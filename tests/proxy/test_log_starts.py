@@ -86,6 +86,7 @@ async def test_it_is_not_known_before_the_coordinator_was_asked_about_the_partit
 ) -> None:
     world.group.offsets["orders", 0] = (150, ID)
     assert not world.log_starts.is_known(ORDERS)
+    assert world.log_starts.is_known(OTHER), "the tier has nothing of it"
     nursery.start_soon(world.log_starts.run)
     await trio.sleep(POLL_S / 2)
     assert world.log_starts.is_known(TopicIdPartition(ORDERS.topic_id, 0, ""))
