@@ -95,6 +95,8 @@ class AnswerEdits:
         asked = self._asked_of(key)
         if asked is not None and (asked.fetch_offset < start or self._is_beyond_end(partition, asked)):
             return error_code
+        if asked is not None and 0 <= asked.current_leader_epoch < asked.last_fetched_epoch:
+            return error_code  # the broker leads in the current one, or would have said so
         if self._node_id is not None:
             self._tier.forget(self._node_id, partition)
         self._on_stale()

@@ -388,25 +388,28 @@ async def test_what_is_really_out_of_range_is_told(world: World, partition: Topi
 
 
 @pytest.mark.parametrize(
-    ("epoch", "learned", "code"),
+    ("epoch", "current", "learned", "code"),
     [
-        (LEADER_EPOCH + 1, "meanwhile", OUT_OF_RANGE),
-        (LEADER_EPOCH + 1, "before", COME_AGAIN),
-        (LEADER_EPOCH + 1, "never", COME_AGAIN),
-        (LEADER_EPOCH, "meanwhile", COME_AGAIN),
+        (LEADER_EPOCH + 1, -1, "meanwhile", OUT_OF_RANGE),
+        (LEADER_EPOCH + 1, -1, "before", COME_AGAIN),
+        (LEADER_EPOCH + 1, -1, "never", COME_AGAIN),
+        (LEADER_EPOCH, -1, "meanwhile", COME_AGAIN),
+        (LEADER_EPOCH + 1, LEADER_EPOCH, "never", OUT_OF_RANGE),
+        (LEADER_EPOCH, LEADER_EPOCH, "never", COME_AGAIN),
     ],
 )
 async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_since(
-    world: World, partition: TopicIdPartition, epoch: int, learned: str, code: ErrorCode
+    world: World, partition: TopicIdPartition, epoch: int, current: int, learned: str, code: ErrorCode
 ) -> None:
-    """Before that the epoch may have come, and the offset been deleted."""
+    """Before that the epoch may have come, and the offset been deleted; unless the client names the leader's epoch, which
+    the broker has checked."""
     if learned == "before":
         await world.frontiers.refresh(NODE_ID, [partition])
         await trio.sleep(0.1)
     began_s = trio.current_time()
     if learned == "meanwhile":
         await world.frontiers.refresh(NODE_ID, [partition])
-    asked = ask(partition, 1050, last_fetched_epoch=epoch)
+    asked = ask(partition, 1050, current_leader_epoch=current, last_fetched_epoch=epoch)
     edits = AnswerEdits(world.tier, NODE_ID, lambda key: asked, began_s)
 
     assert edits.begin_topic(partition.topic_id)
