@@ -436,6 +436,23 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
     assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
 
 
+async def test_a_deletion_that_takes_long_is_asked_for_again_meanwhile(world: CopyWorld) -> None:
+    """Whoever looks at the topics asks for it after each interval, until the catalog has nothing of them any more."""
+    world.upstream.append(20)
+    async with running(world.hands()) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.store.refused.update(world.store.objects)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copier.delete_partitions, [PARTITION])
+            await until(lambda: world.ledger().is_being_deleted)
+            await copier.delete_partitions([PARTITION])
+            await copier.assign([PARTITION], 2)
+            assert copier.progress() == []
+            assert world.ledger().is_being_deleted
+            world.store.refused.clear()
+        assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
+
+
 async def test_an_upload_that_fails_is_given_back_and_counted(world: CopyWorld) -> None:
     world.upstream.append(10)
     hands = world.hands()
