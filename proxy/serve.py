@@ -513,6 +513,7 @@ def _serving(
         storage_manager=parts.storage_manager,
         registry=meters.registry,
         copies=lambda: settings.copies,
+        loaded=readiness.wait_catalog,
         nursery=nursery,
     )
 

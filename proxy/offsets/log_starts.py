@@ -15,7 +15,7 @@ Rule 4. Nobody who serves waits for the coordinator: what was heard last counts,
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import structlog
 import trio
@@ -144,12 +144,20 @@ class TierLogStarts:
         self._take(raised, committed_at_s=trio.current_time())
         return {partition: max(offset, self.get(partition) or 0) for partition, offset in raised.items()}
 
-    async def run(self) -> None:
-        """Ask the coordinator again and again, for ever."""
+    async def run(self, loaded: Callable[[], Awaitable[None]]) -> None:
+        """Ask the coordinator again and again, for ever; and at once when the catalog is `loaded`: clients come from
+        then on, and a log start must not be lower after a restart than before it for longer than an answer takes."""
+        is_loaded = False
         while True:
             started_s = trio.current_time()
             await self.poll()
-            await trio.sleep(max(POLL_S, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1)))
+            pause_s = max(POLL_S, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1))
+            if is_loaded:
+                await trio.sleep(pause_s)
+                continue
+            with trio.move_on_after(pause_s):
+                await loaded()
+                is_loaded = True
 
     async def poll(self) -> None:
         """Hear what is committed for all partitions of the catalog, and commit again what must be (rule 2)."""

@@ -1,6 +1,6 @@
 """What `serve` has more in standalone mode: log starts of a tier of its own, and the copier if it is to run here."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,12 +47,14 @@ def open_standalone(
     storage_manager: RemoteStorageManager,
     registry: Registry,
     copies: Callable[[], bool],
+    loaded: Callable[[], Awaitable[None]],
     nursery: trio.Nursery,
 ) -> Standalone | None:
     """It runs in the nursery; None in replica mode.
 
     Args:
         copies: false while `copy.disable` is set.
+        loaded: returns once the catalog has been read to its end.
 
     Raises:
         OSError: the tier's folder cannot be made.
@@ -61,7 +63,7 @@ def open_standalone(
         return None
     committed = CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP))
     log_starts = TierLogStarts(committed, catalog)
-    nursery.start_soon(log_starts.run)
+    nursery.start_soon(log_starts.run, loaded)
     copying = None
     if config.copy.is_enabled and config.catalog.snapshot_is_written:
         from proxy.process.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs

@@ -128,7 +128,7 @@ async def test_what_cannot_be_committed_does_not_count(world: World, code: Error
 
 async def test_other_processes_hear_of_it_about_a_second_later(world: World, nursery: trio.Nursery) -> None:
     other_process = world.another()
-    nursery.start_soon(other_process.run)
+    nursery.start_soon(other_process.run, trio.sleep_forever)
     await trio.sleep(10 * POLL_S)
     await world.log_starts.raise_to(ORDERS, 170)
     assert other_process.get(ORDERS) == 100
@@ -139,7 +139,7 @@ async def test_other_processes_hear_of_it_about_a_second_later(world: World, nur
 async def test_what_has_expired_is_committed_again(world: World, nursery: trio.Nursery) -> None:
     """As with a short offsets.retention.minutes: the group has no members, so its offsets go."""
     await world.log_starts.raise_to(ORDERS, 170)
-    nursery.start_soon(world.log_starts.run)
+    nursery.start_soon(world.log_starts.run, trio.sleep_forever)
     await trio.sleep(POLL_S)
     for lost in ({}, {("orders", 0): (120, ID)}, {("orders", 0): (999, "another topic's")}):
         world.group.offsets = dict(lost)
@@ -164,7 +164,7 @@ async def test_it_is_committed_again_at_the_start_and_every_day(world: World) ->
 async def test_what_counts_no_more_is_left_to_expire(world: World, nursery: trio.Nursery) -> None:
     world.group.offsets["orders", 0] = (170, ID)
     world.remove(ORDERS, 100, 199)
-    nursery.start_soon(world.log_starts.run)
+    nursery.start_soon(world.log_starts.run, trio.sleep_forever)
     await trio.sleep(10 * POLL_S)
     assert not world.group.committed
     world.remove(ORDERS, 200, 299)
@@ -174,7 +174,7 @@ async def test_what_counts_no_more_is_left_to_expire(world: World, nursery: trio
 
 async def test_trouble_is_told_once_and_what_was_heard_last_counts(world: World, nursery: trio.Nursery) -> None:
     world.group.offsets["orders", 0] = (170, ID)
-    nursery.start_soon(world.log_starts.run)
+    nursery.start_soon(world.log_starts.run, trio.sleep_forever)
     await trio.sleep(POLL_S / 2)
     world.group.codes = [ErrorCode.coordinator_load_in_progress] * 1000
     with structlog.testing.capture_logs() as lines:
@@ -216,3 +216,16 @@ async def test_a_copier_gets_its_own_errors(world: World) -> None:
         await store.commit({ORDERS: 180})
     assert not isinstance(caught.value, RetriableRemoteStorageError)
     assert isinstance(caught.value.__cause__, UpstreamRefusedError)
+
+
+async def test_it_is_asked_for_at_once_when_the_catalog_is_loaded(world: World, nursery: trio.Nursery) -> None:
+    """What a process hears before that is of no partition; the next regular question would be a second later."""
+    await world.committed.raise_to({OTHER: 40})
+    loaded, starting = trio.Event(), world.another()
+    nursery.start_soon(starting.run, loaded.wait)
+    await trio.sleep(0.3)
+    world.add(OTHER, 0, 99)
+    assert starting.get(OTHER) == 0
+    loaded.set()
+    await trio.sleep(0.1)
+    assert starting.get(OTHER) == 40
