@@ -32,6 +32,9 @@ most; so is the active one, which is rolled for it."""
 
 JVM_OPTIONS: Final = ("-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
+METADATA_PARTITIONS: Final = 5
+"""Of a metadata topic that a copier makes."""
+
 COMMAND_TIMEOUT_S: Final = 120.0
 
 
@@ -66,7 +69,7 @@ def before_plain_kafka(
         "upstream.bootstrap.servers": kafka.bootstrap_servers,
         "remote.log.storage.manager.class.name": LOCAL_TIER,
         "rsm.config.dir": str(kafka.tier_dir),
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "5",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
         "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
         "cache.path": str(folder / "cache"),
         "authority.max.age.ms": "0",

@@ -61,7 +61,7 @@ def read_topic(kafka: KafkaCluster, topic: str) -> Iterator[Message]:
                 yield message
 
 
-def _metadata(kafka: KafkaCluster, topic: str) -> Iterator[tuple[int, MetadataRecord]]:
+def metadata_records(kafka: KafkaCluster, topic: str) -> Iterator[tuple[int, MetadataRecord]]:
     """(partition, record) of all that the metadata topic says of a topic."""
     for message in read_topic(kafka, METADATA_TOPIC):
         value = message.value()
@@ -75,7 +75,7 @@ def _metadata(kafka: KafkaCluster, topic: str) -> Iterator[tuple[int, MetadataRe
 def segments_of(kafka: KafkaCluster, topic: str) -> dict[int, list[TierSegment]]:
     """Those that have not been deleted, of any state, by partition and then by start offset."""
     found: dict[int, dict[str, TierSegment]] = defaultdict(dict)
-    for partition, record in _metadata(kafka, topic):
+    for partition, record in metadata_records(kafka, topic):
         if isinstance(record, RemotePartitionDeleteMetadata):
             continue
         name, state = uuid_to_text(record.segment_id.id), record.state.name
@@ -93,7 +93,7 @@ def metadata_events(kafka: KafkaCluster, topic: str) -> dict[str, list[tuple[str
     """The (state, event timestamp) of all that the metadata topic says of a topic, in order: by segment id and, of the
     deletion of whole partitions, by the partition's number."""
     found: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for partition, record in _metadata(kafka, topic):
+    for partition, record in metadata_records(kafka, topic):
         if isinstance(record, RemotePartitionDeleteMetadata):
             name = str(partition)
         else:
