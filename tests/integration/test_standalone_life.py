@@ -85,8 +85,8 @@ class Reading(threading.Thread):
 
 
 @contextmanager
-def reading(*arguments: object, age_ms: int = 0) -> Iterator[Reading]:
-    started = Reading(*arguments, age_ms=age_ms)  # type: ignore[arg-type]
+def reading(bootstrap: str, topic: str, partitions: int, isolation: Isolation, *, age_ms: int = 0) -> Iterator[Reading]:
+    started = Reading(bootstrap, topic, partitions, isolation, age_ms=age_ms)
     started.start()
     try:
         yield started
