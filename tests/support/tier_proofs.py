@@ -4,8 +4,9 @@ live = check_whole(plain_kafka, folder, topic, {0: 0}, {0: 1000})      # no hole
 """
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from tools.demo.kafka_cluster import KafkaCluster
 METADATA_TOPIC = "__remote_log_metadata"
 SEGMENT_ID_CHARACTERS = 22
 """A Uuid as Kafka prints it; it may hold hyphens."""
+UNFINISHED_PUT = re.compile(r"\.tidegate-[0-9a-f]{16}\.tmp")
+"""As storage.object_store.filesystem names them."""
 OFFSETS_SHOWN = 1000
 """Before and behind what is wrong."""
 
@@ -103,11 +106,12 @@ def metadata_events(kafka: KafkaCluster, topic: str) -> dict[str, list[tuple[str
 
 
 def files_of(kafka: KafkaCluster, topic: str) -> dict[str, list[Path]]:
-    """Every file that the tier's folder has of a topic, by segment id; what has no such name is under its own."""
+    """Every object that the tier's folder has of a topic, by segment id. A put that is under way, or was when its
+    process was killed, has a file of its own name and no object yet: `tidegate gc` removes such uploads."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in kafka.tier_dir.joinpath(ROOT_DIRECTORY_NAME).glob(f"{topic}-*/*"):
-        _, _, rest = path.name.partition("-")
-        found[rest[:SEGMENT_ID_CHARACTERS] if path.name[0] != "." else path.name].append(path)
+        if UNFINISHED_PUT.fullmatch(path.name) is None:
+            found[path.name.partition("-")[2][:SEGMENT_ID_CHARACTERS]].append(path)
     return found
 
 
@@ -126,14 +130,9 @@ def check_whole(
                 pytest.fail("\n".join(f"{partition}: {each} {events[each.segment_id]}" for each in near))
             expected = segment.end_offset + 1
         assert expected == end
-    assert _left_over(kafka, topic, live) == {}
+    ids = {segment.segment_id for segments in live.values() for segment in segments}
+    left = [str(path) for name, paths in files_of(kafka, topic).items() if name not in ids for path in paths]
+    assert not left, f"files of no segment: {left}"
     verified = run_standalone(kafka, folder, "verify", topic, "--json")
     assert verified.returncode == 0, verified.stdout + verified.stderr
     return live
-
-
-def _left_over(
-    kafka: KafkaCluster, topic: str, live: Mapping[int, Sequence[TierSegment]]
-) -> Mapping[str, Sequence[Path]]:
-    ids = {segment.segment_id for segments in live.values() for segment in segments}
-    return {name: paths for name, paths in files_of(kafka, topic).items() if name not in ids}
