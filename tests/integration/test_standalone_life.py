@@ -156,7 +156,7 @@ def _restart(kafka: KafkaCluster) -> None:
             return int(client.metadata([ABORTING]).topics[0].partitions[0].leader_epoch)
 
     before = leader_epoch()
-    while leader_epoch() == before:
+    while leader_epoch() <= before:
         kafka.restart_broker(1)
 
 
