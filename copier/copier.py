@@ -98,6 +98,7 @@ class Copier:
         self._now_ms = now_ms
         self._new_id = new_id
         self._assigned: dict[TopicIdPartition, _Assigned] = {}
+        self._deleting: set[TopicIdPartition] = set()
         self._tools: CopierTools | None = None
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
@@ -120,6 +121,8 @@ class Copier:
         assert self._nursery is not None, "it is running"
         assert self._tools is not None, "it is running"
         for partition in partitions:
+            if partition in self._deleting:
+                continue  # the group hears later that its topic is gone
             known = self._assigned.get(partition)
             if known is not None and not known.scope.cancel_called:
                 continue
@@ -141,13 +144,17 @@ class Copier:
         """Delete all that the tier has of these, whose topic ids upstream surely does not have any more. Revokes them.
 
         Idempotent, and no harm if several copiers do so. Waits for `run` to have begun; tries again until it has
-        succeeded, a partition after the other.
+        succeeded, a partition after the other. Those that another call has under way are left to it.
         """
-        gone = list(partitions)
-        await self._running.wait()
-        await self.revoke(gone)
-        for partition in gone:
-            await self._delete_partition(partition)
+        gone = [partition for partition in partitions if partition not in self._deleting]
+        self._deleting.update(gone)
+        try:
+            await self._running.wait()
+            await self.revoke(gone)
+            for partition in gone:
+                await self._delete_partition(partition)
+        finally:
+            self._deleting.difference_update(gone)
 
     def progress(self) -> list[PartitionProgress]:
         """Of all partitions, by topic and number. Live objects: to be read, not kept."""

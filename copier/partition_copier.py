@@ -247,6 +247,8 @@ class _Term:
                 self._tell()
         finally:
             self._tell()
+        # What another owner had left is covered by now; else it stayed until the next look, which may never come.
+        failure = await self._tidy() or failure
         if not self._ledger.is_superseded:
             await self._delete_old()
         if failure is not None:
@@ -445,7 +447,8 @@ class _Term:
     def _is_due(self, staged: StagedSegment) -> bool:
         """KIP-1241: both lags hold."""
         settings = self._tools.settings
-        is_old = self._tools.now_ms() - staged.max_timestamp_ms >= settings.lag_ms
+        # Without a lag whatever is there is due, also what a producer whose clock is wrong has written for next year.
+        is_old = settings.lag_ms == 0 or self._tools.now_ms() - staged.max_timestamp_ms >= settings.lag_ms
         return is_old and (settings.lag_bytes == 0 or self._bytes_behind(staged) >= settings.lag_bytes)
 
     def _bytes_behind(self, staged: StagedSegment) -> int:

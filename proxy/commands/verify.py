@@ -32,6 +32,7 @@ from storage.checks.audit_result import AuditResult, by_kind, in_order, still_tr
 from storage.checks.finding import Finding, FindingKind, partition_finding
 from storage.checks.partition_check import PartitionState, check_partition, check_store
 from storage.checks.segment_check import SegmentReport, check_segment
+from storage.config.model import Mode
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import (
     RemoteLogSegmentId,
@@ -64,7 +65,7 @@ def run(config: Config, options: VerifyOptions, out: TextIO) -> int:
     """Check; exit_codes.FOUND_WRONG if anything was found, also that something could not be looked at."""
 
     async def work(tier: OpenTier) -> int:
-        result = await Verification(tier, options).run()
+        result = await Verification(tier, options, owns_tier=config.mode is Mode.STANDALONE).run()
         if options.as_json:
             print_json(out, {**tier.identity(), **result.as_json()})
         else:
@@ -103,10 +104,14 @@ def sampled(segments: Sequence[RemoteLogSegmentMetadata], count: int | None) -> 
 
 @dataclass(slots=True)
 class Verification:
-    """One run. Owned by the trio thread."""
+    """One run. Owned by the trio thread.
+
+    `owns_tier`: mode=standalone; the log start that brokers tell is only that of what they have themselves.
+    """
 
     tier: OpenTier
     options: VerifyOptions
+    owns_tier: bool = False
     findings: list[Finding] = field(default_factory=list)
     _segments: int = 0
     _total: SegmentReport = field(default_factory=lambda: SegmentReport(()))
@@ -239,9 +244,10 @@ class Verification:
             self.findings.append(self._not_asked(partition, error))
             return None
         [start] = starts.values()
+        firsts = self.tier.catalog.epoch_starts(partition.topic_id, partition.partition) if self.owns_tier else {}
         return PartitionState(
             lineage=LeaderEpochLineage(said.leader_epoch, said.answers) if epochs else None,
-            log_start_offset=start.offset,
+            log_start_offset=min([start.offset, *firsts.values()]),
             local_log_start_offset=state.local_log_start_offset,
         )
 

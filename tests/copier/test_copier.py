@@ -17,7 +17,9 @@ from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.event_log import metadata_partition
 from storage.model import IndexType, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from storage.writing.metadata_records import encode
 from tests.support.copy_world import METADATA_PARTITIONS, PARTITION, CopyWorld, Hands, held_segments, settings
+from tests.support.metadata_records import started
 from tests.support.segments import ProducerFields, control_batch, data_batch, topic_partition
 
 pytestmark = pytest.mark.autojump
@@ -77,6 +79,19 @@ async def test_all_is_copied_in_segments_and_the_quiet_end_by_its_age(world: Cop
     assert value(hands, "kafka_server_brokertopicmetrics_remotecopybytes_total", topic="orders") == size
     assert value(hands, "tidegate_copy_age_seconds", topic="orders") == 0
     assert all(segment.broker_id == 1 for segment in world.finished())
+
+
+async def test_what_another_has_left_is_gone_after_the_first_look(world: CopyWorld) -> None:
+    """A half-done segment stays until others have its offsets, and `copy --once` looks once."""
+    world.upstream.append(8)
+    left = started("left", 0, 8, partition=PARTITION)
+    world.log.publish(metadata_partition(PARTITION.topic_id, PARTITION.partition, METADATA_PARTITIONS), encode(left))
+    assert world.ledger().segments() == [left]
+    async with running(world.hands(), segment_bytes=1500, generation=2) as copier:
+        await until(lambda: copier.progress() and only(copier).looks > 0)
+        assert only(copier).looks == 1
+        assert left.segment_id not in [segment.segment_id for segment in world.ledger().segments()]
+        assert world.finished()[0].start_offset == 0
 
 
 async def test_it_goes_on_where_the_tier_ends_with_lineage_and_open_producers(world: CopyWorld) -> None:
@@ -179,6 +194,13 @@ async def test_a_segment_waits_until_its_newest_record_is_old_enough(world: Copy
         await until(lambda: only(copier).waits_for.startswith("copy.lag"))
         await until(lambda: bool(world.finished()))
         assert world.now_ms() - begun_ms >= 30_000
+
+
+async def test_a_timestamp_of_the_future_holds_nothing_back_without_a_lag(world: CopyWorld) -> None:
+    next_year_ms = world.now_ms() + 365 * 86_400_000
+    world.upstream.append_raw(data_batch(0, record_count=10, first_timestamp_ms=next_year_ms), 0, 9)
+    async with running(world.hands()):
+        await until(lambda: world.ledger().end_offset() == 9)
 
 
 async def test_a_segment_waits_until_there_is_so_much_behind_it(world: CopyWorld) -> None:
@@ -412,6 +434,23 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
     async with running(world.hands(), partitions=()) as copier:
         await copier.delete_partitions([PARTITION])
     assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
+
+
+async def test_a_deletion_that_takes_long_is_asked_for_again_meanwhile(world: CopyWorld) -> None:
+    """Whoever looks at the topics asks for it after each interval, until the catalog has nothing of them any more."""
+    world.upstream.append(20)
+    async with running(world.hands()) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.store.refused.update(world.store.objects)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copier.delete_partitions, [PARTITION])
+            await until(lambda: world.ledger().is_being_deleted)
+            await copier.delete_partitions([PARTITION])
+            await copier.assign([PARTITION], 2)
+            assert copier.progress() == []
+            assert world.ledger().is_being_deleted
+            world.store.refused.clear()
+        assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
 
 
 async def test_an_upload_that_fails_is_given_back_and_counted(world: CopyWorld) -> None:

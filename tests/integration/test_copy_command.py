@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._config import ConfigResource
 
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import run_standalone, standalone, wait_dropped
+from tests.support.plain_kafka import drop_all, run_standalone, standalone
 from tests.support.serving import LOCAL_TIER
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -81,16 +81,6 @@ def read_all(bootstrap_servers: str, topic: str, count: int) -> list[tuple[int, 
     return found
 
 
-def drop_all(kafka: KafkaCluster, topic: str, count: int) -> None:
-    """Have the broker delete all records of the topic by its own retention."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    [future] = admin.incremental_alter_configs([resource]).values()
-    future.result(20)
-    wait_dropped(kafka, topic, below=count)
-
-
 def test_serve_copies_and_serves_what_the_broker_drops(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given `serve` with `copy.enabled`, when the broker has dropped all records of a topic, then a client of
     Tidegate reads all of them from offset 0; the status page tells of the copying, and SIGTERM ends it in order."""
@@ -115,7 +105,7 @@ def test_serve_copies_and_serves_what_the_broker_drops(plain_kafka: KafkaCluster
 
         serving.wait_log("ready: bootstrap")
         wait_until(lambda: copied_offsets() == [count - 1], "everything is copied")
-        drop_all(plain_kafka, topic, count)
+        drop_all(plain_kafka, topic, {0: count})
         assert [offset for offset, _ in read_all(serving.bootstrap, topic, count)] == [*range(count)]
         shown = status()
         assert (shown["copy"]["group"], shown["copy"]["problems"]) == (topic, [])

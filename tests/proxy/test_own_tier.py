@@ -401,8 +401,8 @@ async def test_what_is_really_out_of_range_is_told(world: World, partition: Topi
 async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_since(
     world: World, partition: TopicIdPartition, epoch: int, current: int, learned: str, code: ErrorCode
 ) -> None:
-    """Before that the epoch may have come, and the offset been deleted; unless the client names the leader's epoch, which
-    the broker has checked."""
+    """Before that the epoch may have come, and the offset been deleted; unless the client names the leader's epoch,
+    which the broker has checked."""
     if learned == "before":
         await world.frontiers.refresh(NODE_ID, [partition])
         await trio.sleep(0.1)

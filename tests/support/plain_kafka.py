@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.differential_steps import alter_configs
 from tests.support.kafka import own_cluster
 from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
 from tests.support.waiting import wait_until
@@ -30,6 +31,9 @@ SHORT_LIVED: Final = {"retention.ms": "1000", "segment.bytes": str(1024 * 1024)}
 most; so is the active one, which is rolled for it."""
 
 JVM_OPTIONS: Final = ("-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+METADATA_PARTITIONS: Final = 5
+"""Of a metadata topic that a copier makes."""
 
 COMMAND_TIMEOUT_S: Final = 120.0
 
@@ -65,7 +69,7 @@ def before_plain_kafka(
         "upstream.bootstrap.servers": kafka.bootstrap_servers,
         "remote.log.storage.manager.class.name": LOCAL_TIER,
         "rsm.config.dir": str(kafka.tier_dir),
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "5",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
         "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
         "cache.path": str(folder / "cache"),
         "authority.max.age.ms": "0",
@@ -91,10 +95,11 @@ def run_standalone(
     timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> "subprocess.CompletedProcess[str]":
     """`tidegate COMMAND FILE arguments…` with a configuration of standalone mode, run to its end."""
-    file = folder / f"{command}.properties"
+    words = command.split()
+    file = folder / f"{words[-1]}.properties"
     file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "proxy", command, str(file), *arguments],
+        [sys.executable, "-m", "proxy", *words, str(file), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -102,13 +107,20 @@ def run_standalone(
     )
 
 
-def wait_dropped(kafka: KafkaCluster, topic: str, below: int = 1) -> dict[int, PartitionOffsets]:
-    """Block until the broker itself has deleted the offsets below `below` of each partition."""
+def drop_all(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> None:
+    """Have the broker delete the offsets below `ends` by its own retention."""
+    alter_configs(kafka, topic, {"retention.ms": "1"})
+    wait_dropped(kafka, topic, ends)
+
+
+def wait_dropped(kafka: KafkaCluster, topic: str, below: int | Mapping[int, int] = 1) -> dict[int, PartitionOffsets]:
+    """Block until the broker itself has deleted the offsets below `below`, of each partition or by partition."""
     found: dict[int, PartitionOffsets] = {}
 
     def has_dropped() -> bool:
         found.update(kafka.partition_offsets(topic))
-        return bool(found) and all(offsets.log_start_offset >= below for offsets in found.values())
+        belows = dict.fromkeys(found or [0], below) if isinstance(below, int) else below
+        return belows.keys() <= found.keys() and all(found[n].log_start_offset >= each for n, each in belows.items())
 
     wait_until(has_dropped, f"a log of {topic} that starts at {below} or later", timeout_s=60.0)
     return found

@@ -1,0 +1,230 @@
+"""A life in standalone mode: brokers without a tier that keep ten seconds, and clients that read all there ever was.
+
+What is right is what consumers at the broker itself read while it was still there. The broker is restarted in between,
+and deletes by its own `retention.ms` all the time.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer, TopicPartition
+
+from tests.support.differential_steps import QUIETLY, end_transaction, transactional_producer
+from tests.support.digests import Digests, Isolation, TopicDigest, confluent_consumer, fields_of, read_with_confluent
+from tests.support.filled_topics import CODECS, ISOLATIONS
+from tests.support.kafka import Record, produce, small_segments
+from tests.support.plain_kafka import own_plain_cluster, standalone, wait_dropped
+from tests.support.raw_client import RawClient, address_of
+from tests.support.tier_proofs import check_whole, copied_offsets
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+RETENTION_MS = 8000
+"""A record is in the tier after two seconds at most on a quiet machine, and must be before this."""
+PLAIN, ABORTING = "life-codecs", "life-transactions"
+CHASED = 0
+"""The partition of PLAIN that is read as fast as the broker deletes it."""
+WAIT_S_MAX = 90.0
+
+
+class Reading(threading.Thread):
+    """Reads a topic from its first offset on until it has all up to some ends, which are said later.
+
+    Args:
+        age_ms: each record is waited for until it is so old; 0: read as fast as they come.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, isolation: Isolation, *, age_ms: int = 0) -> None:
+        super().__init__(daemon=True)
+        self._servers, self._topic, self._isolation, self._age_ms = bootstrap, topic, isolation, age_ms
+        self._positions = dict.fromkeys(range(partitions), 0)
+        self._digest = TopicDigest(self._positions)
+        self._stopping = threading.Event()
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        # Little is held in advance: what is asked for next is what the broker is about to delete.
+        ahead = {"queued.min.messages": 1, "fetch.message.max.bytes": 4096} if self._age_ms else {}
+        settings = {**QUIETLY, **ahead}
+        with closing(confluent_consumer(self._servers, self._isolation, settings)) as consumer:
+            consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._positions])
+            while not self._stopping.is_set():
+                for message in consumer.consume(1 if self._age_ms else 500, 0.1):
+                    error = message.error()
+                    if error is None:
+                        partition, offset, timestamp_ms, *_ = fields_of(message)
+                        self._stopping.wait(max(0.0, timestamp_ms + self._age_ms - time.time() * 1000) / 1000)
+                        self._digest.add_message(message)
+                        self._positions[partition] = offset + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        # Behind the last record there may be markers, and records that were aborted.
+                        self._positions[message.partition() or 0] = message.offset() or 0
+                    else:
+                        self.errors.append(str(error))
+
+    def has(self, ends: Mapping[int, int]) -> bool:
+        """Whether it has read up to these."""
+        assert self.errors == []
+        return all(self._positions[partition] >= end for partition, end in ends.items())
+
+    def result(self, ends: Mapping[int, int]) -> Digests:
+        wait_until(lambda: self.has(ends), f"{self._topic} to be read", timeout_s=WAIT_S_MAX)
+        self._stopping.set()
+        self.join(30)
+        assert self.errors == []
+        return self._digest.result()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
+@contextmanager
+def reading(bootstrap: str, topic: str, partitions: int, isolation: Isolation, *, age_ms: int = 0) -> Iterator[Reading]:
+    started = Reading(bootstrap, topic, partitions, isolation, age_ms=age_ms)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+class Writing:
+    """Rounds of records: a partition for each codec, and transactions of two producers, one of them over rounds."""
+
+    RECORDS, BATCH = 60, 20
+
+    def __init__(self, kafka: KafkaCluster) -> None:
+        self._kafka = kafka
+        self._chance = random.Random(22)
+        self._rounds = 0
+        self._quick: Producer = transactional_producer(kafka, "life-quick")
+        self._slow: Producer = transactional_producer(kafka, "life-slow")
+        self._slow_is_open = False
+
+    def round(self) -> None:
+        for partition, codec in enumerate(CODECS):
+            produce(
+                self._kafka,
+                PLAIN,
+                (self._record(partition) for _ in range(self.RECORDS)),
+                compression_type=codec,
+                batch_num_messages=self.BATCH,
+                linger_ms=100,
+            )
+        if not self._slow_is_open:
+            self._slow.begin_transaction()
+            self._slow_is_open = True
+        _send(self._slow, b"slow", 5)
+        for number in range(4):
+            self._quick.begin_transaction()
+            _send(self._quick, b"quick", self._chance.randrange(1, 30))
+            end_transaction(self._quick, commits=number % 3 > 0)
+        self._rounds += 1
+        if self._rounds % 3 == 0:
+            self.end_slow()
+
+    def end_slow(self) -> None:
+        """An open transaction holds copying back."""
+        if self._slow_is_open:
+            end_transaction(self._slow, commits=self._rounds % 2 == 0)
+            self._slow_is_open = False
+
+    def _record(self, partition: int) -> Record:
+        size = self._chance.randrange(20, 400)
+        value = self._chance.randbytes(size // 2) + b"." * (size - size // 2)
+        return Record(partition, b"key-%d" % (size % 31), value, (("n", b"%d" % size),))
+
+
+def _send(producer: Producer, key: bytes, count: int) -> None:
+    for number in range(count):
+        producer.produce(ABORTING, b"%d " % number * 20, key, 0)
+    assert producer.flush(60) == 0
+
+
+def _restart(kafka: KafkaCluster) -> None:
+    """Restart the broker until leaders have a higher epoch: a node that is its own controller may be too quick."""
+
+    def leader_epoch() -> int:
+        with RawClient(*address_of(kafka.bootstrap_servers)) as client:
+            return int(client.metadata([ABORTING]).topics[0].partitions[0].leader_epoch)
+
+    before = leader_epoch()
+    while leader_epoch() <= before:
+        kafka.restart_broker(1)
+
+
+@pytest.mark.parametrize("restarts", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_all_that_there_ever_was_is_read_in_order(tmp_path: Path, restarts: int) -> None:
+    """Given a broker that keeps RETENTION_MS and `serve` with `copy.enabled`, when producers of every kind have written
+    through restarts of the broker, then everything is read through Tidegate as it was read at the broker while
+    it was there; who read on where the broker's log starts, which moved all the time, heard no error; and no offset is
+    lost."""
+    with ExitStack() as stack:
+        kafka = stack.enter_context(own_plain_cluster())
+        configs = {"retention.ms": str(RETENTION_MS), **small_segments(13)}
+        kafka.create_topic(PLAIN, len(CODECS), configs)
+        kafka.create_topic(ABORTING, 1, configs)
+        properties = {
+            "copy.topics": f"{PLAIN},{ABORTING}",
+            "copy.enabled": "true",
+            "copy.segment.ms": "1000",
+            "copy.segment.bytes": "64 KiB",
+            "admin.listen": f"127.0.0.1:{free_port()}",
+        }
+        served = stack.enter_context(standalone(kafka, tmp_path, properties))
+        served.wait_log("ready: bootstrap")
+        tails = {
+            (topic, isolation): stack.enter_context(reading(kafka.bootstrap_servers, topic, partitions, isolation))
+            for topic, partitions in ((PLAIN, len(CODECS)), (ABORTING, 1))
+            for isolation in ISOLATIONS
+        }
+        chaser = stack.enter_context(reading(served.bootstrap, PLAIN, 1, "read_uncommitted", age_ms=RETENTION_MS))
+        writing = Writing(kafka)
+
+        def ends_of(topic: str) -> dict[int, int]:
+            return {number: each.high_watermark for number, each in kafka.partition_offsets(topic).items()}
+
+        def is_safe() -> bool:
+            copied = copied_offsets(served)
+            known = {topic: ends_of(topic) for topic in (PLAIN, ABORTING)}
+            return all(tail.has(known[topic]) for (topic, _), tail in tails.items()) and all(
+                copied.get((topic, partition)) == end - 1
+                for topic, ends in known.items()
+                for partition, end in ends.items()
+            )
+
+        for _ in range(restarts):
+            for _ in range(3):
+                writing.round()
+            writing.end_slow()
+            wait_until(is_safe, "everything to be read and copied", timeout_s=WAIT_S_MAX)
+            _restart(kafka)
+        before = ends_of(PLAIN)
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while any(each.log_start_offset < before[number] for number, each in kafka.partition_offsets(PLAIN).items()):
+            assert time.monotonic() < deadline_s, "the broker deletes nothing"
+            writing.round()
+        writing.end_slow()
+        ends = {topic: ends_of(topic) for topic in (PLAIN, ABORTING)}
+        direct = {key: tail.result(ends[key[0]]) for key, tail in tails.items()}
+        assert direct[ABORTING, "read_committed"] != direct[ABORTING, "read_uncommitted"]
+        for topic in ends:
+            wait_dropped(kafka, topic, ends[topic])
+
+        for topic, isolation in tails:
+            assert read_with_confluent(served.bootstrap, topic, ends[topic], isolation) == direct[topic, isolation]
+        assert chaser.result({CHASED: ends[PLAIN][CHASED]})[CHASED] == direct[PLAIN, "read_uncommitted"][CHASED]
+        assert served.metric("tidegate_copy_gaps_total") == 0
+        assert served.metric("tidegate_tier_holes_stepped_over_total") == 0
+        assert not [word for word in ("copy_gap", "Traceback") if word in served.log()]
+        for topic in ends:
+            segments = check_whole(kafka, tmp_path, topic, dict.fromkeys(ends[topic], 0), ends[topic])
+            for each in segments.values():
+                assert len({epoch for segment in each for epoch in segment.epochs}) > 1

@@ -1,0 +1,253 @@
+"""What leaves a tier of our own, and in which order: by DeleteRecords, by the tier's retention.
+
+Objects are looked for in the tier's folder, states in the metadata topic, and when a log start was committed in the
+broker's `__consumer_offsets`.
+"""
+
+import json
+import signal
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from protocol.wire.errors import ErrorCode
+from proxy.offsets.log_starts import LOG_START_GROUP
+from storage.metadata.event_log import metadata_partition
+from storage.model import RemoteLogSegmentMetadata, uuid_to_text
+from storage.writing.metadata_records import encode
+from tests.support.differential_steps import alter_configs, delete_records
+from tests.support.digests import fields_of, read_with_confluent
+from tests.support.kafka import Record, fresh_name, produce
+from tests.support.metadata_records import DELETE_FINISHED, DELETE_STARTED, moved
+from tests.support.plain_kafka import METADATA_PARTITIONS, drop_all, run_standalone, standalone
+from tests.support.raw_client import RawClient
+from tests.support.serving import Serving
+from tests.support.tier_proofs import (
+    METADATA_TOPIC,
+    TierSegment,
+    check_whole,
+    copied_offsets,
+    files_of,
+    metadata_events,
+    metadata_records,
+    read_topic,
+    segments_of,
+)
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+RECORDS, BATCH_RECORDS, VALUE_BYTES = 1500, 50, 400
+STEP_MS = 10
+EARLIEST, LATEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -2, -1, -4, -5, -6
+FOUR_STATES = ["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"]
+HOUR_MS = 3_600_000
+
+
+def fill(kafka: KafkaCluster, topic: str, count: int, first_ms: int) -> int:
+    """Records of partition 0 in batches of BATCH_RECORDS; their timestamps go up by STEP_MS."""
+    value = b"v" * VALUE_BYTES
+    records = (Record(0, b"key", b"%d " % n + value, (), first_ms + STEP_MS * n) for n in range(count))
+    return produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, batch_size=1_000_000, linger_ms=1000)
+
+
+def properties_of(topic: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {
+        "copy.topics": topic,
+        "copy.group.id": topic,
+        "copy.enabled": "true",
+        "copy.segment.bytes": "64 KiB",
+        "copy.segment.ms": "1000",
+        "admin.listen": f"127.0.0.1:{free_port()}",
+        **(more or {}),
+    }
+
+
+@contextmanager
+def raw(served: Serving) -> Iterator[RawClient]:
+    """A connection to Tidegate's own address for the broker."""
+    with served.client() as bootstrap:
+        [broker] = bootstrap.metadata([]).brokers
+    with RawClient(broker.host, broker.port) as client:
+        yield client
+
+
+def listed(client: RawClient, topic: str, *timestamps: int) -> list[int]:
+    """The offsets that ListOffsets gives, one request each."""
+    answers = [answer for each in timestamps for answer in client.list_offsets(11, [(topic, 0, each)])]
+    assert [answer.error_code for answer in answers] == [0] * len(timestamps), answers
+    return [answer.offset for answer in answers]
+
+
+def delete_through(served: Serving, topic: str, before: int) -> int:
+    """DeleteRecords; the low watermark."""
+    admin = AdminClient({"bootstrap.servers": served.bootstrap, "log_level": 0})
+    [deleted] = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+    return int(deleted.result(60).low_watermark)
+
+
+def log_start_commits(kafka: KafkaCluster, topic: str) -> list[tuple[int, int]]:
+    """(time of the broker, offset) of each commit of the topic's log start."""
+    # OffsetCommitKey v1: a version, group, topic, partition; OffsetCommitValue begins with a version and the offset.
+    wanted = b"".join(struct.pack(">h", len(name)) + name for name in map(str.encode, (LOG_START_GROUP, topic)))
+    found = []
+    for message in read_topic(kafka, "__consumer_offsets"):
+        _, _, timestamp_ms, key, value, _ = fields_of(message)
+        if key is not None and value is not None and key[2:-4] == wanted:
+            found.append((timestamp_ms, int.from_bytes(value[2:10], "big")))
+    return found
+
+
+def check_gone(kafka: KafkaCluster, topic: str, gone: list[TierSegment], log_start: int) -> None:
+    """Assert that these segments lived to their end, and that the log start was committed before the first one's."""
+    wait_until(lambda: not {each.segment_id for each in gone} & files_of(kafka, topic).keys(), "objects to go")
+
+    def have_ended() -> bool:
+        events.update(metadata_events(kafka, topic))
+        return all([state for state, _ in events[each.segment_id]] == FOUR_STATES for each in gone)
+
+    events: dict[str, list[tuple[str, int]]] = {}
+    wait_until(have_ended, "their last states")
+    begun_ms = min(events[each.segment_id][2][1] for each in gone)
+    committed = [time_ms for time_ms, offset in log_start_commits(kafka, topic) if offset == log_start]
+    assert committed
+    assert min(committed) <= begun_ms
+
+
+def test_delete_records_moves_the_tiers_log_start(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Given a topic whose broker begins at 1000 and whose tier at 0, when a client of Tidegate deletes what is before
+    an offset inside the tier, then the tier's log begins there: for DeleteRecords itself, ListOffsets and Fetch, also
+    after a restart; segments before it go from the tier, state by state, and the others stay."""
+    topic, local, cut = fresh_name("cut"), 1000, 630
+    first_ms = int(time.time() * 1000) - HOUR_MS
+    plain_kafka.create_topic(topic, 1, {"retention.ms": "-1"})
+    end = fill(plain_kafka, topic, RECORDS, first_ms)
+    properties = properties_of(topic)
+    with standalone(plain_kafka, tmp_path, properties) as served:
+        served.wait_log("ready: bootstrap")
+        wait_until(lambda: copied_offsets(served) == {(topic, 0): end - 1}, "everything is copied")
+        delete_records(plain_kafka, topic, 0, local)  # as retention would
+        segments = segments_of(plain_kafka, topic)[0]
+        with raw(served) as client:
+            assert listed(client, topic, EARLIEST) == [0]
+            assert delete_through(served, topic, cut) == cut
+            _check_log_start(client, topic, cut, local, end, first_ms)
+            with pytest.raises(KafkaException, match="out of range"):
+                delete_through(served, topic, end + 1)
+            assert delete_through(served, topic, cut - 100) == cut
+            gone = [each for each in segments if each.end_offset < cut]
+            assert 0 < len(gone) < len(segments)
+            check_gone(plain_kafka, topic, gone, cut)
+            _check_log_start(client, topic, cut, local, end, first_ms)
+    assert segments_of(plain_kafka, topic)[0] == segments[len(gone) :]
+    with standalone(plain_kafka, tmp_path, properties) as served:
+        served.wait_log("ready: bootstrap")
+        with raw(served) as client:
+            # Who comes before the coordinator has answered is told the first segment's.
+            wait_until(lambda: listed(client, topic, EARLIEST) == [cut], "the log start to be heard")
+            _check_log_start(client, topic, cut, local, end, first_ms)
+        [digest] = read_with_confluent(served.bootstrap, topic, {0: end}, "read_uncommitted").values()
+        assert (digest.first, digest.last, digest.records) == (cut, end - 1, end - cut)
+    kept = segments[len(gone) :]
+    check_whole(plain_kafka, tmp_path, topic, {0: kept[0].start_offset}, {0: end})
+    _lose(plain_kafka, topic, kept[1])
+    verified = run_standalone(plain_kafka, tmp_path, "verify", topic, "--json")
+    assert verified.returncode == 1
+    found = [(each["kind"], each["detail"]) for each in json.loads(verified.stdout)["findings"]]
+    missing = f"offsets {kept[1].start_offset} to {kept[1].end_offset} are in no segment on the lineage"
+    assert found == [("gap", missing)]
+
+
+def _lose(kafka: KafkaCluster, topic: str, lost: TierSegment) -> None:
+    """Have the metadata say that a segment was deleted, which is below the broker's own log."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _, record in metadata_records(kafka, topic):
+        if isinstance(record, RemoteLogSegmentMetadata) and uuid_to_text(record.segment_id.id) == lost.segment_id:
+            partition = record.topic_id_partition
+            number = metadata_partition(partition.topic_id, partition.partition, METADATA_PARTITIONS)
+            for state in (DELETE_STARTED, DELETE_FINISHED):
+                producer.produce(METADATA_TOPIC, encode(moved(record, state)), partition=number)
+    assert producer.flush(30) == 0
+
+
+def _check_log_start(client: RawClient, topic: str, cut: int, local: int, end: int, first_ms: int) -> None:
+    specials = (EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+    assert listed(client, topic, *specials) == [cut, local, end, end - 1, -1]
+    times = [first_ms + STEP_MS * offset for offset in (0, cut - 1, cut, cut + 100, local, end - 1, end)]
+    assert listed(client, topic, *times) == [cut, cut, cut, cut + 100, local, end - 1, -1]
+    topic_id = client.topic_id(topic)
+    [below] = client.fetch(13, [(topic, topic_id, 0, cut - 1, 1 << 20)]).partitions
+    assert (below.error_code, below.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+    [at] = client.fetch(13, [(topic, topic_id, 0, cut, 1 << 20)], max_wait_ms=5000).partitions
+    assert (at.error_code, at.log_start_offset) == (ErrorCode.NONE, cut)
+    base_offset = int.from_bytes(at.records[:8], "big")
+    assert base_offset == cut // BATCH_RECORDS * BATCH_RECORDS
+
+
+@pytest.mark.parametrize("rule", ["copy.retention.ms", "copy.retention.bytes"])
+def test_the_tiers_own_retention(plain_kafka: KafkaCluster, tmp_path: Path, rule: str) -> None:
+    """Given a tier with old records, when a copier comes that keeps less, then the log start is raised, and the old
+    segments go after that, state by state; clients read from there on. `copy.disable`, by SIGHUP, ends copying and not
+    deletion, and copying goes on where it was when it is taken back."""
+    topic = fresh_name("aged")
+    now_ms = int(time.time() * 1000) - STEP_MS * RECORDS
+    plain_kafka.create_topic(topic, 1, {"retention.ms": "-1"})
+    fill(plain_kafka, topic, RECORDS // 2, now_ms - 3 * HOUR_MS)
+    end = RECORDS // 2 + fill(plain_kafka, topic, RECORDS // 2, now_ms)
+    properties = properties_of(topic)
+    assert run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties).returncode == 0
+    segments = segments_of(plain_kafka, topic)[0]
+    if rule == "copy.retention.ms":
+        kept = [each for each in segments if each.end_offset >= RECORDS // 2]
+        properties[rule] = str(HOUR_MS)
+    else:
+        kept = segments[len(segments) // 2 :]
+        properties[rule] = str(sum(each.size_bytes for each in kept))
+    log_start, gone = kept[0].start_offset, segments[: -len(kept)]
+    assert gone
+    assert log_start > 0
+    with standalone(plain_kafka, tmp_path, properties) as served:
+        served.wait_log("ready: bootstrap")
+        check_gone(plain_kafka, topic, gone, log_start)
+        drop_all(plain_kafka, topic, {0: end})
+        alter_configs(plain_kafka, topic, {"retention.ms": "-1"})
+        with raw(served) as client:
+            wait_until(lambda: listed(client, topic, EARLIEST) == [log_start], "the log start")
+            [digest] = read_with_confluent(served.bootstrap, topic, {0: end}, "read_uncommitted").values()
+            assert (digest.first, digest.last, digest.records) == (log_start, end - 1, end - log_start)
+        if rule == "copy.retention.ms":
+            _disable(plain_kafka, tmp_path, served, topic, kept)
+
+
+def _disable(kafka: KafkaCluster, folder: Path, served: Serving, topic: str, kept: list[TierSegment]) -> None:
+    def status() -> str:
+        [row] = json.loads(served.page("/status.json")[1])["copy"]["rows"]
+        return str(row["waits_for"])
+
+    def reload(more: Mapping[str, str]) -> None:
+        known = dict(line.split("=", 1) for line in served.file.read_text().splitlines())
+        served.write({**known, **more})
+        served.process.send_signal(signal.SIGHUP)
+
+    reload({"copy.disable": "true"})
+    wait_until(lambda: status() == "copy.disable", "copying to stop")
+    end = kept[-1].end_offset + 1
+    later = end + fill(kafka, topic, 100, int(time.time() * 1000))
+    log_start = kept[1].start_offset
+    assert delete_through(served, topic, log_start) == log_start
+    check_gone(kafka, topic, kept[:1], log_start)
+    assert status() == "copy.disable"
+    assert copied_offsets(served) == {(topic, 0): end - 1}
+    with raw(served) as client:
+        specials = (EARLIEST, LATEST, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+        assert listed(client, topic, *specials) == [log_start, later, end - 1, end]
+    reload({"copy.disable": "false"})
+    wait_until(lambda: copied_offsets(served) == {(topic, 0): later - 1}, "copying to go on")
+    check_whole(kafka, folder, topic, {0: log_start}, {0: later})
