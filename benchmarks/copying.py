@@ -135,8 +135,9 @@ def parse_options(arguments: list[str] | None = None) -> Options:
         or not 4 <= chosen.megabytes <= 100_000
         or chosen.seconds <= 0
         or not set(stores) <= set(STORES)
+        or not set(transforms) <= set(TRANSFORMS)
     ):
-        parser.error(f"at least one round, 4 MB, more than 0 s, and stores of {','.join(STORES)}")
+        parser.error("at least one round, 4 MB, more than 0 s, and of the stores and transformations that there are")
     if chosen.quick:
         return Options(1, 128, 1.0, stores, transforms, chosen.json)
     return Options(chosen.rounds, chosen.megabytes, chosen.seconds, stores, transforms, chosen.json)

@@ -77,6 +77,7 @@ COPYING: Final = Row(
             "none",
             gauge("tidegate_copy_gaps_total"),
             Query(gauge("tidegate_copy_gap_records_total").expression, "{{instance}} offsets"),
+            Query(gauge("tidegate_tier_holes_stepped_over_total").expression, "{{instance}} holes that readers met"),
         ),
         graph(
             "Partitions that are not copied, or were taken over",

@@ -93,6 +93,7 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.cache.on_opened_segments(3), "opened_segments=3"),
     (lambda p: p.cache.on_quarantined(), "cache_quarantined_blocks_total=1"),
     (lambda p: p.cache.on_resident(CacheLevel.DISK, 7), "cache_resident_bytes{level=disk}=7"),
+    (lambda p: p.tier.on_hole(), "tier_holes_stepped_over_total=1"),
     (lambda p: p.cache.on_index_rebuilt("OFFSET"), "index_rebuilds_total{index=OFFSET}=1"),
     (
         lambda p: p.gets.on_end(GetObject.LOG, GetOutcome.RETRIABLE, 0.25, 900),
