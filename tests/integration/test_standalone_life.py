@@ -50,8 +50,8 @@ class Reading(threading.Thread):
 
     def run(self) -> None:
         # Little is held in advance: what is asked for next is what the broker is about to delete.
-        ahead = {"queued.min.messages": 1, "fetch.message.max.bytes": 4096} if self._age_ms else {}
-        settings = {**QUIETLY, **ahead}
+        little = {"queued.min.messages": 1, "fetch.message.max.bytes": 4096, "fetch.queue.backoff.ms": 5}
+        settings = {**QUIETLY, **(little if self._age_ms else {})}
         with closing(confluent_consumer(self._servers, self._isolation, settings)) as consumer:
             consumer.assign([TopicPartition(self._topic, partition, 0) for partition in self._positions])
             while not self._stopping.is_set():
