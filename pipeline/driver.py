@@ -23,7 +23,7 @@ from pipeline.planning.tier_view import TierView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
 from storage.config.client_settings import client_settings
 from storage.config.keys import HOST_PORTS
-from storage.config.model import UpstreamConfig
+from storage.config.model import Mode, UpstreamConfig
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
@@ -86,7 +86,8 @@ def open_tier(config: TierClientConfig) -> Iterator[Tier]:
         catalog = Catalog()
         manager = open_shipped_storage(shipped_storage(config))
         transactions = TierTransactions(manager)
-        view = TierView(client, MetadataFollower(of_metadata, catalog), catalog, transactions)
+        follower, owns_tier = MetadataFollower(of_metadata, catalog), config.mode is Mode.STANDALONE
+        view = TierView(client, follower, catalog, transactions, owns_tier=owns_tier)
         yield Tier(view, client, catalog, transactions)
 
 

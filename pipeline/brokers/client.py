@@ -21,8 +21,8 @@ import structlog
 
 from pipeline.brokers.connection import BrokerConnection
 from protocol.client.connection import ClientSettings, drive
-from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
-from protocol.client.groups import GroupOffset, commit_group_offsets
+from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError, UpstreamRefusedError
+from protocol.client.groups import GroupOffset, commit_group_offsets, fetch_group_offsets
 from protocol.client.leaders import (
     AskMetadata,
     AskNode,
@@ -137,6 +137,18 @@ class BrokerClient:
         """
         kept = {partition: GroupOffset(offset) for partition, offset in offsets.items()}
         self._retrying(lambda: commit_group_offsets(self._view, self.settings, group, kept))
+
+    def committed_offsets(self, group: str, partitions: Sequence[Partition]) -> Mapping[Partition, GroupOffset]:
+        """What is kept for a consumer group; partitions of which nothing is are left out.
+
+        Raises:
+            GroupAuthorizationError, TopicAuthorizationError, UpstreamError: see protocol.client.groups.
+        """
+        refused: dict[Partition, UpstreamRefusedError] = {}
+        found = self._retrying(lambda: fetch_group_offsets(self._view, self.settings, group, partitions, refused))
+        for error in refused.values():
+            raise error
+        return found
 
     def _retrying(self, attempt: Callable[[], Steps[T]]) -> T:
         """What the conversation returns, tried until the deadline while its errors are retriable."""

@@ -26,10 +26,11 @@ from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
 from pipeline.planning.tier_transactions import TierTransactions
+from protocol.client.groups import LOG_START_GROUP
 from protocol.client.leaders import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
-from storage.model import ZERO_UUID, TopicIdPartition, Uuid
+from storage.model import ZERO_UUID, TopicIdPartition, Uuid, uuid_to_text
 
 __all__ = [
     "OffsetRange",
@@ -55,11 +56,23 @@ class TierViewError(Exception):
 
 
 class TierView:
-    """Makes views. Of one thread."""
+    """Makes views. Of one thread.
+
+    Args:
+        owns_tier: mode=standalone: brokers know nothing of the tier, and have forgotten the leader epochs and the log
+            start of what only it has (docs/protocol.md#standalone).
+    """
 
     def __init__(
-        self, client: BrokerClient, follower: MetadataFollower, catalog: Catalog, transactions: TierTransactions
+        self,
+        client: BrokerClient,
+        follower: MetadataFollower,
+        catalog: Catalog,
+        transactions: TierTransactions,
+        *,
+        owns_tier: bool = False,
     ) -> None:
+        self._owns_tier = owns_tier
         self._client = client
         self._follower = follower
         self._catalog = catalog
@@ -123,21 +136,41 @@ class TierView:
             return []
         lineages = [self._lineage(partition) for partition in partitions]
         keys: list[TopicPartition] = [(each.topic, each.partition) for each in partitions]
-        starts = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET))
+        told = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET))
+        starts = {key: answer.offset for key, answer in told.items()}
+        if self._owns_tier:
+            starts = self._own_starts(partitions, starts)
         ends = self._client.list_offsets(dict.fromkeys(keys, LATEST_OFFSET), read_committed=read_committed)
         return [
-            partition_view(
-                self._catalog, partition, lineage, log_start_offset=starts[key].offset, end_offset=ends[key].offset
-            )
+            partition_view(self._catalog, partition, lineage, log_start_offset=starts[key], end_offset=ends[key].offset)
             for partition, key, lineage in zip(partitions, keys, lineages, strict=True)
         ]
+
+    def _own_starts(
+        self, partitions: Sequence[TopicIdPartition], local_starts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Where the logs start of partitions whose tier is ours: at the tier's first segment, or what was committed."""
+        starts = dict(local_starts)
+        committed = self._client.committed_offsets(LOG_START_GROUP, [*local_starts])
+        for partition in partitions:
+            key = (partition.topic, partition.partition)
+            firsts = self._catalog.epoch_starts(partition.topic_id, partition.partition)
+            if not firsts:
+                continue
+            kept = committed.get(key)
+            start = min(firsts.values())
+            if kept is not None and kept.metadata == uuid_to_text(partition.topic_id):
+                start = max(start, kept.offset)
+            starts[key] = min(starts[key], start)
+        return starts
 
     def _lineage(self, partition: TopicIdPartition) -> LeaderEpochLineage:
         epochs = self._catalog.epochs(partition.topic_id, partition.partition)
         if not epochs:
             return LeaderEpochLineage(-1, {})  # nothing in the tier: no question
         said = self._client.leader_epoch_ends(partition.topic, partition.partition, epochs)
-        return LeaderEpochLineage(said.leader_epoch, said.answers)
+        tier_starts = self._catalog.epoch_starts(partition.topic_id, partition.partition) if self._owns_tier else None
+        return LeaderEpochLineage(said.leader_epoch, said.answers, tier_starts)
 
 
 def _partitions(selection: TopicSelection, topics: Mapping[str, TopicMetadata]) -> list[TopicIdPartition]:

@@ -34,6 +34,9 @@ _GROUP_KEY = 0
 _NO_GENERATION = -1
 _NO_EPOCH = -1
 _NO_OFFSET = -1
+LOG_START_GROUP = "tidegate.log-start"
+"""Keeps the log starts of a tier of our own, each with its topic's id as text (docs/standalone.md#log-starts)."""
+
 COMMITTED_BY = "tidegate"
 """Kept beside an offset, for who asks where it is from."""
 

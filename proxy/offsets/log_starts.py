@@ -23,15 +23,13 @@ import structlog
 import trio
 
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
+from protocol.client.groups import LOG_START_GROUP as LOG_START_GROUP
 from protocol.client.groups import GroupOffset
 from protocol.client.messages import Partition
 from proxy.upstream.group_offsets import GroupOffsets
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
-
-LOG_START_GROUP = "tidegate.log-start"
-"""docs/protocol.md#list-offsets-standalone."""
 
 POLL_S = 1.0
 """Between two questions: what another process deleted is heard of that much later."""

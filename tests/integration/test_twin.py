@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.driver import load_config, open_tier
+from pipeline.planning.options import TopicSelection
 from tests.support import needs
 from tests.support.client_programs import CLIENTS, ClientPrograms
 from tests.support.differential import asker
@@ -96,6 +98,18 @@ def test_every_client_reads_as_from_the_twin(client: str, programs: ClientProgra
     said = programs.ask(client, {**asked, "records": 10})
     assert said.through == said.direct
     assert "failure" not in said.direct, said.direct
+
+
+def test_the_spark_source_plans_all_that_the_tier_has(twins: TwinWorld) -> None:
+    """Asked are the brokers themselves, which know nothing of it."""
+    topics = tuple(sorted({each.topic for each in twins.partitions}))
+    with open_tier(load_config(str(twins.tidegate.file), {})) as tier:
+        views = {view.key: view for view in tier.view.partitions(TopicSelection(topics=topics), read_committed=False)}
+    assert views.keys() == {(each.topic, each.partition) for each in twins.partitions}
+    for known in twins.partitions:
+        view, copied_to = views[known.topic, known.partition], known.last_stable_offset
+        assert (view.log_start_offset, view.tier_end_offset, view.holes) == (0, copied_to, ())
+        assert view.end_offset == known.offsets.high_watermark
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.planning.options import TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
+from protocol.client.groups import GroupOffset
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.metadata.catalog import Catalog
-from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from storage.writing.metadata_records import encode
 from tests.support.fake_kafka import FakeKafka, FakeLog
 from tests.support.metadata_records import (
@@ -50,10 +52,13 @@ class World:
             self.kafka.log(METADATA_TOPIC).put(encode(metadata))
             self.kafka.log(METADATA_TOPIC).put(encode(moved(metadata, COPY_FINISHED)))
 
-    def views(self, selection: TopicSelection, *, read_committed: bool = False) -> list[PartitionView]:
+    def views(
+        self, selection: TopicSelection, *, read_committed: bool = False, owns_tier: bool = False
+    ) -> list[PartitionView]:
         manager = LocalTieredStorage({"dir": str(self.tier_dir)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
-        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, transactions)
+        follower = MetadataFollower(client, self.catalog)
+        view = TierView(client, follower, self.catalog, transactions, owns_tier=owns_tier)
         return view.partitions(selection, read_committed)
 
 
@@ -81,6 +86,25 @@ def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: Wor
     ]
     assert (view.log_start_offset, view.tier_end_offset, view.end_offset) == (0, 100, 500)
     assert view.last_stable_offset is None
+
+
+@pytest.mark.parametrize(
+    ("committed", "start"), [(None, 0), ((40, ORDERS), 40), ((40, OTHER), 0), ((300, ORDERS), 200)]
+)
+def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
+    world: World, committed: tuple[int, TopicIdPartition] | None, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed for another topic id does not count, nor what lies above the broker's own log start."""
+    orders_of(world, log_start_offset=200)
+    world.tiered(started("a", 0, 99), started("b", 100, 299))
+    kept = {}
+    if committed is not None:
+        kept["orders", 0] = GroupOffset(committed[0], uuid_to_text(committed[1].topic_id))
+    monkeypatch.setattr(BrokerClient, "committed_offsets", lambda _self, group, _asked: kept if group else {})
+
+    (view,) = world.views(SUBSCRIBED, owns_tier=True)
+
+    assert (view.log_start_offset, view.end_offset, view.holes) == (start, 500, ())
 
 
 def test_without_segments_nobody_is_asked_for_epochs(world: World) -> None:
