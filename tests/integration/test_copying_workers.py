@@ -2,7 +2,7 @@
 that is deleted takes its own objects with it and no others."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,9 +48,9 @@ class Scene:
         return [segment for each in segments_of(self.kafka, topic).values() for segment in each]
 
 
-@pytest.fixture(scope="module")
-def scene(plain_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder, stem = tmp_path_factory.mktemp("copying-workers"), fresh_name("workers")
+@contextmanager
+def copied(plain_kafka: KafkaCluster, folder: Path) -> Iterator[Scene]:
+    stem = fresh_name("workers")
     topics = (f"{stem}-one", f"{stem}-two")
     ends = dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
     for topic in topics:
@@ -78,7 +78,16 @@ def scene(plain_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -
         yield Scene(plain_kafka, folder, served, topics, ends, direct, stem)
 
 
-def test_one_worker_copies(scene: Scene) -> None:
+def test_two_workers_copy_and_serve(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """One after another, since the later ones change what the earlier ones look at."""
+    with copied(plain_kafka, tmp_path) as scene:
+        check_one_worker_copies(scene)
+        check_both_workers_read_the_tier(scene)
+        check_metrics(scene)
+        check_a_deleted_topic(scene)
+
+
+def check_one_worker_copies(scene: Scene) -> None:
     """Given two workers, then the group of the copiers has one member, and each offset was copied once."""
     admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers})
     described = admin.describe_consumer_groups([scene.group])[scene.group].result(30)
@@ -90,7 +99,7 @@ def test_one_worker_copies(scene: Scene) -> None:
         assert len(copies) == 2 * len(scene.segments(topic))  # STARTED and FINISHED, and nothing in vain
 
 
-def test_clients_of_both_workers_read_the_tier(scene: Scene) -> None:
+def check_both_workers_read_the_tier(scene: Scene) -> None:
     """Given connections to both workers, then each of them answers from the tier what the broker does not have."""
     [topic, _] = scene.topics
     with ExitStack() as stack:
@@ -116,7 +125,7 @@ def test_clients_of_both_workers_read_the_tier(scene: Scene) -> None:
         assert found == scene.direct[topic]
 
 
-def test_metrics_tell_what_the_tier_has(scene: Scene) -> None:
+def check_metrics(scene: Scene) -> None:
     """Given two topics whose segments are known, then `/metrics` has their bytes, segments and copies; when the store
     is away, then what cannot be copied is a lag, and no lag any more when the store is there again."""
     for topic in scene.topics:
@@ -155,7 +164,7 @@ def metric(scene: Scene, name: str, topic: str) -> float:
     return scene.served.metric(row.family.exposed_name, topic=topic)
 
 
-def test_a_deleted_topic_leaves_the_tier_and_no_other_does(scene: Scene) -> None:
+def check_a_deleted_topic(scene: Scene) -> None:
     """Given a topic that is deleted at the broker, then its segments go, state by state, and its files; those of the
     other topic stay, and are read."""
     [topic, other] = scene.topics

@@ -166,7 +166,7 @@ def test_queries_of_a_copier_have_answers_where_one_copies(plain_kafka: KafkaClu
     assert OF_COPIERS
     topic, admin = fresh_name("copied-panels"), f"127.0.0.1:{free_port()}"
     plain_kafka.create_topic(topic, configs={"segment.bytes": str(1024 * 1024), "retention.ms": str(86_400_000)})
-    produce(plain_kafka, topic, orders(2000, 1))
+    produce(plain_kafka, topic, orders(2000, 1), batch_num_messages=50)
     properties = {
         "copy.enabled": "true",
         "copy.topics": topic,

@@ -110,7 +110,7 @@ def check_status(served: Serving, tiered: TieredTopic) -> None:
     assert [each["reachable"] for each in status["brokers"]] == [True]
     (connections,) = {each["max"] for each in status["limits"] if each["key"] == "proxy.connections.max"}
     assert connections == 2048
-    assert tiered.name in served.page("/")[1]
+    assert tiered.name in served.page(f"/?topic={tiered.name}")[1]
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_clients_go_on(kafka: KafkaCluster, tmp_path: Path) -> None:
