@@ -47,7 +47,8 @@ WHAT_TO_DO: Final[Mapping[FindingKind, str]] = {
     **dict.fromkeys(
         _AS_COPIED, "a broker copied it so: look at its log of that time, and tell the makers of the storage plug-in"
     ),
-    FindingKind.GAP: "see who deleted what held these offsets; `tidegate metadata import` brings back what a dump has",
+    FindingKind.GAP: "see who deleted what held these offsets; `tidegate metadata import` brings back what a dump has. "
+    "In standalone mode: see `copy_gap` in the copier's log; what upstream deleted before it was copied is in no place",
     FindingKind.OVERLAP: "nothing if the leader changed at that time: one of them is read",
     FindingKind.UNFINISHED: "see the log of the broker that leads the partition for why it does not end",
     FindingKind.ORPHAN: "`tidegate gc` says which of these may be deleted",
