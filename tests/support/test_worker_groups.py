@@ -54,11 +54,13 @@ def test_shared_fixtures_come_first_then_files_that_start_things() -> None:
         Item("x.py::1", ("spark_files", "spark")),
         Item("quick.py::0"),
         Item("b.py::1", ("kafka",)),
+        Item("tests/broker/test_reads.py::1", ("served",)),
         Item("short.py::1"),
         Item("own.py::1"),
         Item("a.py::1", ("kafka",)),
     )
     assert [item.nodeid for item in grouped(*order)] == [
+        "tests/broker/test_reads.py::1",
         "b.py::1",
         "a.py::1",
         "x.py::1",

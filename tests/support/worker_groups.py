@@ -19,6 +19,9 @@ SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
 }
 """Groups by the fixtures of the session that are theirs, those that take longest first."""
 
+SHARED_FOLDERS = ("tests/broker",)
+"""Folders whose tests are one group: `make test` has one broker, and begins with it."""
+
 SLOW_NEEDS = frozenset({"java", "kafka", "spark"})
 """A file with tests that need these without using a shared fixture starts something of its own."""
 
@@ -34,7 +37,7 @@ def group_by_worker(items: list[pytest.Item], needed: Mapping[pytest.Item, Seque
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
     slow = {groups[item] for item in items if not SLOW_NEEDS.isdisjoint(needed[item])}
-    shared = {name: rank for rank, name in enumerate(SHARED_FIXTURES)}
+    shared = {name: rank for rank, name in enumerate((*SHARED_FOLDERS, *SHARED_FIXTURES))}
     first_seen = {group: rank for rank, group in reversed([*enumerate(groups.values())])}
     items.sort(
         key=lambda item: (shared.get(groups[item], len(shared)), groups[item] not in slow, first_seen[groups[item]])
@@ -42,11 +45,14 @@ def group_by_worker(items: list[pytest.Item], needed: Mapping[pytest.Item, Seque
 
 
 def group_of(item: pytest.Item) -> str:
-    """The shared fixture's group, else the item's file.
+    """The shared folder's or fixture's group, else the item's file.
 
     Raises:
         pytest.UsageError: it uses fixtures of two groups, and one of them would be made in a second worker.
     """
+    for folder in SHARED_FOLDERS:
+        if item.nodeid.startswith(f"{folder}/"):
+            return folder
     used = getattr(item, "fixturenames", ())
     module = getattr(item, "module", None)
     # A module that defines the name has made a fixture of its own of it.
