@@ -4,6 +4,7 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from protocol.wire.addresses import NodeAddress, carries_addresses, find_nodes, rewrite
+from protocol.wire.describe_cluster import ENDPOINT_TYPE_CONTROLLERS
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
+from tests.support.cases import case
+from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
 
 REWRITTEN = [
@@ -30,7 +34,7 @@ REWRITTEN = [
     for api_version in kio_frames.versions_of(api_key)
     if carries_addresses(api_key, api_version)
 ]
-every_version = pytest.mark.parametrize(("api_key", "api_version"), REWRITTEN)
+every_version = for_each("api_key, api_version", REWRITTEN)
 
 UPSTREAM = [NodeAddress(0, "kafka-0.internal", 9092), NodeAddress(11, "kafka-11", 65535), NodeAddress(2, "k", 1)]
 ADVERTISED = {0: ("edge.example.org", 19093), 11: ("e", 1), 2: ("x" * 200, 19095), 404: ("unused", 1)}
@@ -94,19 +98,15 @@ def test_a_body_cut_before_its_last_address_is_the_peers_error(api_key: int, api
     last_address = frame.rindex(nodes[-1].host.encode() + struct.pack(">i", nodes[-1].port))
     after_last_address = last_address + len(nodes[-1].host) + 4
 
-    for size in range(4, after_last_address):
-        with pytest.raises(PeerProtocolError):
-            rewrite(api_key, api_version, memoryview(kio_frames.with_length(frame[4:size])), ADVERTISED)
-    for size in range(after_last_address, len(frame)):
-        with suppress(PeerProtocolError):
+    for size in range(4, len(frame)):
+        with case(size), pytest.raises(PeerProtocolError) if size < after_last_address else suppress(PeerProtocolError):
             rewrite(api_key, api_version, memoryview(kio_frames.with_length(frame[4:size])), ADVERTISED)
 
 
 # A node without an advertised address is withheld. (It was an error before, and nobody got the answer.)
 
 
-@pytest.mark.parametrize("unknown_tag", [False, True])
-@pytest.mark.parametrize("withheld", [set(), {11}, {0, 2}, {0, 11, 2}], ids=["none", "one", "two", "all"])
+@for_each("withheld, unknown_tag", product([set(), {11}, {0, 2}, {0, 11, 2}], (False, True)))
 @every_version
 def test_addresses_change_withheld_nodes_are_left_out_and_all_else_is_kept(
     api_key: int, api_version: int, withheld: set[int], unknown_tag: bool
@@ -209,30 +209,100 @@ def test_the_predicate_names_exactly_the_responses_of_the_specification() -> Non
     }
 
 
-def test_no_other_response_of_kafka_names_a_host_and_an_int32_port() -> None:
-    """A new API with addresses in it must not pass unseen when the schemas are renewed."""
-    known_exceptions = {82}  # UpdateRaftVoter: spoken to controllers only
-    for api_key in range(100):
-        for api_version in kio_frames.versions_of(api_key):
-            names_brokers = _names_brokers(kio_frames.schema(api_key, api_version))
-            assert names_brokers == (carries_addresses(api_key, api_version) or api_key in known_exceptions), (
-                api_key,
-                api_version,
-            )
-
-
-def _names_brokers(entity_type: Any) -> bool:
-    by_name = {each.name: each for each in fields(entity_type)}
-    if {"host", "port"} <= by_name.keys() and by_name["port"].metadata["kafka_type"] == "int32":
-        return True
-    nested = (kio_frames.nested_type(each) for each in by_name.values())
-    return any(_names_brokers(each) for each in nested if each is not None)
-
-
-@pytest.mark.parametrize(
-    ("api_key", "api_version"),
+@for_each(
+    "api_key, api_version",
     [(ApiKey.FETCH, 16), (ApiKey.LIST_OFFSETS, 7), (ApiKey.METADATA, 14), (ApiKey.SHARE_FETCH, 0), (999, 0)],
 )
 def test_what_cannot_be_rewritten_here_is_our_error(api_key: int, api_version: int) -> None:
     with pytest.raises(LocalProtocolError, match=str(api_version)):
         find_nodes(api_key, api_version, memoryview(kio_frames.with_length(bytes(100))))
+
+
+# What stands around the addresses.
+
+NO_NODE = NodeAddress(-1, "", -1)
+
+_PLAIN = {"record_errors": [], "error_message": None, "current_leader": {"leader_id": -1, "leader_epoch": -1}}
+_TROUBLED = {"error_message": "x" * 300, "record_errors": [{"batch_index": 1}, {"batch_index": 2}]}
+_GONE = {"records": b"", "acquired_records": [], "acknowledge_error_message": "gone"}
+
+
+def _topics(*partitions: dict[str, Any]) -> dict[str, object]:
+    numbered = [{"index": number} | each for number, each in enumerate(partitions)]
+    return {"responses": [{"partitions": numbered, "partition_responses": numbered}, {"partitions": []}]}
+
+
+AROUND: list[tuple[ApiKey, dict[str, object]]] = [
+    (ApiKey.PRODUCE, _topics(_PLAIN, _TROUBLED, _PLAIN)),
+    (ApiKey.PRODUCE, _topics(*[_PLAIN] * 200)),
+    (ApiKey.FIND_COORDINATOR, {}),
+    *((ApiKey.DESCRIBE_CLUSTER, {"error_message": message}) for message in (None, "trouble")),
+    *(
+        (ApiKey.SHARE_FETCH, _topics({"records": b"r" * size, "acquired_records": [{}] * 3}, _GONE))
+        for size in (0, 126, 127, 100_000)
+    ),
+    *(
+        (ApiKey.SHARE_ACKNOWLEDGE, _topics(*[{"error_message": "lost"}, {"error_message": None}][:count] * 100))
+        for count in (0, 1, 2)
+    ),
+]
+
+
+@for_each("api_key, values", AROUND)
+def test_whatever_stands_around_the_nodes_is_passed_over(api_key: ApiKey, values: dict[str, object]) -> None:
+    """Partitions of any kind, and entries that name no node."""
+
+    def frame_of(api_version: int, node: NodeAddress) -> bytes:
+        message = values_of([NO_NODE, node, NO_NODE]) | values
+        return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(api_key, api_version), message))
+
+    node, moved_node = NodeAddress(4, "kafka-4", 9092), NodeAddress(4, "edge.example.org", 19095)
+    for _, api_version in (each for each in REWRITTEN if each[0] == api_key):
+        if named_in(api_key, api_version, [NO_NODE, node]) == [NO_NODE]:
+            continue
+        frame = memoryview(frame_of(api_version, node))
+        with case(api_version):
+            assert find_nodes(api_key, api_version, frame) == [node]
+            assert rewrite(api_key, api_version, frame, {4: (moved_node.host, moved_node.port)}) == frame_of(
+                api_version, moved_node
+            )
+
+
+@for_each("api_version", kio_frames.versions_of(ApiKey.SHARE_FETCH))
+def test_null_records_are_passed_over(api_version: int) -> None:
+    """The schema lets records be null; a fill of the field shows where to put the null."""
+    values = values_of(UPSTREAM[:1]) | _topics({"records": b"mark"})
+    message = kio_frames.fill(kio_frames.schema(ApiKey.SHARE_FETCH, api_version), values)
+    nulled = kio_frames.response_frame(message)[4:].replace(b"\x05mark", b"\x00")
+    assert find_nodes(ApiKey.SHARE_FETCH, api_version, memoryview(kio_frames.with_length(nulled))) == UPSTREAM[:1]
+
+
+@for_each(
+    "api_version, node", product(kio_frames.versions_of(ApiKey.FIND_COORDINATOR), (NO_NODE, NodeAddress(3, "", 0)))
+)
+def test_coordinators_that_are_no_nodes_are_left_alone(api_version: int, node: NodeAddress) -> None:
+    message = response(ApiKey.FIND_COORDINATOR, api_version, [node])
+    frame = memoryview(kio_frames.response_frame(message))
+    assert find_nodes(ApiKey.FIND_COORDINATOR, api_version, frame) == []
+    assert rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {3: ("edge", 1)}) == frame
+
+
+@for_each("api_version", kio_frames.versions_of(ApiKey.DESCRIBE_CLUSTER)[1:])
+def test_controllers_are_told_as_upstream_has_them(api_version: int) -> None:
+    values = values_of(UPSTREAM) | {"endpoint_type": ENDPOINT_TYPE_CONTROLLERS}
+    message = kio_frames.fill(kio_frames.schema(ApiKey.DESCRIBE_CLUSTER, api_version), values)
+    frame = memoryview(kio_frames.response_frame(message))
+    assert find_nodes(ApiKey.DESCRIBE_CLUSTER, api_version, frame) == []
+    assert rewrite(ApiKey.DESCRIBE_CLUSTER, api_version, frame, {}) == frame
+
+
+@for_each("api_version", kio_frames.versions_of(ApiKey.METADATA))
+def test_topics_are_not_looked_at_when_addresses_are_rewritten(api_version: int) -> None:
+    schema = kio_frames.schema(ApiKey.METADATA, api_version)
+    no_topics = kio_frames.response_frame(kio_frames.fill(schema, values_of(UPSTREAM[:1]) | {"topics": []}))
+    frame = memoryview(kio_frames.with_length(no_topics[4:] + b"\xff" * 1000))
+
+    rewritten = rewrite(ApiKey.METADATA, api_version, frame, {0: ("edge", 1)})
+
+    assert rewritten.endswith(no_topics[-1:] + b"\xff" * 1000)
+    assert UPSTREAM[0].host.encode() not in rewritten

@@ -2,8 +2,6 @@
 
 import importlib.metadata
 import struct
-import subprocess
-import sys
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -51,22 +49,6 @@ def test_kio_has_every_version_that_the_table_names_and_no_newer_one(api: Api) -
     assert api is API_VERSIONS or versions[-1] == api.version_max
     request_type = index.load_request_schema(api.key, api.version_max)
     assert (request_type.__api_key__, request_type.__version__) == (api.key, api.version_max)
-
-
-def test_importing_the_upstream_package_does_not_import_kio() -> None:
-    code = (
-        "import sys, proxy.upstream.cluster, proxy.upstream.cluster, proxy.upstream.metadata_topic;"
-        "sys.exit(any(name.split('.')[0] == 'kio' for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_preloading_imports_every_newest_schema() -> None:
-    code = (
-        "import sys; from protocol.client.messages import preload_schemas; preload_schemas();"
-        "sys.exit('kio.schema.fetch.v18.response' not in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from protocol.wire.framing import (
 )
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
+from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
 
 DECODED = [(api_key, version) for api_key in FLEXIBLE_FROM for version in kio_frames.versions_of(api_key)]
-every_version = pytest.mark.parametrize(("api_key", "api_version"), DECODED)
 client_ids = st.text(st.characters(codec="utf-8"), max_size=60) | st.none()
 
 
@@ -28,30 +28,19 @@ def test_every_named_api_has_its_first_flexible_version() -> None:
     assert set(FLEXIBLE_FROM) == set(ApiKey)
 
 
-@pytest.mark.parametrize("client_id", ["client", "", None, "ü" * 1000])
-@pytest.mark.parametrize("unknown_tag", [False, True])
-@every_version
-def test_a_request_header_ends_where_the_body_begins(
-    api_key: int, api_version: int, unknown_tag: bool, client_id: str | None
-) -> None:
-    message = kio_frames.fill(kio_frames.schema(api_key, api_version, kind="request"), {})
-    frame = kio_frames.request_frame(message, client_id=client_id, unknown_tag=unknown_tag)
-
-    header = decode_request_header(memoryview(frame))
-
-    assert header == RequestHeader(api_key, api_version, 5, client_id, header.body_position)
-    assert frame[header.body_position :] == kio_frames.encode(message)
-
-
-@pytest.mark.parametrize("unknown_tag", [False, True])
-@every_version
-def test_a_response_header_ends_where_the_body_begins(api_key: int, api_version: int, unknown_tag: bool) -> None:
-    message = kio_frames.fill(kio_frames.schema(api_key, api_version), {})
-    frame = kio_frames.response_frame(message, unknown_tag=unknown_tag)
-
-    position = response_body_position(memoryview(frame), api_key, api_version)
-
-    assert frame[position:] == kio_frames.encode(message)
+@for_each("api_key, api_version", DECODED)
+def test_a_header_ends_where_the_body_begins(api_key: int, api_version: int) -> None:
+    request = kio_frames.fill(kio_frames.schema(api_key, api_version, kind="request"), {})
+    response = kio_frames.fill(kio_frames.schema(api_key, api_version), {})
+    for unknown_tag in (False, True):
+        for client_id in ("client", "", None, "ü" * 1000):
+            frame = kio_frames.request_frame(request, client_id=client_id, unknown_tag=unknown_tag)
+            header = decode_request_header(memoryview(frame))
+            assert header == RequestHeader(api_key, api_version, 5, client_id, header.body_position)
+            assert frame[header.body_position :] == kio_frames.encode(request)
+        frame = kio_frames.response_frame(response, unknown_tag=unknown_tag)
+        position = response_body_position(memoryview(frame), api_key, api_version)
+        assert frame[position:] == kio_frames.encode(response)
 
 
 @given(st.sampled_from(DECODED), st.integers(-(2**31), 2**31 - 1), client_ids, st.binary(max_size=5))
@@ -65,24 +54,23 @@ def test_our_own_header_reads_back(
     assert peek_request_prefix(frame, 4) == RequestPrefix(*case, correlation_id)
 
 
-@every_version
+@for_each("api_key, api_version", DECODED)
 def test_a_header_cut_at_any_byte_is_the_peers_error(api_key: int, api_version: int) -> None:
     frame = bytes(4) + encode_request_header(api_key, api_version, 1, "client")
 
     assert_refused_when_cut(decode_request_header, frame)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\x00\x01\x00\x04\x00\x00\x00\x01\xff\xfe",
-        b"\x00\x01\x00\x04\x00\x00\x00\x01\x00\x02\xff\xff",
-        b"\x00\x01\x00\x0c\x00\x00\x00\x01\xff\xff\x01",
-        b"\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff",
-        b"GET / HTTP/1.1\r\n\r\n",
-    ],
-    ids=["client id of length -2", "client id not UTF-8", "tag cut off", "unknown api key", "HTTP"],
-)
+BAD_HEADERS = {
+    "client id of length -2": b"\x00\x01\x00\x04\x00\x00\x00\x01\xff\xfe",
+    "client id not UTF-8": b"\x00\x01\x00\x04\x00\x00\x00\x01\x00\x02\xff\xff",
+    "tag cut off": b"\x00\x01\x00\x0c\x00\x00\x00\x01\xff\xff\x01",
+    "unknown api key": b"\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff",
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+@for_each("raw", BAD_HEADERS.values())
 def test_a_bad_header_is_the_peers_error(raw: bytes) -> None:
     with pytest.raises(PeerProtocolError):
         decode_request_header(memoryview(kio_frames.with_length(raw)))

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,8 @@ from kio.static.primitive import uvarint
 
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
+from tests.support.cases import case
+from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
@@ -40,66 +43,45 @@ READS: dict[str, tuple[bytes, Callable[[Cursor], object], object]] = {
     "no tags": (b"\x00", Cursor.skip_tags, None),
     "two tags": (b"\x02\x00\x01a\x80\x01\x03abc", Cursor.skip_tags, None),
 }
-every_read = pytest.mark.parametrize("name", READS)
+every_read = for_each("name", READS)
 
 
 @every_read
-@pytest.mark.parametrize("before", [b"", b"\xff\xff\xff"])
-@pytest.mark.parametrize("after", [b"", b"\xff\xff\xff\xff"])
-def test_a_read_takes_its_own_bytes_and_no_others(name: str, before: bytes, after: bytes) -> None:
+def test_a_read_takes_its_own_bytes_and_no_others(name: str) -> None:
     raw, read, expected = READS[name]
-    cursor = Cursor(memoryview(before + raw + after), len(before))
-
-    assert read(cursor) == expected
-    assert cursor.position == len(before) + len(raw)
+    for before, after in product((b"", b"\xff\xff\xff"), (b"", b"\xff\xff\xff\xff")):
+        cursor = Cursor(memoryview(before + raw + after), len(before))
+        assert read(cursor) == expected
+        assert cursor.position == len(before) + len(raw)
 
 
 @every_read
-def test_a_read_cut_at_any_byte_is_the_peers_error(name: str) -> None:
+def test_a_read_cut_at_any_byte_or_at_the_end_that_it_was_given_is_the_peers_error(name: str) -> None:
     raw, read, _ = READS[name]
-
     assert_refused_when_cut(lambda cut: read(Cursor(cut)), raw)
-
-
-@every_read
-def test_a_read_stops_at_the_end_that_it_was_given(name: str) -> None:
-    raw, read, _ = READS[name]
-
     for end in range(len(raw)):
-        with pytest.raises(PeerProtocolError):
+        with case("end", end), pytest.raises(PeerProtocolError):
             read(Cursor(memoryview(raw + bytes(20)), 0, end))
 
 
-@pytest.mark.parametrize(
-    ("raw", "read"),
-    [
-        (b"\xff\xff\xff\xff\xff\x01", Cursor.uvarint),
-        (b"\xff\xfe", lambda cursor: cursor.string(flexible=False)),
-        (b"\xff\xfe", lambda cursor: cursor.skip_string(flexible=False)),
-        (b"\x03\xff\xff", lambda cursor: cursor.string(flexible=True)),
-        (b"\xff\xff\xff\xfe", lambda cursor: cursor.array_length(flexible=False)),
-        (b"\x00\x00\x00\x05abcd", lambda cursor: cursor.array_length(flexible=False)),
-        (b"\x06abcd", lambda cursor: cursor.array_length(flexible=True)),
-        (b"\xff\xff\xff\xff\x0f", lambda cursor: cursor.string(flexible=True)),
-        (b"abcd", lambda cursor: cursor.skip(-1)),
-        (b"abcd", lambda cursor: cursor.raw(-1)),
-        (b"\xff\xff\xff\xff\x0f\x00\x00", Cursor.skip_tags),
-    ],
-    ids=[
-        "varint of six bytes",
-        "string of length -2",
-        "skipped string of length -2",
-        "string that is not UTF-8",
-        "array of -2",
-        "array longer than the rest",
-        "compact array longer than the rest",
-        "compact string of 4 GiB",
-        "skip backwards",
-        "raw backwards",
-        "four billion tags",
-    ],
-)
-def test_hostile_lengths_are_the_peers_error(raw: bytes, read: Callable[[Cursor], object]) -> None:
+REFUSED: dict[str, tuple[bytes, Callable[[Cursor], object]]] = {
+    "varint of six bytes": (b"\xff\xff\xff\xff\xff\x01", Cursor.uvarint),
+    "string of length -2": (b"\xff\xfe", lambda cursor: cursor.string(flexible=False)),
+    "skipped string of length -2": (b"\xff\xfe", lambda cursor: cursor.skip_string(flexible=False)),
+    "string that is not UTF-8": (b"\x03\xff\xff", lambda cursor: cursor.string(flexible=True)),
+    "array of -2": (b"\xff\xff\xff\xfe", lambda cursor: cursor.array_length(flexible=False)),
+    "array longer than the rest": (b"\x00\x00\x00\x05abcd", lambda cursor: cursor.array_length(flexible=False)),
+    "compact array longer than the rest": (b"\x06abcd", lambda cursor: cursor.array_length(flexible=True)),
+    "compact string of 4 GiB": (b"\xff\xff\xff\xff\x0f", lambda cursor: cursor.string(flexible=True)),
+    "skip backwards": (b"abcd", lambda cursor: cursor.skip(-1)),
+    "raw backwards": (b"abcd", lambda cursor: cursor.raw(-1)),
+    "four billion tags": (b"\xff\xff\xff\xff\x0f\x00\x00", Cursor.skip_tags),
+}
+
+
+@for_each("name", REFUSED)
+def test_hostile_lengths_are_the_peers_error(name: str) -> None:
+    raw, read = REFUSED[name]
     with pytest.raises(PeerProtocolError):
         read(Cursor(memoryview(raw)))
 
@@ -143,7 +125,7 @@ def test_array_lengths_read_back(count: int, flexible: bool) -> None:
     assert Cursor(memoryview(raw + bytes(300))).array_length(flexible=flexible) == count
 
 
-@pytest.mark.parametrize("flexible", [False, True])
+@for_each("flexible", (False, True))
 def test_the_longest_string_can_be_written_and_a_longer_one_is_our_error(flexible: bool) -> None:
     longest = "x" * STRING_BYTES_MAX
 
