@@ -1,6 +1,7 @@
 """Fetches of a tier of our own (standalone mode): what the broker has dropped is served, and never asked of it."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -49,6 +50,11 @@ class World(TierWorld):
         """What the broker was asked for below its log start."""
         return [at for asked in self.broker.asked for *_, at in asked if at < offset]
 
+    def known_starts(self, partition: TopicIdPartition) -> tuple[int, int] | None:
+        """Log start and local log start, as the frontier has them."""
+        frontier = self.frontiers.get(NODE_ID, partition)
+        return None if frontier is None else (frontier.log_start_offset, frontier.local_log_start_offset)
+
 
 @pytest.fixture
 def world(nursery: trio.Nursery) -> World:
@@ -75,18 +81,14 @@ async def fetch(world: TierWorld, partition: TopicIdPartition, offset: int, **fi
 # --- frontiers, and what clients are told of the log start ---
 
 
-async def test_what_the_broker_dropped_is_served_with_the_tiers_log_start(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_what_the_broker_dropped_is_served_with_our_start(world: World, partition: TopicIdPartition) -> None:
     response = await fetch(world, partition, 300)
 
     (answer,) = response.partitions
     assert (answer.error_code, records_of(response)) == (0, [tier_run(300, 2)])
     assert (answer.high_watermark, answer.log_start_offset) == (END, 100)
     assert world.client_of_ours.timestamps_asked == {OffsetTimestamp.EARLIEST, OffsetTimestamp.LATEST}
-    frontier = world.frontiers.get(NODE_ID, partition)
-    assert frontier is not None
-    assert (frontier.log_start_offset, frontier.local_log_start_offset) == (100, LOCAL_START)
+    assert world.known_starts(partition) == (100, LOCAL_START)
 
 
 async def test_below_the_tiers_log_start_is_out_of_range(world: World, partition: TopicIdPartition) -> None:
@@ -112,48 +114,38 @@ async def test_a_tier_start_above_the_brokers_is_the_brokers(world: World, parti
 
     await world.frontiers.refresh(NODE_ID, [partition])
 
-    frontier = world.frontiers.get(NODE_ID, partition)
-    assert frontier is not None
-    assert frontier.log_start_offset == LOCAL_START
+    assert world.known_starts(partition) == (LOCAL_START, LOCAL_START)
 
 
-async def test_a_probe_that_finds_the_brokers_log_shorter_moves_the_frontier(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_a_probe_that_finds_a_shorter_log_moves_the_frontier(world: World, partition: TopicIdPartition) -> None:
     await fetch(world, partition, 300)
     world.drop(partition, 1100)
 
     await fetch(world, partition, 300)
 
-    frontier = world.frontiers.get(NODE_ID, partition)
-    assert frontier is not None
-    assert (frontier.log_start_offset, frontier.local_log_start_offset) == (100, 1100)
+    assert world.known_starts(partition) == (100, 1100)
     assert records_of(await fetch(world, partition, 1050)) == [tier_run(1050, 2)]
 
 
 # --- there is no way out to the broker ---
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
+async def test_what_the_tier_fails_to_read_comes_again(nursery: trio.Nursery) -> None:
+    for fault in (
         RemoteAccessDeniedError("denied"),
         CorruptObjectError("corrupt"),
         RetriableRemoteStorageError("a reset"),
         UpstreamConnectionError("no lineage"),
         ValueError("a fault of ours"),
-    ],
-)
-async def test_what_the_tier_fails_to_read_comes_again(
-    world: World, partition: TopicIdPartition, fault: Exception
-) -> None:
-    world.reader.failures[partition] = fault
-
-    for _ in range(3):  # in a spell too
-        started_s = trio.current_time()
-        assert codes_of(await fetch(world, partition, 300, max_wait_ms=100)) == [COME_AGAIN]
-        assert trio.current_time() - started_s >= 0.5
-    assert not world.asked_below()
+    ):
+        world = World(nursery)
+        partition = world.add()
+        world.reader.failures[partition] = fault
+        for _ in range(3):  # in a spell too
+            started_s = trio.current_time()
+            assert codes_of(await fetch(world, partition, 300, max_wait_ms=100)) == [COME_AGAIN], fault
+            assert trio.current_time() - started_s >= 0.5, fault
+        assert not world.asked_below(), fault
 
 
 async def test_what_people_are_told_of_a_spell_is_true(world: World, partition: TopicIdPartition) -> None:
@@ -186,18 +178,14 @@ async def test_local_partitions_beside_it_are_answered(world: World, partition: 
     assert not world.asked_below()
 
 
-async def test_a_topic_that_is_another_by_now_is_not_asked_for_below_its_log(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_a_topic_that_is_another_by_now_is_not_asked_for(world: World, partition: TopicIdPartition) -> None:
     world.broker.left_out.add(partition)
 
     assert codes_of(await fetch(world, partition, 300, api_version=12)) == [COME_AGAIN]
     assert not world.asked_below()
 
 
-async def test_a_broker_that_is_not_understood_leaves_the_offset_alone(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_a_broker_that_is_not_understood_leaves_the_offset(world: World, partition: TopicIdPartition) -> None:
     """The probe was out of range, and then nothing is learned: whether the broker has the offset is not known."""
     await fetch(world, partition, 300)
     world.log(partition).high_watermark = world.log(partition).log_end_offset = LOCAL_START + 10
@@ -218,14 +206,15 @@ async def test_a_miss_is_first_our_own_lag(world: World) -> None:
     assert world.sample(HOLES) == 0
 
 
-@pytest.mark.parametrize(("delay_s", "failure"), [(1000.0, None), (0.0, RetriableRemoteStorageError("no topic"))])
-async def test_a_miss_that_may_be_lag_comes_again(world: World, delay_s: float, failure: Exception | None) -> None:
-    partition = world.add(segments=[(100, 499), (900, 1199)])
-    world.tail.delay_s, world.tail.failure = delay_s, failure
+async def test_a_miss_that_may_be_lag_comes_again(nursery: trio.Nursery) -> None:
+    for delay_s, failure in ((1000.0, None), (0.0, RetriableRemoteStorageError("no topic"))):
+        world = World(nursery)
+        partition = world.add(segments=[(100, 499), (900, 1199)])
+        world.tail.delay_s, world.tail.failure = delay_s, failure
 
-    assert codes_of(await fetch(world, partition, 700)) == [COME_AGAIN]
-    assert not world.asked_below()
-    assert world.sample(HOLES) == 0
+        assert codes_of(await fetch(world, partition, 700)) == [COME_AGAIN], failure
+        assert not world.asked_below(), failure
+        assert world.sample(HOLES) == 0, failure
 
 
 async def test_a_hole_is_stepped_over_to_the_next_segment(world: World) -> None:
@@ -244,19 +233,16 @@ async def test_a_hole_is_stepped_over_to_the_next_segment(world: World) -> None:
     assert not world.asked_below()
 
 
-@pytest.mark.parametrize("isolation_level", [0, 1])
-async def test_a_hole_up_to_the_local_log_is_answered_with_what_that_has_first(
-    world: World, isolation_level: int
-) -> None:
-    partition = world.add(segments=[(100, 499), (1050, 1199)])
-
-    for offset in (500, 700):
-        response = await fetch(world, partition, offset, isolation_level=isolation_level)
-        assert (codes_of(response), records_of(response)) == ([0], [broker_run(LOCAL_START, 2)])
-        assert [answer.log_start_offset for answer in response.partitions] == [100]
-
-    assert world.sample(HOLES) == 1
-    assert not world.asked_below()
+async def test_a_hole_up_to_the_local_log_is_answered_with_what_that_has_first(nursery: trio.Nursery) -> None:
+    for isolation_level in (0, 1):
+        world = World(nursery)
+        partition = world.add(segments=[(100, 499), (1050, 1199)])
+        for offset in (500, 700):
+            response = await fetch(world, partition, offset, isolation_level=isolation_level)
+            assert (codes_of(response), records_of(response)) == ([0], [broker_run(LOCAL_START, 2)])
+            assert [answer.log_start_offset for answer in response.partitions] == [100]
+        assert world.sample(HOLES) == 1
+        assert not world.asked_below()
 
 
 async def test_where_nothing_follows_it_may_be_on_its_way(nursery: trio.Nursery) -> None:
@@ -278,9 +264,7 @@ async def test_where_nothing_follows_it_may_be_on_its_way(nursery: trio.Nursery)
 # --- READ_COMMITTED ---
 
 
-async def test_a_segment_that_straddles_the_local_log_is_read_up_to_it(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_a_segment_that_straddles_the_local_log_is_cut_there(world: World, partition: TopicIdPartition) -> None:
     world.log(partition).aborted = [(7, 990, 1001), (8, 1000, 1010)]
 
     response = await world.client().fetch([ask(partition, 995, max_bytes=2000)], isolation_level=1)
@@ -314,58 +298,60 @@ async def test_a_tail_is_learned_anew_where_the_log_now_starts(world: World, par
     assert response.partitions[0].aborted_transactions == [(9, 996)]
 
 
-@pytest.mark.parametrize("behind", [(700, 1199), (1050, 1199)])
-async def test_markers_in_a_hole_are_lost_and_keep_nobody_waiting(world: World, behind: tuple[int, int]) -> None:
-    partition = world.add(segments=[(100, 499), behind])
-    world.log(partition).aborted = [(3, 450, 1001)]
-
-    for _ in range(2):
-        response = await world.client().fetch([ask(partition, 400, max_bytes=10_000)], isolation_level=1)
-        assert records_of(response) == [tier_run(400, 100)]
-        assert response.partitions[0].aborted_transactions == [(3, 450)]
-    assert len(world.tail.caught_up) == world.sample(HOLES) == 1
-    assert not world.asked_below()
+async def test_markers_in_a_hole_are_lost_and_keep_nobody_waiting(nursery: trio.Nursery) -> None:
+    for behind in ((700, 1199), (1050, 1199)):
+        world = World(nursery)
+        partition = world.add(segments=[(100, 499), behind])
+        world.log(partition).aborted = [(3, 450, 1001)]
+        for _ in range(2):
+            response = await world.client().fetch([ask(partition, 400, max_bytes=10_000)], isolation_level=1)
+            assert records_of(response) == [tier_run(400, 100)]
+            assert response.partitions[0].aborted_transactions == [(3, 450)]
+        assert len(world.tail.caught_up) == world.sample(HOLES) == 1
+        assert not world.asked_below()
 
 
 # --- staleness: the broker has just deleted what was believed to be local ---
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-async def test_a_relayed_fetch_of_what_was_just_deleted_comes_again_from_the_tier(
-    world: World, partition: TopicIdPartition, version: int
-) -> None:
-    client = SessionClient(world.client())
-    request = fetch_of([ask(partition, 1050, max_bytes=100)], api_version=version, session_epoch=-1)
-    assert records_of(await client.fetch(request)) == [broker_run(1050, 1)]
-    world.drop(partition, 1100)
+async def test_a_relayed_fetch_of_what_was_just_deleted_comes_again_from_the_tier(nursery: trio.Nursery) -> None:
+    for version in range(4, 19):
+        world = World(nursery)
+        partition = world.add()
+        client = SessionClient(world.client())
+        request = fetch_of([ask(partition, 1050, max_bytes=100)], api_version=version, session_epoch=-1)
+        assert records_of(await client.fetch(request)) == [broker_run(1050, 1)], f"version {version}"
+        world.drop(partition, 1100)
 
-    response = await client.fetch(request)
+        response = await client.fetch(request)
 
-    assert client.relayed == [True, True]
-    assert codes_of(response) == [COME_AGAIN]
-    assert world.frontiers.get(NODE_ID, partition) is None
-    assert records_of(await client.fetch(request)) == [tier_run(1050, 1)]
-    assert client.relayed[-1] is False
+        assert client.relayed == [True, True], f"version {version}"
+        assert codes_of(response) == [COME_AGAIN], f"version {version}"
+        assert world.known_starts(partition) is None, f"version {version}"
+        assert records_of(await client.fetch(request)) == [tier_run(1050, 1)], f"version {version}"
+        assert client.relayed[-1] is False, f"version {version}"
 
 
-@pytest.mark.parametrize("version", [7, 12, 13, 17])
-async def test_a_relayed_session_is_looked_at_as_a_whole_after_it(world: World, version: int) -> None:
-    first, second = world.add(0), world.add(1)
-    client = SessionClient(world.client())
-    opened = await client.fetch(
-        fetch_of([ask(first, END), ask(second, 1050, max_bytes=100)], api_version=version, max_wait_ms=0)
-    )
-    session = {"api_version": version, "session_id": opened.session_id, "max_wait_ms": 0}
-    assert opened.session_id
+async def test_a_relayed_session_is_looked_at_as_a_whole_after_it(nursery: trio.Nursery) -> None:
+    for version in (7, 12, 13, 17):
+        world = World(nursery)
+        first, second = world.add(0), world.add(1)
+        client = SessionClient(world.client())
+        asked = [ask(first, END), ask(second, 1050, max_bytes=100)]
+        opened = await client.fetch(fetch_of(asked, api_version=version, max_wait_ms=0))
+        session = {"api_version": version, "session_id": opened.session_id, "max_wait_ms": 0}
+        assert opened.session_id, f"version {version}"
 
-    world.drop(second, 1100)
-    response = await client.fetch(fetch_of([], session_epoch=1, **session))
-    assert [(answer.partition, answer.error_code) for answer in response.partitions] == [(1, COME_AGAIN)]
+        world.drop(second, 1100)
+        response = await client.fetch(fetch_of([], session_epoch=1, **session))
+        told = [(answer.partition, answer.error_code) for answer in response.partitions]
+        assert told == [(1, COME_AGAIN)], f"version {version}"
 
-    # It is not named again, and is found all the same.
-    response = await client.fetch(fetch_of([], session_epoch=2, **session))
-    assert client.relayed == [True, True, False]
-    assert {answer.partition: b"".join(answer.records) for answer in response.partitions}[1] == tier_run(1050, 1, 1)
+        # It is not named again, and is found all the same.
+        response = await client.fetch(fetch_of([], session_epoch=2, **session))
+        assert client.relayed == [True, True, False], f"version {version}"
+        found = {answer.partition: b"".join(answer.records) for answer in response.partitions}
+        assert found[1] == tier_run(1050, 1, 1), f"version {version}"
 
 
 async def test_what_is_really_out_of_range_is_told(world: World, partition: TopicIdPartition) -> None:
@@ -387,49 +373,43 @@ async def test_what_is_really_out_of_range_is_told(world: World, partition: Topi
     assert await code(END + 1) == OUT_OF_RANGE
 
 
-@pytest.mark.parametrize(
-    ("epoch", "current", "learned", "code"),
-    [
+async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_since(nursery: trio.Nursery) -> None:
+    """Before that the epoch may have come, and the offset been deleted; unless the client names the leader's epoch,
+    which the broker has checked."""
+    for epoch, current, learned, code in (
         (LEADER_EPOCH + 1, -1, "meanwhile", OUT_OF_RANGE),
         (LEADER_EPOCH + 1, -1, "before", COME_AGAIN),
         (LEADER_EPOCH + 1, -1, "never", COME_AGAIN),
         (LEADER_EPOCH, -1, "meanwhile", COME_AGAIN),
         (LEADER_EPOCH + 1, LEADER_EPOCH, "never", OUT_OF_RANGE),
         (LEADER_EPOCH, LEADER_EPOCH, "never", COME_AGAIN),
-    ],
-)
-async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_since(
-    world: World, partition: TopicIdPartition, epoch: int, current: int, learned: str, code: ErrorCode
-) -> None:
-    """Before that the epoch may have come, and the offset been deleted; unless the client names the leader's epoch,
-    which the broker has checked."""
-    if learned == "before":
-        await world.frontiers.refresh(NODE_ID, [partition])
-        await trio.sleep(0.1)
-    began_s = trio.current_time()
-    if learned == "meanwhile":
-        await world.frontiers.refresh(NODE_ID, [partition])
-    asked = ask(partition, 1050, current_leader_epoch=current, last_fetched_epoch=epoch)
-    edits = AnswerEdits(world.tier, NODE_ID, lambda key: asked, began_s)
+    ):
+        world = World(nursery)
+        partition = world.add()
+        if learned == "before":
+            await world.frontiers.refresh(NODE_ID, [partition])
+            await trio.sleep(0.1)
+        began_s = trio.current_time()
+        if learned == "meanwhile":
+            await world.frontiers.refresh(NODE_ID, [partition])
+        asked = ask(partition, 1050, current_leader_epoch=current, last_fetched_epoch=epoch)
+        edits = AnswerEdits(world.tier, NODE_ID, lambda key, asked=asked: asked, began_s)
 
-    assert edits.begin_topic(partition.topic_id)
-    assert edits.edited(0, OUT_OF_RANGE, -1) == (code, -1)
+        assert edits.begin_topic(partition.topic_id)
+        assert edits.edited(0, OUT_OF_RANGE, -1) == (code, -1), (epoch, current, learned)
 
 
-@pytest.mark.parametrize(("is_loaded", "code"), [(False, COME_AGAIN), (True, OUT_OF_RANGE)])
-@pytest.mark.parametrize("version", [4, 12])
-async def test_a_name_that_nobody_knows_may_be_in_the_tier_while_the_catalog_is_read(
-    world: World, version: int, is_loaded: bool, code: ErrorCode
-) -> None:
-    partition = world.add(segments=[])
-    world.cluster.ids.clear()
-    world.tier.is_loaded = lambda: is_loaded
+async def test_a_name_that_nobody_knows_may_be_in_the_tier_while_the_catalog_is_read(nursery: trio.Nursery) -> None:
+    for version, is_loaded in product((4, 12), (False, True)):
+        world = World(nursery)
+        partition = world.add(segments=[])
+        world.cluster.ids.clear()
+        world.tier.is_loaded = lambda is_loaded=is_loaded: is_loaded
+        request = fetch_of([ask(partition, 300)], api_version=version, session_epoch=-1)
 
-    response = await SessionClient(world.client()).fetch(
-        fetch_of([ask(partition, 300)], api_version=version, session_epoch=-1)
-    )
+        response = await SessionClient(world.client()).fetch(request)
 
-    assert codes_of(response) == [code]
+        assert codes_of(response) == [OUT_OF_RANGE if is_loaded else COME_AGAIN], f"version {version}, {is_loaded=}"
 
 
 async def test_local_partitions_of_an_exchange_are_no_exception(world: World) -> None:
@@ -460,31 +440,32 @@ async def test_a_session_that_is_given_back_is_none_either(world: World, partiti
     assert records_of(response) == [tier_run(1050, 1)]
 
 
-@pytest.mark.parametrize("version", [5, 11, 12, 17])
-async def test_relayed_answers_tell_the_tiers_log_start(world: World, version: int) -> None:
-    tiered = world.add(0)
-    local = world.add_partition("other", 0, segments=[], log_start_offset=LOCAL_START, high_watermark=END)
-    client = SessionClient(world.client())
+async def test_relayed_answers_tell_the_tiers_log_start(nursery: trio.Nursery) -> None:
+    for version in (5, 11, 12, 17):
+        world = World(nursery)
+        local = world.add_partition("other", 0, segments=[], log_start_offset=LOCAL_START, high_watermark=END)
+        client = SessionClient(world.client())
+        asked = [ask(world.add(0), END), ask(local, END)]
 
-    response = await client.fetch(fetch_of([ask(tiered, END), ask(local, END)], api_version=version, max_wait_ms=0))
+        response = await client.fetch(fetch_of(asked, api_version=version, max_wait_ms=0))
 
-    assert client.relayed == [True]
-    assert [answer.log_start_offset for answer in response.partitions] == [100, LOCAL_START]
+        assert client.relayed == [True], f"version {version}"
+        starts = [answer.log_start_offset for answer in response.partitions]
+        assert starts == [100, LOCAL_START], f"version {version}"
 
 
-@pytest.mark.parametrize("version", [12, 17])
-async def test_while_the_metadata_is_read_nobody_can_say_that_an_offset_is_gone(
-    world: World, partition: TopicIdPartition, version: int
-) -> None:
-    known_by_name = TopicIdPartition(partition.topic_id, partition.partition, "")
-    world.tail.not_ready = {partition, known_by_name}
-    client = SessionClient(world.client())
-    request = fetch_of([ask(partition, 300, max_bytes=100)], api_version=version, session_epoch=-1)
+async def test_while_the_metadata_is_read_nobody_can_say_that_an_offset_is_gone(nursery: trio.Nursery) -> None:
+    for version in (12, 17):
+        world = World(nursery)
+        partition = world.add()
+        world.tail.not_ready = {partition, TopicIdPartition(partition.topic_id, partition.partition, "")}
+        client = SessionClient(world.client())
+        request = fetch_of([ask(partition, 300, max_bytes=100)], api_version=version, session_epoch=-1)
 
-    assert codes_of(await client.fetch(request)) == [COME_AGAIN]
+        assert codes_of(await client.fetch(request)) == [COME_AGAIN], f"version {version}"
 
-    world.tail.not_ready.clear()
-    assert records_of(await client.fetch(request)) == [tier_run(300, 1)]
+        world.tail.not_ready.clear()
+        assert records_of(await client.fetch(request)) == [tier_run(300, 1)], f"version {version}"
 
 
 async def test_partitions_that_the_tier_has_nothing_of_are_the_brokers(world: World) -> None:
@@ -497,9 +478,7 @@ async def test_on_the_bootstrap_listener_too(world: World, partition: TopicIdPar
     assert codes_of(await client.fetch(fetch_of([ask(partition, 300)], session_epoch=-1))) == [COME_AGAIN]
 
 
-async def test_a_request_that_is_left_unread_is_told_of_nothing_that_is_gone(
-    world: World, partition: TopicIdPartition
-) -> None:
+async def test_an_unread_request_is_told_of_nothing_that_is_gone(world: World, partition: TopicIdPartition) -> None:
     others = [ask(topic_partition("none", number), 0) for number in range(PARTITIONS_MAX)]
     frame = bytearray(client_frame(fetch_of([ask(partition, 300), *others], session_epoch=-1)))
     client = world.client()

@@ -2,18 +2,20 @@
 and each that comes again gets its records."""
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchResponse
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN
-from tests.support.session_model import SessionBroker, SessionClient
-from tests.support.tier_world import TierWorld, ask, fetch_of
+from tests.proxy.test_own_tier import END, World
+from tests.support.drawn import drawn
+from tests.support.session_model import SessionClient
+from tests.support.tier_world import ask, fetch_of
 
 PARTITIONS = 3
-TIER_START, TIER_END, END = 100, 1399, 1500
+TIER_START, TIER_END = 100, 1399
 HOLE = range(600, 700)
 
 local = st.sampled_from([1000, 1049, 1099, 1100, 1250, 1399, END])
@@ -35,7 +37,7 @@ steps = st.lists(
 
 
 @given(st.sampled_from([4, 7, 11, 12, 13, 17]), st.integers(0, 1), first_wishes, steps)
-@settings(max_examples=80)
+@drawn(80)
 def test_no_offset_of_the_tier_is_ever_out_of_range(
     version: int,
     isolation_level: int,
@@ -55,19 +57,9 @@ class Conversation:
 
     def __init__(self, nursery: trio.Nursery, version: int, isolation_level: int) -> None:
         self.version, self.isolation_level = version, isolation_level
-        self.broker = SessionBroker()
-        self.broker.waits = False
-        self.world = TierWorld(nursery, broker=self.broker, owns_tier=True)
-        self.partitions = [
-            self.world.add_partition(
-                "orders",
-                number,
-                segments=[(TIER_START, HOLE.start - 1), (HOLE.stop, 1049), (1050, TIER_END)],
-                log_start_offset=1000,
-                high_watermark=END,
-            )
-            for number in range(PARTITIONS)
-        ]
+        self.world = World(nursery)
+        segments = [(TIER_START, HOLE.start - 1), (HOLE.stop, 1049), (1050, TIER_END)]
+        self.partitions = [self.world.add(number, segments) for number in range(PARTITIONS)]
         self.client = SessionClient(self.world.client())
         self.session = (0, 0)
         self.asked: dict[int, int] = {}
@@ -78,9 +70,8 @@ class Conversation:
                 await trio.sleep(2.0)
             elif step == "delete":
                 for number, offset in wanted:
-                    log = self.world.log(self.partitions[number])
-                    log.log_start_offset = max(log.log_start_offset, offset)
-                    log.local_log_start_offset = log.log_start_offset
+                    log_start = self.world.log(self.partitions[number]).log_start_offset
+                    self.world.drop(self.partitions[number], max(log_start, offset))
             else:
                 await self.ask(step, dict(wanted))
         for number, offset in {0: 650, 1: 1050, 2: 1250}.items():
