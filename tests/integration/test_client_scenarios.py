@@ -11,14 +11,21 @@ import dataclasses
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support import needs
 from tests.support.client_programs import CLIENTS, Answer, ClientPrograms, Said
-from tests.support.digests import Digests, Isolation
-from tests.support.filled_topics import FIRST_TIMESTAMP_MS, ISOLATIONS, TIMESTAMPS_SPAN_MS, FilledTopic
+from tests.support.digests import Digests
+from tests.support.filled_topics import (
+    ABORTED_TRANSACTIONS,
+    FIRST_TIMESTAMP_MS,
+    ISOLATIONS,
+    RECORDS_PER_TRANSACTION,
+    TIMESTAMPS_SPAN_MS,
+    TRANSACTIONS,
+    FilledTopic,
+)
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.tidegate import RunningTidegate
 from tools.demo.kafka_cluster import KafkaCluster
@@ -39,60 +46,49 @@ TIMESTAMPS_MS = (
 DELETED_BEFORE = 700
 
 
-def marked(client: str, *others: str) -> ParameterSet:
-    """The client as a parameter, with what it needs."""
-    needed = [client] if needs.is_kind(client) else []
-    return pytest.param(client, *others, marks=pytest.mark.needs(*needed), id="-".join([client, *others]))
-
-
-for_all_clients = pytest.mark.parametrize("client", [marked(client) for client in CLIENTS])
-for_all_policies = pytest.mark.parametrize(
-    ("client", "policy"),
-    [
-        marked(client, policy)
-        for client in CLIENTS
-        for policy in ("earliest", "latest", "none")
-        if policy != "none" or client not in WITHOUT_POLICY_NONE
-    ],
+for_all_clients = pytest.mark.parametrize(
+    "client",
+    [pytest.param(each, marks=pytest.mark.needs(*([each] if needs.is_kind(each) else []))) for each in CLIENTS],
 )
 
 
+def ask(client: str, programs: ClientPrograms, scenario: str, topic: str, **members: Any) -> Answer:
+    return same_answer(programs.ask(client, {"scenario": scenario, "topic": topic, **members}), f"{client}: {members}")
+
+
 @for_all_clients
-@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_whole_topic_of_every_codec_is_read(
-    client: str, isolation: Isolation, client_programs: ClientPrograms, codecs: FilledTopic, tidegate: RunningTidegate
+    client: str, client_programs: ClientPrograms, codecs: FilledTopic, tidegate: RunningTidegate
 ) -> None:
-    request = {"scenario": "digest", "topic": codecs.name, "isolation": isolation, "lasts": codecs.lasts(isolation)}
-    before = tidegate.process.counters(codecs.name)
-    answer = same_answer(client_programs.ask(client, request))
-    check_digests(answer, codecs.direct[isolation])
-    grown = tidegate.process.counters(codecs.name) - before
-    assert grown.served_tier_bytes >= codecs.tier_bytes > 0
+    for isolation in ISOLATIONS:
+        before = tidegate.process.counters(codecs.name)
+        lasts = codecs.lasts(isolation)
+        answer = ask(client, client_programs, "digest", codecs.name, isolation=isolation, lasts=lasts)
+        check_digests(answer, codecs.direct[isolation])
+        grown = tidegate.process.counters(codecs.name) - before
+        assert grown.served_tier_bytes >= codecs.tier_bytes > 0, isolation
 
 
 @for_all_clients
-@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_aborted_transactions_in_the_tier_are_left_out_when_asked(
-    client: str, isolation: Isolation, client_programs: ClientPrograms, transactions: FilledTopic
+    client: str, client_programs: ClientPrograms, transactions: FilledTopic
 ) -> None:
-    lasts = transactions.lasts(isolation)
-    request = {"scenario": "digest", "topic": transactions.name, "isolation": isolation, "lasts": lasts}
-    answer = same_answer(client_programs.ask(client, request))
-    check_digests(answer, transactions.direct[isolation])
+    for isolation in ISOLATIONS:
+        lasts = transactions.lasts(isolation)
+        answer = ask(client, client_programs, "digest", transactions.name, isolation=isolation, lasts=lasts)
+        check_digests(answer, transactions.direct[isolation])
+    uncommitted, committed = (transactions.direct[each][0].records for each in ISOLATIONS)
+    assert uncommitted == TRANSACTIONS * RECORDS_PER_TRANSACTION
+    assert committed == uncommitted - ABORTED_TRANSACTIONS * RECORDS_PER_TRANSACTION
 
 
 @for_all_clients
 def test_a_timestamp_is_sought_in_the_tier_and_read_from(
     client: str, client_programs: ClientPrograms, codecs: FilledTopic
 ) -> None:
-    request: dict[str, Any] = {
-        "scenario": "timestamps",
-        "topic": codecs.name,
-        "lasts": codecs.lasts("read_uncommitted"),
-    }
-    request |= {"timestamps_ms": TIMESTAMPS_MS, "records": RECORDS_AFTER_TIMESTAMP}
-    answer = same_answer(client_programs.ask(client, request))
-    found = answer["found"]
+    members = {"timestamps_ms": TIMESTAMPS_MS, "records": RECORDS_AFTER_TIMESTAMP}
+    lasts = codecs.lasts("read_uncommitted")
+    found = ask(client, client_programs, "timestamps", codecs.name, lasts=lasts, **members)["found"]
     assert [each["timestamp_ms"] for each in found] == list(TIMESTAMPS_MS)
     first, *_, before_last, last = found
     assert {each["records"] for each in first["partitions"].values()} == {RECORDS_AFTER_TIMESTAMP}
@@ -104,8 +100,7 @@ def test_a_timestamp_is_sought_in_the_tier_and_read_from(
 def test_a_group_of_two_changes_and_loses_nothing(
     client: str, client_programs: ClientPrograms, codecs: FilledTopic
 ) -> None:
-    request = {"scenario": "group", "topic": codecs.name, "lasts": codecs.lasts("read_uncommitted")}
-    answer = same_answer(client_programs.ask(client, request))
+    answer = ask(client, client_programs, "group", codecs.name, lasts=codecs.lasts("read_uncommitted"))
     check_digests(answer, codecs.direct["read_uncommitted"])
 
 
@@ -113,8 +108,8 @@ def test_a_group_of_two_changes_and_loses_nothing(
 def test_paused_partitions_rest_and_go_on_where_they_were(
     client: str, client_programs: ClientPrograms, codecs: FilledTopic
 ) -> None:
-    request = {"scenario": "pause", "topic": codecs.name, "lasts": codecs.lasts("read_uncommitted"), "paused": [0, 3]}
-    answer = same_answer(client_programs.ask(client, request))
+    lasts = codecs.lasts("read_uncommitted")
+    answer = ask(client, client_programs, "pause", codecs.name, lasts=lasts, paused=[0, 3])
     assert answer["stopped"]
     check_digests(answer, codecs.direct["read_uncommitted"])
 
@@ -133,24 +128,22 @@ def cut(kafka: KafkaCluster) -> TieredTopic:
     return topic
 
 
-@for_all_policies
-@pytest.mark.parametrize("where", ["below", "above"])
+@for_all_clients
 def test_an_offset_out_of_range_is_followed_by_the_reset_policy(
-    client: str, policy: str, where: str, client_programs: ClientPrograms, kafka: KafkaCluster, cut: TieredTopic
+    client: str, client_programs: ClientPrograms, kafka: KafkaCluster, cut: TieredTopic
 ) -> None:
-    end = kafka.partition_offsets(cut.name)[0].high_watermark
-    offset = DELETED_BEFORE // 2 if where == "below" else end + 100_000
-    request = {"scenario": "reset", "topic": cut.name, "policy": policy, "offset": offset, "lasts": {0: end - 1}}
-    answer = same_answer(client_programs.ask(client, {**request, "start": DELETED_BEFORE, "end": end}))
     expected = {"earliest": {"first": "start"}, "latest": {"first": "end"}}
-    if policy == "none":
-        assert answer["error"]
-    else:
-        assert answer == expected[policy]
+    for policy in (*expected, *(["none"] if client not in WITHOUT_POLICY_NONE else [])):
+        for where in ("below", "above"):
+            end = kafka.partition_offsets(cut.name)[0].high_watermark
+            members = {"policy": policy, "start": DELETED_BEFORE, "end": end, "lasts": {0: end - 1}}
+            offset = DELETED_BEFORE // 2 if where == "below" else end + 100_000
+            answer = ask(client, client_programs, "reset", cut.name, offset=offset, **members)
+            assert answer == expected[policy] if policy in expected else answer["error"], (policy, where)
 
 
-def same_answer(said: Said) -> Answer:
-    assert said.through == said.direct
+def same_answer(said: Said, what: str = "") -> Answer:
+    assert said.through == said.direct, what
     assert "failure" not in said.direct, said.direct["failure"]
     return said.direct
 

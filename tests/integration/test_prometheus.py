@@ -3,8 +3,9 @@ dashboard has an answer, every rule can be evaluated, and nothing fires."""
 
 import math
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,23 +35,15 @@ SCRAPED_S_MAX = 60.0
 WINDOW = "10m"
 """For $__rate_interval: the load is within it whenever a test of this file asks."""
 
-OF_WORKERS = "Workers: "
-"""How those panels are called that one process leaves empty."""
-
-OF_COPIERS = [title for title, expression in dashboard_queries().items() if names_in(expression) & copier_names()]
-QUERIES = [title for title in dashboard_queries() if not title.startswith(OF_WORKERS) and title not in OF_COPIERS]
+QUERIES = dashboard_queries()
+OF_WORKERS = [title for title in QUERIES if title.startswith("Workers: ")]
+"""Those panels one process leaves empty."""
+OF_COPIERS = [title for title, expression in QUERIES.items() if names_in(expression) & copier_names()]
 
 FIRST_MS = 1_700_000_000_000
 BATCH_RECORDS = 100
 BATCHES_PER_SEGMENT = 4
 FETCH_VERSION = 17
-
-KAFKA_LABEL = "label names should be written in 'snake_case' not 'camelCase'"
-COMPLAINTS = {
-    # Kafka's own label, which Strimzi's rules keep, so that dashboards fit as they are.
-    f"kafka_server_delayedoperationpurgatory_numdelayedoperations {KAFKA_LABEL}",
-    f"kafka_server_delayedoperationpurgatory_purgatorysize {KAFKA_LABEL}",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +118,14 @@ def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic
         assert (found.error_code, found.offset) == (0, 0)
 
 
-def test_prometheus_scrapes_it(watched: Watched) -> None:
+def test_prometheus_scrapes_what_the_page_says(watched: Watched, tiered: TieredTopic) -> None:
+    address = watched.tidegate.process.admin_address
     (target,) = watched.prometheus.get("targets")["activeTargets"]
-    assert target["labels"] == {"instance": watched.tidegate.process.admin_address, "job": "tidegate"}
+    assert target["labels"] == {"instance": address, "job": "tidegate"}
     assert (target["health"], target["lastError"]) == ("up", "")
-    assert list(watched.prometheus.query('up{job="tidegate"}').values()) == [1]
-
-
-def test_the_numbers_of_prometheus_are_those_of_the_page(watched: Watched, tiered: TieredTopic) -> None:
+    for label, value in target["labels"].items():  # the dashboard's variables
+        query = {"match[]": 'tidegate_build_info{job=~"tidegate"}'}
+        assert watched.prometheus.get(f"label/{label}/values", **query) == [value]
     bytes_read = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
     counted = watched.tidegate.metric(bytes_read, topic=tiered.name)
     assert counted > 0
@@ -140,30 +133,26 @@ def test_the_numbers_of_prometheus_are_those_of_the_page(watched: Watched, tiere
         lambda: list(watched.prometheus.query(f'{bytes_read}{{topic="{tiered.name}"}}').values()) == [counted],
         "the last scrape",
     )
+    # Kafka's own label, which Strimzi's rules keep, so that dashboards fit as they are.
+    purgatory, why = "kafka_server_delayedoperationpurgatory_", "should be written in 'snake_case' not 'camelCase'"
+    names = (f"{purgatory}{name}" for name in ("numdelayedoperations", "purgatorysize"))
+    assert metric_complaints(watched.tidegate.page("/metrics")) == {f"{name} label names {why}" for name in names}
 
 
-@pytest.mark.parametrize("title", QUERIES)
-def test_a_query_of_the_dashboard_has_an_answer(watched: Watched, title: str) -> None:
-    assert_answered(watched.prometheus, title)
+def test_every_query_of_the_dashboard_has_an_answer(watched: Watched) -> None:
+    assert_answered(watched.prometheus, [title for title in QUERIES if title not in (*OF_WORKERS, *OF_COPIERS)])
 
 
-def test_queries_of_workers_have_answers_where_there_are_some(
-    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    titles = [title for title in dashboard_queries() if title.startswith(OF_WORKERS)]
-    assert titles
-    folder = tmp_path_factory.mktemp("workers")
+def test_queries_of_workers_have_answers_where_there_are_some(kafka: KafkaCluster, tmp_path: Path) -> None:
     with (
         own_tidegate(kafka, {"proxy.workers": "2"}) as tidegate,
-        running_prometheus(folder, tidegate.process.admin_address) as prometheus,
+        running_prometheus(tmp_path, tidegate.process.admin_address) as prometheus,
     ):
-        for title in titles:
-            assert_answered(prometheus, title)
+        assert_answered(prometheus, OF_WORKERS)
 
 
 def test_queries_of_a_copier_have_answers_where_one_copies(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given a copier whose tier keeps less than it copies."""
-    assert OF_COPIERS
     topic, admin = fresh_name("copied-panels"), f"127.0.0.1:{free_port()}"
     plain_kafka.create_topic(topic, configs={"segment.bytes": str(1024 * 1024), "retention.ms": str(86_400_000)})
     produce(plain_kafka, topic, orders(2000, 1), batch_num_messages=50)
@@ -178,25 +167,21 @@ def test_queries_of_a_copier_have_answers_where_one_copies(plain_kafka: KafkaClu
     }
     with standalone(plain_kafka, tmp_path, properties) as serving, running_prometheus(tmp_path, admin) as prometheus:
         serving.wait_log("ready: ")
-        for title in OF_COPIERS:
-            assert_answered(prometheus, title)
+        assert_answered(prometheus, OF_COPIERS)
 
 
-def assert_answered(prometheus: RunningPrometheus, title: str) -> None:
-    expression = dashboard_queries()[title].replace("$__rate_interval", WINDOW)
-    expression = expression.replace("$job", "tidegate").replace("$instance", ".*")
-    assert "$" not in expression
-    # A rate takes two scrapes.
-    wait_until(
-        lambda: any(map(math.isfinite, prometheus.query(expression).values())), expression, timeout_s=SCRAPED_S_MAX
-    )
+def assert_answered(prometheus: RunningPrometheus, titles: Sequence[str]) -> None:
+    assert titles
+    for title in titles:
+        expression = QUERIES[title].replace("$__rate_interval", WINDOW)
+        expression = expression.replace("$job", "tidegate").replace("$instance", ".*")
+        assert "$" not in expression
+        # A rate takes two scrapes.
+        wait_until(partial(has_numbers, prometheus, expression), f"{title}: {expression}", timeout_s=SCRAPED_S_MAX)
 
 
-def test_the_variables_of_the_dashboard_have_values(watched: Watched) -> None:
-    address = watched.tidegate.process.admin_address
-    for label, value in (("job", "tidegate"), ("instance", address)):
-        query = {"match[]": 'tidegate_build_info{job=~"tidegate"}'}
-        assert watched.prometheus.get(f"label/{label}/values", **query) == [value]
+def has_numbers(prometheus: RunningPrometheus, expression: str) -> bool:
+    return any(map(math.isfinite, prometheus.query(expression).values()))
 
 
 def test_every_rule_is_evaluated_and_nothing_fires(watched: Watched) -> None:
@@ -209,13 +194,6 @@ def test_every_rule_is_evaluated_and_nothing_fires(watched: Watched) -> None:
 
     wait_until(evaluated, "all rules evaluated")
     assert watched.prometheus.query('ALERTS{alertstate="firing"}') == {}
-
-
-@pytest.mark.parametrize("name", [rule["record"] for rule in rules() if "record" in rule])
-def test_a_recorded_series_has_values(watched: Watched, name: str) -> None:
-    # The ratios are of the last minutes, and end with the load.
-    wait_until(lambda: watched.prometheus.query(f"last_over_time({name}[1h])"), name)
-
-
-def test_promtool_has_nothing_to_say_but_of_kafkas_own_label(watched: Watched) -> None:
-    assert metric_complaints(watched.tidegate.page("/metrics")) == COMPLAINTS
+    for name in [rule["record"] for rule in rules() if "record" in rule]:
+        # The ratios are of the last minutes, and end with the load.
+        wait_until(partial(watched.prometheus.query, f"last_over_time({name}[1h])"), name)

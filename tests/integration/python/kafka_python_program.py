@@ -1,5 +1,7 @@
 """The scenarios of tests/support/client_programs.py with kafka-python."""
 
+import queue
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -8,6 +10,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from tests.support.client_scenarios import PARTITION_BYTES_MAX, Request, Taken, serve
 
 POLL_RECORDS_MAX = 1_000_000
+MEMBER_POLL_S = 1.0
+"""Long enough for a group's join to end within it."""
 
 
 class KafkaPython:
@@ -27,12 +31,12 @@ class KafkaPython:
                 consumer.seek(TopicPartition(request.topic, partition), offset)
         return _Reader(consumer, request.topic)
 
-    def member(self, request: Request) -> "_Reader":
+    def member(self, request: Request) -> "_Member":
         # It commits before it rejoins by itself alone: a listener of the user's is not allowed to wait for a commit.
         settings = {"group_id": request.group, "auto_offset_reset": "earliest", "heartbeat_interval_ms": 200}
         consumer = self._consumer(request, **settings, enable_auto_commit=True)
         consumer.subscribe([request.topic])
-        return _Reader(consumer, request.topic)
+        return _Member(consumer, request.topic)
 
     def offsets_for_times(self, request: Request, timestamp_ms: int) -> Mapping[int, tuple[int, ...]]:
         consumer = self._consumer(request)
@@ -97,6 +101,54 @@ class _Reader:
 
     def _of(self, partitions: Iterable[int]) -> list[Any]:
         return [TopicPartition(self._topic, partition) for partition in partitions]
+
+
+class _Member(_Reader):
+    """Polled in a thread of its own: 3.0 throws away a join that ends between two polls, and sends it again, so members
+    that take turns may never come to an end."""
+
+    def __init__(self, consumer: Any, topic: str) -> None:
+        super().__init__(consumer, topic)
+        self._taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
+        self._assigned: Collection[int] = ()
+        self._failure: Exception | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def poll(self, timeout_s: float) -> Iterator[Taken]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield self._taken.get(timeout=timeout_s)
+            while True:
+                yield self._taken.get_nowait()
+        except queue.Empty:
+            return
+
+    def assigned(self) -> Collection[int]:
+        return self._assigned
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        # What nobody has taken is not committed: it is the next member's.
+        left: dict[int, int] = {}
+        while not self._taken.empty():
+            each = self._taken.get()
+            left.setdefault(each.partition, each.offset)
+        for partition, offset in left.items():
+            self._consumer.seek(TopicPartition(self._topic, partition), offset)
+        super().close()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                for each in super().poll(MEMBER_POLL_S):
+                    self._taken.put(each)
+                self._assigned = super().assigned()
+        except Exception as error:
+            self._failure = error
 
 
 if __name__ == "__main__":
