@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 import trio
@@ -66,6 +67,9 @@ def by_id(partition: TopicIdPartition, offset: int, *, max_bytes: int = 1000) ->
     return replace(ask(partition, offset, max_bytes=max_bytes), topic=None)
 
 
+NEWS = ("error", "preferred replica", "diverging epoch")
+
+
 def let_come_back(log: FakePartitionLog, news: str) -> None:
     """Have the broker answer that at once, each time."""
     if news == "error":
@@ -111,27 +115,29 @@ async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld)
     assert {fetch.min_bytes for fetch in world.broker.fetches[1:]} == {1}
 
 
-@pytest.mark.parametrize("linger_s", [0.0, LINGER_S, 5.0])
-@pytest.mark.parametrize("wait_s", [0.5, 1.5, 5.0])
-async def test_a_slow_tier_read_costs_few_and_short_questions(world: TierWorld, wait_s: float, linger_s: float) -> None:
+async def test_a_slow_tier_read_costs_few_and_short_questions(nursery: trio.Nursery) -> None:
     """Failed before: 75 questions within 1.5 s, one every `tier.linger.ms`."""
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = 10.0
-    await until_ready(world, [cold], idle, linger_s=linger_s, wait_s=wait_s)
-    assert trio.current_time() == pytest.approx(wait_s)
-    waits_s = [fetch.max_wait_ms / 1000 for fetch in world.broker.fetches]
-    assert len(waits_s) == ASKS_MAX
-    assert max(waits_s) <= min(POLL_S_MAX, wait_s / 4)
-    assert world.broker.asked_at_s[-1] >= wait_s / 4
+    for wait_s, linger_s in product((0.5, 1.5, 5.0), (0.0, LINGER_S, 5.0)):
+        world, began_s, case = TierWorld(nursery), trio.current_time(), f"{wait_s=}, {linger_s=}"
+        cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+        world.reader.delay_s = 10.0
+        await until_ready(world, [cold], idle, linger_s=linger_s, wait_s=wait_s)
+        assert trio.current_time() - began_s == pytest.approx(wait_s), case
+        waits_s = [fetch.max_wait_ms / 1000 for fetch in world.broker.fetches]
+        assert len(waits_s) == ASKS_MAX, case
+        assert max(waits_s) <= min(POLL_S_MAX, wait_s / 4), case
+        assert world.broker.asked_at_s[-1] - began_s >= wait_s / 4, case
 
 
-@pytest.mark.parametrize("delay_s", [0.001, 0.03, 0.07, 0.15, 0.31, 0.5, 0.7, 1.0, 1.3, 2.0, 2.6, 3.0, 4.0, 4.9])
-async def test_idle_partitions_hold_a_tier_read_that_ends_up_for_a_moment(world: TierWorld, delay_s: float) -> None:
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = delay_s
-    waited = await until_ready(world, [cold], idle, wait_s=5.0)
-    assert waited.reads.any_records
-    assert delay_s <= trio.current_time() <= delay_s + min(POLL_S_MAX, delay_s + LINGER_S) + 0.001
+async def test_idle_partitions_hold_a_tier_read_that_ends_up_for_a_moment(nursery: trio.Nursery) -> None:
+    for delay_s in (0.001, 0.03, 0.07, 0.15, 0.31, 0.5, 0.7, 1.0, 1.3, 2.0, 2.6, 3.0, 4.0, 4.9):
+        world, began_s = TierWorld(nursery), trio.current_time()
+        cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+        world.reader.delay_s = delay_s
+        waited = await until_ready(world, [cold], idle, wait_s=5.0)
+        assert waited.reads.any_records, f"{delay_s=}"
+        most_s = delay_s + min(POLL_S_MAX, delay_s + LINGER_S) + 0.001
+        assert delay_s <= round(trio.current_time() - began_s, 9) <= most_s, f"{delay_s=}"
 
 
 async def test_the_linger_counts_from_the_first_records_not_from_a_questions_end(world: TierWorld) -> None:
@@ -141,16 +147,17 @@ async def test_the_linger_counts_from_the_first_records_not_from_a_questions_end
     assert trio.current_time() == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("news", ["error", "preferred replica", "diverging epoch"])
-async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(world: TierWorld, news: str) -> None:
+async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(nursery: trio.Nursery) -> None:
     """Failed before: the broker was asked as fast as it answered, for as long as the tier took."""
-    cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    let_come_back(world.log(other), news)
-    world.reader.delay_s = 1.0
-    waited = await until_ready(world, [cold], other)
-    assert len(world.broker.fetches) == 1
-    assert trio.current_time() == pytest.approx(1.0)
-    assert waited.reads.any_records
+    for news in NEWS:
+        world, began_s = TierWorld(nursery), trio.current_time()
+        cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+        let_come_back(world.log(other), news)
+        world.reader.delay_s = 1.0
+        waited = await until_ready(world, [cold], other)
+        assert len(world.broker.fetches) == 1, news
+        assert trio.current_time() - began_s == pytest.approx(1.0), news
+        assert waited.reads.any_records, news
 
 
 async def test_a_broker_that_does_not_wait_is_not_hammered(world: TierWorld) -> None:
@@ -204,18 +211,14 @@ async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) ->
 READ_COMMITTED = 1
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(99, False), (100, True), (1499, True), (1500, False), (-1, False)])
-def test_before_the_broker_has_answered_the_frontier_tells(offset: int, expected: bool) -> None:
+def test_before_the_broker_has_answered_the_frontier_tells() -> None:
     frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=100)
-    assert LocalEnds().has_records(by_id(ORDERS, offset), frontier, 0) == expected
-    assert not LocalEnds().has_records(by_id(ORDERS, offset), None, 0)
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(1, True), (0, True), (-1, False)])
-def test_a_limit_below_0_brings_no_records(limit: int, expected: bool) -> None:
-    """The broker exceeds a limit of 0 by a batch, and answers -1 with an error."""
-    frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=100)
-    assert LocalEnds().has_records(by_id(ORDERS, 1400, max_bytes=limit), frontier, 0) == expected
+    for offset, expected in ((99, False), (100, True), (1499, True), (1500, False), (-1, False)):
+        assert LocalEnds().has_records(by_id(ORDERS, offset), frontier, 0) == expected, f"offset {offset}"
+        assert not LocalEnds().has_records(by_id(ORDERS, offset), None, 0), f"offset {offset}"
+    # The broker exceeds a limit of 0 by a batch, and answers -1 with an error.
+    for limit, expected in ((1, True), (0, True), (-1, False)):
+        assert LocalEnds().has_records(by_id(ORDERS, 1400, max_bytes=limit), frontier, 0) == expected, f"limit {limit}"
 
 
 async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld) -> None:
@@ -232,17 +235,17 @@ async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld)
         assert not any(ends.has_records(by_id(partition, offset), stale, isolation_level) for offset in (-1, 99))
 
 
-@pytest.mark.parametrize("news", ["error", "preferred replica", "diverging epoch"])
-async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(world: TierWorld, news: str) -> None:
-    partition = world.add_partition(high_watermark=1500)
-    let_come_back(world.log(partition), news)
-    ends = LocalEnds()
-    request = fetch_of([by_id(partition, 1000)])
-    await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
-    frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=0)
-    assert not ends.has_records(by_id(partition, 1000), frontier, 0)
-    assert ends.has_records(by_id(partition, 1001), frontier, 0)
-    assert ends.has_records(replace(by_id(partition, 1000), current_leader_epoch=5), frontier, 0)
+async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(nursery: trio.Nursery) -> None:
+    for news in NEWS:
+        world, ends = TierWorld(nursery), LocalEnds()
+        partition = world.add_partition(high_watermark=1500)
+        let_come_back(world.log(partition), news)
+        request = fetch_of([by_id(partition, 1000)])
+        await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
+        frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=0)
+        assert not ends.has_records(by_id(partition, 1000), frontier, 0), news
+        assert ends.has_records(by_id(partition, 1001), frontier, 0), news
+        assert ends.has_records(replace(by_id(partition, 1000), current_leader_epoch=5), frontier, 0), news
 
 
 def test_what_does_not_come_takes_nothing_at_that_offset_alone() -> None:

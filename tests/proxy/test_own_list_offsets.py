@@ -1,5 +1,7 @@
 """ListOffsets where the tier is our own: whose offset it is, whose error wins, and what is never the broker's."""
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from proxy.offsets.service import LOOKUP_TIMEOUT_S
 from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
+from storage.model import TopicIdPartition
 from tests.support.offsets_world import BROKERS_OWN
 from tests.support.own_tier_world import OwnTierWorld
 from tests.support.segments import topic_partition, uuid_of
@@ -25,6 +28,7 @@ NOT_FOUND = (0, -1, -1, -1)
 COME_AGAIN = (ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)
 TIMED_OUT = (ErrorCode.REQUEST_TIMED_OUT, -1, -1, -1)
 BROKERS = (0, *BROKERS_OWN, LEADER_EPOCH)
+DOWN = UpstreamConnectionError("down")
 
 
 @pytest.fixture
@@ -35,14 +39,16 @@ def world(nursery: trio.Nursery) -> OwnTierWorld:
 # --- where the log starts ---
 
 
-@pytest.mark.parametrize("version", range(1, 12))
-async def test_earliest_is_the_tiers_log_start(world: OwnTierWorld, version: int) -> None:
-    partition = world.add_own(segments=[(100, 499, 5000), (500, 999, 9000)])
-    epoch = LEADER_EPOCH if version >= 4 else -1
-    assert await world.own_answers([("orders", 0, EARLIEST)], api_version=version) == [(0, -1, 100, epoch)]
-    world.log_starts.raised[partition] = 600
-    assert await world.own_answers([("orders", 0, EARLIEST)], api_version=version) == [(0, -1, 600, epoch)]
-    assert world.broker.asked == [[("orders", 0, EARLIEST)]] * 2
+async def test_earliest_is_the_tiers_log_start(nursery: trio.Nursery) -> None:
+    for version in range(1, 12):
+        world = OwnTierWorld(nursery)
+        partition = world.add_own(segments=[(100, 499, 5000), (500, 999, 9000)])
+        epoch = LEADER_EPOCH if version >= 4 else -1
+        for start in (100, 600):
+            world.log_starts.raised[partition] = start
+            answers = await world.own_answers([("orders", 0, EARLIEST)], api_version=version)
+            assert answers == [(0, -1, start, epoch)], f"version {version}"
+        assert world.broker.asked == [[("orders", 0, EARLIEST)]] * 2, f"version {version}"
 
 
 async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OwnTierWorld) -> None:
@@ -52,11 +58,12 @@ async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OwnTier
         assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, start, epoch)]
 
 
-@pytest.mark.parametrize("raised", [1000, 1200])
-async def test_a_tier_that_begins_no_lower_than_the_local_log_has_no_say(world: OwnTierWorld, raised: int) -> None:
-    world.log_starts.raised[world.add_own()] = raised
-    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 1000, LEADER_EPOCH)]
-    assert not world.tier_world.client_of_ours.offsets_asked
+async def test_a_tier_that_begins_no_lower_than_the_local_log_has_no_say(world: OwnTierWorld) -> None:
+    partition = world.add_own()
+    for raised in (1000, 1200):
+        world.log_starts.raised[partition] = raised
+        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 1000, LEADER_EPOCH)]
+        assert not world.tier_world.client_of_ours.offsets_asked
 
 
 async def test_without_a_lineage_the_offset_is_told_all_the_same(world: OwnTierWorld) -> None:
@@ -65,25 +72,15 @@ async def test_without_a_lineage_the_offset_is_told_all_the_same(world: OwnTierW
     assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, -1)]
 
 
-@pytest.mark.parametrize("time", [LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, -7])
-async def test_what_the_local_log_alone_decides_is_relayed(world: OwnTierWorld, time: int) -> None:
+async def test_what_the_local_log_alone_decides_is_relayed(world: OwnTierWorld) -> None:
     world.add_own()
-    assert await world.own_is_relayed([("orders", 0, time)])
+    for time in (LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, -7):
+        assert await world.own_is_relayed([("orders", 0, time)]), f"time {time}"
+    for time, version in ((LATEST_TIERED, 8), (PENDING, 10)):  # the version does not have it
+        assert await world.own_is_relayed([("orders", 0, time)], api_version=version), f"time {time}"
+    for replica_id in (-2, 1):
+        assert await world.own_is_relayed([("orders", 0, EARLIEST)], replica_id=replica_id), f"replica {replica_id}"
     assert not world.broker.requests
-
-
-@pytest.mark.parametrize(("time", "version"), [(LATEST_TIERED, 8), (PENDING, 10)])
-async def test_what_the_version_does_not_have_is_the_brokers_to_refuse(
-    world: OwnTierWorld, time: int, version: int
-) -> None:
-    world.add_own()
-    assert await world.own_is_relayed([("orders", 0, time)], api_version=version)
-
-
-@pytest.mark.parametrize("replica_id", [-2, 1])
-async def test_other_replicas_are_the_brokers(world: OwnTierWorld, replica_id: int) -> None:
-    world.add_own()
-    assert await world.own_is_relayed([("orders", 0, EARLIEST)], replica_id=replica_id)
 
 
 async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question(world: OwnTierWorld) -> None:
@@ -99,25 +96,26 @@ async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question
 # --- the broker's word ---
 
 
-@pytest.mark.parametrize("time", [EARLIEST, LATEST_TIERED, PENDING, 4000])
-@pytest.mark.parametrize("code", [3, 6, 29, 74, 75])
-async def test_the_brokers_error_wins(world: OwnTierWorld, time: int, code: int) -> None:
-    partition = world.add_own()
-    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
-    world.log(partition).error_code = code
-    ((found, *offsets),) = await world.own_answers([("orders", 0, time)])
-    assert (found, offsets) == (code, [-1, -1, -1])
-    assert not world.search.searched
-    assert not world.tier_world.client_of_ours.ids_asked
+async def test_the_brokers_error_wins(nursery: trio.Nursery) -> None:
+    for time, code in product((EARLIEST, LATEST_TIERED, PENDING, 4000), (3, 6, 29, 74, 75)):
+        world = OwnTierWorld(nursery)
+        partition = world.add_own()
+        world.search.results[partition] = FoundTimestamp(4000, 17, 3)
+        world.log(partition).error_code = code
+        ((found, *offsets),) = await world.own_answers([("orders", 0, time)])
+        assert (found, offsets) == (code, [-1, -1, -1]), f"time {time}, code {code}"
+        assert not world.search.searched, f"time {time}, code {code}"
+        assert not world.tier_world.client_of_ours.ids_asked, f"time {time}, code {code}"
 
 
-@pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
-async def test_while_the_high_watermark_lags_the_local_log_is_not_asked(world: OwnTierWorld, code: ErrorCode) -> None:
-    world.add_own()
-    world.broker.latest_error_codes["orders", 0] = code
-    assert [answer[0] for answer in await world.own_answers([("orders", 0, 4000)])] == [code]
-    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
-    assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, EARLIEST)]]
+async def test_while_the_high_watermark_lags_the_local_log_is_not_asked(nursery: trio.Nursery) -> None:
+    for code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE):
+        world = OwnTierWorld(nursery)
+        world.add_own()
+        world.broker.latest_error_codes["orders", 0] = code
+        assert [answer[0] for answer in await world.own_answers([("orders", 0, 4000)])] == [code]
+        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
+        assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, EARLIEST)]]
 
 
 async def test_a_partition_that_is_named_twice_is_the_brokers_and_the_others_are_not(world: OwnTierWorld) -> None:
@@ -143,35 +141,33 @@ async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OwnTierWorld
 # --- what cannot be told ---
 
 
-@pytest.mark.parametrize("time", [EARLIEST, LATEST_TIERED, PENDING, 4000])
-@pytest.mark.parametrize("trouble", ["no ids", "not told", "not read yet", "no room"])
-async def test_what_may_be_in_the_tier_is_never_left_to_the_broker(
-    world: OwnTierWorld, time: int, trouble: str
-) -> None:
-    partition = world.add_own()
-    client = world.tier_world.client_of_ours
-    if trouble == "no ids":
-        client.ids_failure = UpstreamConnectionError("down")
-    elif trouble == "not told":
-        client.ids.clear()
-    elif trouble == "not read yet":
-        world.tier_world.tail.not_ready.add(partition)
-    else:
-        world.tier_world.catalog.contents().refused.add((partition.topic_id, 0))
-    started_s = trio.current_time()
-    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
-    assert trio.current_time() - started_s >= COME_AGAIN_S_MIN
+TROUBLES: dict[str, Callable[[OwnTierWorld, TopicIdPartition], object]] = {
+    "no ids": lambda world, _: setattr(world.tier_world.client_of_ours, "ids_failure", DOWN),
+    "not told": lambda world, _: world.tier_world.client_of_ours.ids.clear(),
+    "not read yet": lambda world, orders: world.tier_world.tail.not_ready.add(orders),
+    "no room": lambda world, orders: world.tier_world.catalog.contents().refused.add((orders.topic_id, 0)),
+}
 
 
-@pytest.mark.parametrize("time", [LATEST_TIERED, PENDING, 4000])
-async def test_without_local_log_start_or_lineage_it_comes_again(world: OwnTierWorld, time: int) -> None:
-    world.add_own()
-    client = world.tier_world.client_of_ours
-    client.failure = UpstreamConnectionError("down")
-    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
-    client.failure = None
-    client.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
-    assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN]
+async def test_what_may_be_in_the_tier_is_never_left_to_the_broker(nursery: trio.Nursery) -> None:
+    for trouble, time in product(TROUBLES, (EARLIEST, LATEST_TIERED, PENDING, 4000)):
+        world = OwnTierWorld(nursery)
+        TROUBLES[trouble](world, world.add_own())
+        started_s = trio.current_time()
+        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"{trouble}, time {time}"
+        assert trio.current_time() - started_s >= COME_AGAIN_S_MIN, f"{trouble}, time {time}"
+
+
+async def test_without_local_log_start_or_lineage_it_comes_again(nursery: trio.Nursery) -> None:
+    for time in (LATEST_TIERED, PENDING, 4000):
+        world = OwnTierWorld(nursery)
+        world.add_own()
+        client = world.tier_world.client_of_ours
+        client.failure = DOWN
+        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
+        client.failure = None
+        client.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
+        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
 
 
 async def test_a_request_that_is_too_large_to_read_ends_the_connection(world: OwnTierWorld) -> None:
@@ -257,34 +253,29 @@ async def test_what_may_not_be_fetched_yet_is_not_found(world: OwnTierWorld) -> 
     assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 950, 3)]
 
 
-@pytest.mark.parametrize(
-    ("failure", "answer"),
-    [
-        (errors.RetriableRemoteStorageError("reset"), COME_AGAIN),
-        (errors.RemoteResourceNotFoundError("no log"), COME_AGAIN),
-        (errors.CorruptObjectError("bad"), COME_AGAIN),
-        (ValueError("a fault of ours"), COME_AGAIN),
-        (ScanLimitError("too many records"), TIMED_OUT),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-async def test_a_search_that_fails_is_not_the_brokers(world: OwnTierWorld, failure: Any, answer: Any) -> None:
-    one, other = world.add_own("orders", 0), world.add_own("orders", 1)
-    world.search.results |= {one: failure, other: FoundTimestamp(4000, 17, 3)}
-    answers = await world.own_answers([("orders", 0, 4000), ("orders", 1, 4000)])
-    assert answers == [answer, (0, 4000, 17, 3)]
-    assert len(world.broker.requests) == 1
+async def test_a_search_that_fails_is_not_the_brokers(nursery: trio.Nursery) -> None:
+    failures: dict[Any, Any] = {
+        errors.RetriableRemoteStorageError("reset"): COME_AGAIN,
+        errors.RemoteResourceNotFoundError("no log"): COME_AGAIN,
+        errors.CorruptObjectError("bad"): COME_AGAIN,
+        ValueError("a fault of ours"): COME_AGAIN,
+        ScanLimitError("too many records"): TIMED_OUT,
+    }
+    for failure, answer in failures.items():
+        world = OwnTierWorld(nursery)
+        one, other = world.add_own("orders", 0), world.add_own("orders", 1)
+        world.search.results |= {one: failure, other: FoundTimestamp(4000, 17, 3)}
+        answers = await world.own_answers([("orders", 0, 4000), ("orders", 1, 4000)])
+        assert answers == [answer, (0, 4000, 17, 3)], failure
+        assert len(world.broker.requests) == 1, failure
 
 
-@pytest.mark.parametrize(("timeout_ms", "waited_s"), [(0, LOOKUP_TIMEOUT_S), (2000, 2.0)])
-async def test_a_search_that_misses_the_deadline_timed_out(
-    world: OwnTierWorld, timeout_ms: int, waited_s: float
-) -> None:
-    partition = world.add_own()
-    world.search.delays_s[partition] = 100.0
-    started_s = trio.current_time()
-    assert await world.own_answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
-    assert trio.current_time() - started_s == pytest.approx(waited_s)
+async def test_a_search_that_misses_the_deadline_timed_out(world: OwnTierWorld) -> None:
+    world.search.delays_s[world.add_own()] = 100.0
+    for timeout_ms, waited_s in ((0, LOOKUP_TIMEOUT_S), (2000, 2.0)):
+        started_s = trio.current_time()
+        assert await world.own_answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
+        assert trio.current_time() - started_s == pytest.approx(waited_s), f"timeout {timeout_ms} ms"
 
 
 async def test_many_kinds_in_one_request(world: OwnTierWorld) -> None:
