@@ -24,7 +24,11 @@ KEPT = 150
 QUERY_S_MAX = 120
 
 
-@pytest.mark.parametrize("days", [2, pytest.param(5, marks=pytest.mark.long)])
+@pytest.fixture
+def days() -> int:
+    return 2
+
+
 def test_each_day_gives_what_is_new_and_every_record_is_there_once(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, capfd: pytest.CaptureFixture[str], days: int
 ) -> None:

@@ -2,11 +2,7 @@
 
 import json
 import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,6 @@ from pipeline.jobs.backfill_steps import side_by_side
 from pipeline.jobs.command_line import main
 from pipeline.jobs.sink import OffsetRange, Run, Step, steps
 from storage.model import uuid_to_text
-from tests.support.needs import ROOT, SPARK_JARS
 from tests.support.source_rows import offsets_of, read_kafka
 from tests.support.spark_topics import COMPRESSED, PLAIN, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, SparkTopics
 from tests.support.waiting import wait_until
@@ -32,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 STEPS = 2
 CUT_OFF_S_MAX = 300.0
-KILLS = 2
 ONE_DAY = {"0": 303, "1": 411}
 """Of PLAIN, where a first run ends."""
 
@@ -374,63 +368,6 @@ def test_the_first_failure_stops_the_other_steps_and_is_the_one_that_is_told(
     with pytest.raises(ValueError, match="the cause"):
         side_by_side(spark.sparkContext, [(f"step-{n}", n) for n in range(3)], do, lambda *_: None, at_once=2)
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("source", ["tier", "kafka"])
-def test_a_process_that_is_killed_at_any_moment_goes_on(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, source: str
-) -> None:
-    """Given `python -m pipeline backfill`, when it is killed at drawn moments and run again, then nothing tells it from
-    one that was not."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-
-    def command(out: Path) -> list[str]:
-        jars = ",".join(str(path) for path in sorted(SPARK_JARS.glob("*.jar")))
-        extra = ["--master", "local[2]", "--conf", f"spark.jars={jars}", "--conf", "spark.ui.enabled=false"]
-        wanted = arguments(spark_topics, source, out, topic=WIDE, bytes_per_step=1 << 20)
-        return [sys.executable, "-m", "pipeline", *wanted, *extra]
-
-    subprocess.run(command(whole), cwd=ROOT, check=True, timeout=CUT_OFF_S_MAX * 2)
-    count = report(whole)["steps"]
-    for moment in sorted(random.Random(source).sample(range(1, len(parquet_files(whole)) - 2), KILLS)):
-        kill_at(command(cut), cut, moment)
-        assert len(done_steps(cut)) < count
-
-    subprocess.run(command(cut), cwd=ROOT, check=True, timeout=CUT_OFF_S_MAX * 2)
-
-    assert parquet_files(cut) == parquet_files(whole)
-    assert report(cut) == report(whole)
-    same_rows(spark.read.parquet(str(whole)), spark.read.parquet(str(cut)))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_process_that_is_asked_to_end_says_so(
-    spark_topics: SparkTopics, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    wanted = arguments(spark_topics, "tier", tmp_path / "out", topic=WIDE, bytes_per_step=1 << 19)
-    command = [sys.executable, "-m", "pipeline", *wanted, "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_until(lambda: len(done_steps(tmp_path / "out")) >= 1, "a step", timeout_s=CUT_OFF_S_MAX)
-        process.send_signal(number)
-        _, told = process.communicate(timeout=CUT_OFF_S_MAX)
-    finally:
-        process.kill()
-    assert process.returncode == code, told
-    assert "the same command goes on" in told
-    assert "Traceback" not in told
-
-
-def kill_at(command: list[str], out: Path, files: int) -> None:
-    """Run it, and kill it and its JVM when there are so many files."""
-    killed = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    try:
-        wait_until(lambda: len(parquet_files(out)) >= files, f"{files} files", timeout_s=CUT_OFF_S_MAX)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
 
 
 def base_arguments(topics: SparkTopics, topic: str, out: Path) -> list[str]:

@@ -24,11 +24,14 @@ TO = {PLAIN: {"0": 500, "1": 17}}
 
 
 @pytest.fixture
-def command(
-    request: pytest.FixtureRequest, spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
-) -> Iterator[list[str]]:
+def block() -> str:
+    return "Into tables 1"
+
+
+@pytest.fixture
+def command(block: str, spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path) -> Iterator[list[str]]:
     """A block's command as its reader has it; its settings are taken back."""
-    text = PAGE[request.param].body.replace("\\\n", " ").replace("s3a://lake", tmp_path.as_uri())
+    text = PAGE[block].body.replace("\\\n", " ").replace("s3a://lake", tmp_path.as_uri())
     text = text.replace("tidegate.properties", str(spark_topics.tidegate.process.properties_path))
     words = shlex.split(re.sub(r"--topic orders\b", f"--topic {PLAIN}", text))
     assert words[:3] == ["python", "-m", "pipeline"]
@@ -51,9 +54,6 @@ def command(
             spark.conf.unset(name)
 
 
-@pytest.mark.parametrize(
-    "command", ["Into tables 1", pytest.param("Into tables 2", marks=pytest.mark.long)], indirect=True
-)
 def test_a_topic_goes_into_a_table_day_by_day(
     spark: SparkSession, spark_topics: SparkTopics, command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql import SparkSession
 
 from tests.support.aiven_tier import StoreServer, publish_tier
-from tests.support.azurite import azurite
 from tests.support.fake_gcs import fake_gcs
 from tests.support.scripted_http import response, scripted_http
 from tests.support.source_rows import assert_same_rows, cached, read_tier
@@ -58,12 +57,3 @@ def test_a_tier_in_gcs_is_read_with_the_drivers_key_file(
     named = {"storage_gcs_credentials_default": None, "storage_gcs_credentials_path": str(path)}
     with fake_gcs(tmp_path) as server, key_file(path):
         assert_reads_alike(spark, spark_topics, server, tmp_path, **named)
-
-
-@pytest.mark.long
-@pytest.mark.needs("azurite")
-def test_a_tier_in_azure_is_read_by_a_connection_string(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
-) -> None:
-    with azurite(tmp_path) as server:
-        assert_reads_alike(spark, spark_topics, server, tmp_path)

@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import secret_search
 from tests.support.secret_search import files_below, found_in, ui_pages
-from tests.support.secured_kafka import password, secured_kafka
-from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_topics import PLAIN, SparkTopics
 from tools.demo.kafka_properties import properties_text
-from tools.spark_package.build import Built
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,26 +42,6 @@ SASL_TO_A_PORT_WITHOUT = {
     "upstream.sasl.username": "who",
     "upstream.sasl.password": SASL_SECRET,
 }
-
-PROGRAM = """
-import sys
-from pathlib import Path
-import secret_search
-from pyspark.sql import SparkSession
-import tidegate_spark
-
-config, topic, folder, control = sys.argv[1:]
-spark = SparkSession.builder.appName(control).getOrCreate()
-tidegate_spark.register(spark)
-spark.sparkContext.setJobDescription(control)
-rows = spark.read.format("tidegate").option("config", config).option("subscribe", topic).load()
-for mode in ("simple", "extended", "codegen", "cost", "formatted"):
-    rows.explain(mode=mode)
-print("ROWS", rows.where("length(value) > 0").count())
-rows.foreachPartition(lambda found: print(control, "on an executor", sum(1 for _ in found)))
-for number, (path, page) in enumerate(secret_search.ui_pages(spark.sparkContext.uiWebUrl).items()):
-    Path(folder, str(number)).write_bytes(path.encode() + b"\\n" + page)
-"""
 
 
 def properties(folder: Path, *wanted: Mapping[str, str]) -> Path:
@@ -119,25 +95,22 @@ def test_a_secret_of_the_configuration_is_in_no_plan_page_or_log(
     assert found_in(STORAGE_SECRET, texts.items()) == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "secret", "said"),
-    [
-        # The store is asked several times before the task fails.
-        pytest.param(S3_THAT_IS_NOT_THERE, STORAGE_SECRET, "nowhere", id="no store", marks=pytest.mark.long),
-        pytest.param(SASL_TO_A_PORT_WITHOUT, SASL_SECRET, "does not accept SASL mechanism", id="no SASL"),
-    ],
-)
+@pytest.fixture
+def misconfigured() -> tuple[Mapping[str, str], str, str]:
+    """Configuration, its secret, and what is said of it."""
+    return SASL_TO_A_PORT_WITHOUT, SASL_SECRET, "does not accept SASL mechanism"
+
+
 def test_no_error_of_a_configuration_that_does_not_work_has_its_secrets(
     spark: "SparkSession",
     spark_files: "RunningSpark",
     spark_topics: SparkTopics,
     tmp_path: Path,
-    wrong: Mapping[str, str],
-    secret: str,
-    said: str,
+    misconfigured: tuple[Mapping[str, str], str, str],
 ) -> None:
     from pyspark.errors import PySparkException
 
+    wrong, secret, said = misconfigured
     config = properties(tmp_path, of_cluster(spark_topics), wrong)
     rows = spark.read.format("tidegate").option("config", str(config)).option("subscribe", PLAIN)
     with pytest.raises(PySparkException) as caught:
@@ -145,30 +118,3 @@ def test_no_error_of_a_configuration_that_does_not_work_has_its_secrets(
     error = f"{caught.value}\n{caught.value!r}"
     assert said in error
     assert found_in(secret, [("the error", error.encode()), *shown(spark_files).items()]) == []
-
-
-@pytest.mark.long
-def test_secrets_that_are_in_use_are_in_nothing_that_a_cluster_shows_or_writes(
-    spark_cluster: SparkCluster, spark_package: Built, tmp_path: Path
-) -> None:
-    pages, program = tmp_path / "pages", tmp_path / "program.py"
-    pages.mkdir()
-    program.write_text(PROGRAM)
-    files = f"{spark_package.zip},{secret_search.__file__}"
-    with secured_kafka() as secured:
-        broker = {"broker.config": str(secured.cluster.server_properties_path(1))}
-        identity = secured.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
-        config = properties(tmp_path, broker, identity, STORAGE_KEYS)
-        topic = secured.topic.name
-        done = spark_cluster.spark_submit("--py-files", files, program, config, topic, pages, CONTROL)
-    assert done.returncode == 0, done.stderr[-8000:]
-    texts = {
-        "driver's output": done.stdout.encode(),
-        "driver's log": done.stderr.encode(),
-        **dict(files_below(pages, spark_cluster.folder / "logs", spark_cluster.folder / "events")),
-        **{str(path): path.read_bytes() for path in spark_cluster.written()},
-    }
-    wanted = {"driver's log", "pages", "events", "master.log", "std"}
-    assert kinds(found_in(CONTROL, texts.items()), *wanted) == wanted
-    for secret in (STORAGE_SECRET, password("tidegate")):
-        assert found_in(secret, texts.items()) == []

@@ -38,14 +38,6 @@ def found_by_next(topics: SparkTopics, folder: Path, parts: str) -> dict[str, An
     return found
 
 
-def tiered(topics: SparkTopics) -> list[list[int]]:
-    """By partition: rows in the tier, first and last offset."""
-    return [
-        [partition, offsets.latest_tiered_offset + 1, 0, offsets.latest_tiered_offset]
-        for partition, offsets in sorted(topics.topics[PLAIN].offsets.items())
-    ]
-
-
 def test_filters_come_to_the_source_on_spark_4_1(spark_topics: SparkTopics, tmp_path: Path) -> None:
     """So that Spark has none of them to do, and other partitions are not planned. What is wrong is said first."""
     found = found_by_next(spark_topics, tmp_path, "version,pushed,said")
@@ -60,16 +52,3 @@ def test_filters_come_to_the_source_on_spark_4_1(spark_topics: SparkTopics, tmp_
             "pipeline.failures.tidegateerror: minpartitions is not an option of this source: "
         )
     )
-
-
-@pytest.mark.long
-def test_batches_streams_sql_and_the_kafka_source_read_on_spark_4_1(spark_topics: SparkTopics, tmp_path: Path) -> None:
-    found = found_by_next(spark_topics, tmp_path, "offsets,kafka,stream,sql,values")
-    wanted = tiered(spark_topics)
-    assert found == {
-        "offsets": wanted,
-        "kafka": True,
-        "stream": {"batches": [1, 0], "offsets": wanted},
-        "sql": [sum(rows for _, rows, *_ in wanted)] * 2,
-        "values": ["struct<id:bigint>", 0, True],
-    }

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.spark_cluster import cluster_python
 from tests.support.spark_package import USERS_NAMES, users_modules
-from tools.spark_package.build import LAUNCHER, NAME, Built, build
+from tools.spark_package.build import NAME, Built
 
 pytestmark = pytest.mark.needs("spark")
 
@@ -121,12 +121,3 @@ def test_the_wheel_installs_and_needs_what_its_metadata_says(
     needed = {line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist")}
     assert {"pyarrow>=15", "numpy>=1.26", "boto3>=1.36", "zstandard>=0.23"} <= needed
     assert not [line for line in needed if line.startswith(("pyspark", "trio", "h11", "confluent"))]
-
-
-@pytest.mark.long
-def test_the_same_sources_are_the_same_bytes(spark_package: Built, tmp_path: Path) -> None:
-    again = build(tmp_path)
-    for path, other in ((spark_package.wheel, again.wheel), (spark_package.zip, again.zip)):
-        assert path.name == other.name
-        assert path.read_bytes() == other.read_bytes()
-    assert again.launcher.name == LAUNCHER

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.needs("spark"), pytest.mark.needs("tables")]
 both = pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-# Delta's statements on its log are slow on a small machine.
-iceberg_now_delta_long = pytest.mark.parametrize(
-    "table_format", ["iceberg", pytest.param("delta", marks=pytest.mark.long)]
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +43,12 @@ def session(spark: "SparkSession", folder: Path) -> "SparkSession":
 
 
 @pytest.fixture
+def table_format() -> str:
+    """Delta's statements on its log are slow: long/test_table_sink.py runs these tests with it."""
+    return "iceberg"
+
+
+@pytest.fixture
 def plain(request: pytest.FixtureRequest) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in request.node.name)
 
@@ -59,7 +61,6 @@ def name(table_format: str, folder: Path, plain: str) -> str:
     return table_name(table_format, folder, plain)
 
 
-@iceberg_now_delta_long
 def test_runs_follow_each_other(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table made by a first run, when a second run is done, then both are there and the newest is known."""
     from tests.support.table_runs import contents, do, expected, run_of, sink_of
@@ -73,29 +74,12 @@ def test_runs_follow_each_other(session: "SparkSession", name: str, table_format
     assert [line.partition(",")[0] for line in told] == [f"created {name}"]
 
 
-@iceberg_now_delta_long
 def test_a_killed_driver_is_followed(
     session: "SparkSession", name: str, table_format: str, folder: Path, plain: str
 ) -> None:
     """Given a driver that is killed while it writes, when the run is repeated, then every record is there once."""
     # After the first commits of a run of six, and before the last ones.
     _kill_and_repeat(session, name, table_format, folder, plain, files=45, kill=os.killpg)
-
-
-@pytest.mark.long
-@both
-@pytest.mark.parametrize("kill", [os.killpg, os.kill], ids=["with-its-jvm", "alone"])
-@pytest.mark.parametrize("files", [1, 3, 5, 8, 12, 17, 23, 30, 38, 47, 57, 68, 80])
-def test_drivers_are_killed_at_many_moments(
-    session: "SparkSession",
-    name: str,
-    table_format: str,
-    folder: Path,
-    plain: str,
-    kill: Callable[[int, int], None],
-    files: int,
-) -> None:
-    _kill_and_repeat(session, name, table_format, folder, plain, files=files, kill=kill)
 
 
 def _kill_and_repeat(
@@ -129,7 +113,6 @@ def _if_new(session: "SparkSession", name: str, table_format: str) -> str | None
     return table_format if provider(session, TableName.parse(name)) is None else None
 
 
-@iceberg_now_delta_long
 def test_a_table_that_somebody_else_made(session: "SparkSession", name: str, table_format: str) -> None:
     """Given another column order, a column of its own, and appends between ours, then nothing of either is lost."""
     from tests.support.table_runs import append, begun, contents, expected, run_of, sink_of
@@ -205,7 +188,6 @@ _COLUMNS = (
 )
 
 
-@iceberg_now_delta_long
 def test_columns_that_do_not_fit(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table that lacks a column and has another of another type, then both are told, or the one is added."""
     from tests.support.table_runs import append, begun, contents, expected, run_of, sink_of
@@ -231,7 +213,6 @@ def test_columns_that_do_not_fit(session: "SparkSession", name: str, table_forma
     assert contents(session.table(name)) == expected(session, run)
 
 
-@iceberg_now_delta_long
 def test_a_table_is_rolled_back(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table that its owner sets back behind a step's commit, then that step is left, and no other."""
     from tests.support.table_runs import contents, do, expected, run_of, sink_of
@@ -251,7 +232,6 @@ def test_a_table_is_rolled_back(session: "SparkSession", name: str, table_format
     assert contents(session.table(name)) == expected(session, run)
 
 
-@iceberg_now_delta_long
 def test_commits_that_are_gone(session: "SparkSession", name: str, table_format: str, folder: Path, plain: str) -> None:
     """Given no history left, then a run's end is known, its midst is an error, and --restart --from goes on."""
     from tests.support.table_runs import append, begun, contents, do, expected, run_of, sink_of, table_folder
@@ -304,7 +284,6 @@ def _forget_history(session: "SparkSession", name: str, files: Path) -> None:
     table.expireSnapshots().expireOlderThan(newest).retainLast(1).commit()
 
 
-@iceberg_now_delta_long
 def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, table_format: str) -> None:
     """Given another table under the name, then nothing of ours is there; a driver that goes on is told."""
     from tests.support.table_runs import append, begun, run_of, sink_of

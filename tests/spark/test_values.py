@@ -212,9 +212,13 @@ def test_json_is_read_as_sparks_own_from_json_reads_it(
     assert rows.schema["value"].dataType == expected.schema["value"].dataType
 
 
+@pytest.fixture
+def where() -> str:
+    return "--table"
+
+
 @pytest.mark.needs("tables")
 @pytest.mark.usefixtures("logs_stay_as_they_are")
-@pytest.mark.parametrize("where", ["--table", pytest.param("--output", marks=pytest.mark.long)])
 def test_a_backfill_writes_typed_values_and_dead_letters(
     spark: SparkSession,
     spark_topics: SparkTopics,

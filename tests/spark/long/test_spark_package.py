@@ -1,0 +1,17 @@
+"""The zip and the wheel as users have them: beside modules of their own that are called like our packages."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.spark_package.build import LAUNCHER, Built, build
+
+pytestmark = pytest.mark.needs("spark")
+
+
+def test_the_same_sources_are_the_same_bytes(spark_package: Built, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    for path, other in ((spark_package.wheel, again.wheel), (spark_package.zip, again.zip)):
+        assert path.name == other.name
+        assert path.read_bytes() == other.read_bytes()
+    assert again.launcher.name == LAUNCHER
