@@ -47,6 +47,8 @@ class Costs:
         self._collecting_s += getattr(node, "workeroutput", {}).get("collecting_s", 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._core_s_of_test:
+            return
         folders: Counter[str] = Counter()
         cells: Counter[str] = Counter()
         for test, core_s in self._core_s_of_test.items():
