@@ -4,6 +4,7 @@ import datetime
 import struct
 import uuid
 from dataclasses import replace
+from itertools import groupby, product
 from typing import Any
 
 import pytest
@@ -23,11 +24,14 @@ from protocol.fetch.messages import (
 from protocol.fetch.response import SESSION_HEAD_BYTES, decode_response, encode_response, patch_session_id, peek_session
 from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from tests.support import kio_frames
-from tests.support.hostile_bytes import assert_read_or_refused_when_changed, assert_refused_when_cut
+from tests.support.cases import case
+from tests.support.for_each import for_each
+from tests.support.hostile_bytes import assert_all_of_it_is_read
 
 FETCH = 1
 VERSIONS = range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)
-every_version = pytest.mark.parametrize("version", VERSIONS)
+every_version = for_each("version", VERSIONS)
+PLAIN_FIELDS = ("high_watermark", "last_stable_offset", "log_start_offset", "preferred_read_replica")
 UNKNOWN_FIELD = b"\x63\x03abc"
 CURRENT_LEADER_FIELD = b"\x01\x09" + struct.pack(">iib", 2, 9, 0)
 
@@ -91,12 +95,9 @@ versions_and_answers = st.sampled_from(VERSIONS).flatmap(
 def message(version: int, answers: list[PartitionAnswer], **more: object) -> Any:
     """The response in kio's form, topics grouped by runs."""
     topics: list[dict[str, Any]] = []
-    for each in answers:
-        if not topics or topics[-1]["key"] != (each.topic, each.topic_id):
-            key = (each.topic, each.topic_id)
-            topic_id = uuid.UUID(bytes=each.topic_id) if each.topic_id else None
-            topics.append({"key": key, "topic": each.topic, "topic_id": topic_id, "partitions": []})
-        topics[-1]["partitions"].append(partition_values(each))
+    for key, run in groupby(answers, key=lambda each: (each.topic, each.topic_id)):
+        topic_id = uuid.UUID(bytes=key[1]) if key[1] else None
+        topics.append({"topic": key[0], "topic_id": topic_id, "partitions": [partition_values(each) for each in run]})
     values: dict[str, object] = {
         "throttle_time": datetime.timedelta(milliseconds=12),
         "error_code": KioErrorCode(0),
@@ -104,39 +105,22 @@ def message(version: int, answers: list[PartitionAnswer], **more: object) -> Any
         "responses": topics,
         "node_endpoints": (),
     }
-    filled = kio_frames.fill(kio_frames.schema(FETCH, version), values | more)
-    nulls = iter([each.aborted_transactions is None for each in answers])
-    return replace(
-        filled,
-        responses=tuple(
-            replace(
-                topic,
-                partitions=tuple(
-                    replace(each, aborted_transactions=None) if next(nulls) else each for each in topic.partitions
-                ),
-            )
-            for topic in filled.responses
-        ),
-    )
+    return kio_frames.fill(kio_frames.schema(FETCH, version), values | more)
 
 
 def partition_values(each: PartitionAnswer) -> dict[str, object]:
+    aborted = each.aborted_transactions
     return {
         "partition_index": each.partition,
         "error_code": KioErrorCode(each.error_code),
-        "high_watermark": each.high_watermark,
-        "last_stable_offset": each.last_stable_offset,
-        "log_start_offset": each.log_start_offset,
         "diverging_epoch": {"epoch": -1, "end_offset": -1},
         "current_leader": {"leader_id": -1, "leader_epoch": -1},
         "snapshot_id": {"epoch": -1, "end_offset": -1},
-        "aborted_transactions": [
-            {"producer_id": producer_id, "first_offset": offset}
-            for producer_id, offset in each.aborted_transactions or ()
-        ],
-        "preferred_read_replica": each.preferred_read_replica,
+        "aborted_transactions": None
+        if aborted is None
+        else [{"producer_id": id_, "first_offset": at} for id_, at in aborted],
         "records": None if each.records_are_null else Records(b"".join(each.records)),
-    }
+    } | {name: getattr(each, name) for name in PLAIN_FIELDS}
 
 
 def encode(version: int, answers: list[PartitionAnswer], *, tags: bytes = NO_TAGS) -> bytes:
@@ -157,24 +141,17 @@ def joined(each: PartitionAnswer) -> tuple[bytes, ...]:
 
 
 @given(versions_and_answers)
-def test_what_kio_writes_is_decoded(given_answers: tuple[int, list[PartitionAnswer]]) -> None:
+def test_responses_are_read_and_written_as_kio_does(given_answers: tuple[int, list[PartitionAnswer]]) -> None:
     version, answers = given_answers
-
-    response = decode(kio_frames.response_frame(message(version, answers)), version)
-
+    frame = kio_frames.response_frame(message(version, answers))
+    assert encode(version, answers) == frame
+    response = decode(frame, version)
     for each in answers:
         each.records = joined(each)
     assert response.partitions == answers
     assert (response.correlation_id, response.throttle_time_ms) == (5, 12)
     assert (response.error_code, response.session_id) == ((0, 99) if version >= 7 else (0, 0))
     assert response.tags == NO_TAGS
-
-
-@given(versions_and_answers)
-def test_what_we_write_is_what_kio_writes(given_answers: tuple[int, list[PartitionAnswer]]) -> None:
-    version, answers = given_answers
-
-    assert encode(version, answers) == kio_frames.response_frame(message(version, answers))
 
 
 @every_version
@@ -227,7 +204,7 @@ def test_unknown_tags_survive(version: int) -> None:
         assert {each.tags for each in response.partitions} == {NO_TAGS}
 
 
-@pytest.mark.parametrize("version", [each for each in VERSIONS if each >= 12])
+@for_each("version", [each for each in VERSIONS if each >= 12])
 def test_kios_tagged_fields_are_kept_raw(version: int) -> None:
     sent = message(version, [answer(version, 1, 0)])
     leader = replace(sent.responses[0].partitions[0].current_leader, leader_id=2, leader_epoch=9)
@@ -238,44 +215,23 @@ def test_kios_tagged_fields_are_kept_raw(version: int) -> None:
 
     assert response.partitions[0].tags == b"\x01" + CURRENT_LEADER_FIELD
     assert encode(version, response.partitions) == frame
+    tagged = kio_frames.response_frame(sent, unknown_tag=True)
+    assert decode(tagged, version).partitions == [answer(version, 1, 0)], "a tagged header"
 
 
 @every_version
-def test_a_tagged_header_is_passed(version: int) -> None:
-    sent = message(version, [answer(version, 1, 0)])
-    frame = kio_frames.response_frame(sent, unknown_tag=True)
-
-    assert decode(frame, version).partitions == [answer(version, 1, 0)]
-
-
-def varied(version: int) -> bytes:
+def test_bytes_that_are_cut_longer_or_changed(version: int) -> None:
     answers = [
         answer(version, 1, 0, records=(b"r" * 150,), aborted_transactions=[(1, 2), (3, 4)]),
         answer(version, 1, 1),
         answer(version, 2, 0, tags=b"\x01" + UNKNOWN_FIELD, topic_tags=b"\x01" + UNKNOWN_FIELD),
     ]
-    return encode(version, answers, tags=b"\x01" + UNKNOWN_FIELD)
+    frame = encode(version, answers, tags=b"\x01" + UNKNOWN_FIELD)
+    assert_all_of_it_is_read(lambda view: decode(view, version), frame, body_position=8)
 
 
-@every_version
-def test_a_truncated_response_is_the_peers_error(version: int) -> None:
-    assert_refused_when_cut(lambda cut: decode(cut, version), varied(version))
-
-
-@every_version
-def test_trailing_bytes_are_the_peers_error(version: int) -> None:
-    with pytest.raises(PeerProtocolError, match="after the end"):
-        decode(varied(version) + b"\x00", version)
-
-
-@every_version
-def test_any_bytes_decode_or_are_the_peers_error(version: int) -> None:
-    frame = varied(version)
-    assert_read_or_refused_when_changed(lambda changed: decode(changed, version), frame, range(8, len(frame)))
-
-
-@pytest.mark.parametrize(
-    ("version", "answers", "from_end", "count"),
+@for_each(
+    "version, answers, from_end, count",
     [
         *((version, 0, 4, count) for version in (4, 11) for count in (-1, -2, 1, 1000, 2**31 - 1)),
         # The size of records, which may be null, and the number of aborted transactions, which may be too.
@@ -304,12 +260,13 @@ def test_an_error_is_written_as_the_broker_does(version: int) -> None:
 
 
 def test_our_own_mistakes_are_local_errors() -> None:
-    with pytest.raises(LocalProtocolError, match="topic id"):
-        encode(13, [answer(12, 1, 0)])
-    with pytest.raises(LocalProtocolError, match="topic name"):
-        encode(12, [answer(13, 1, 0)])
-    with pytest.raises(LocalProtocolError, match="not one that is decoded"):
-        encode(3, [])
+    for version, answers, says in (
+        (13, [answer(12, 1, 0)], "topic id"),
+        (12, [answer(13, 1, 0)], "topic name"),
+        (3, [], "not one that is decoded"),
+    ):
+        with case(version), pytest.raises(LocalProtocolError, match=says):
+            encode(version, answers)
     with pytest.raises(LocalProtocolError, match="not one that is decoded"):
         decode(encode(4, []), 19)
 
@@ -322,10 +279,10 @@ def test_a_frame_over_two_gibibytes_is_a_local_error() -> None:
         )
 
 
-@pytest.mark.parametrize("version", range(7, 19))
-@pytest.mark.parametrize("header_tags", [b"\x00", b"\x01\x09\x02ab"])
+@for_each("version, header_tags", product(range(7, 19), (b"\x00", b"\x01\x09\x02ab")))
 def test_a_session_is_read_and_written_in_the_first_bytes(version: int, header_tags: bytes) -> None:
-    frame = message_frame(version)
+    buffers = encode_response(version, 5, throttle_time_ms=3, error_code=71, session_id=77, answers=[])
+    frame = b"".join(buffers)
     if version >= 12:
         frame = frame[:8] + header_tags + frame[9:]
     head = memoryview(bytearray(frame[:SESSION_HEAD_BYTES]))
@@ -336,8 +293,3 @@ def test_a_session_is_read_and_written_in_the_first_bytes(version: int, header_t
     for size in range(position + 4):
         with pytest.raises(PeerProtocolError):
             peek_session(head[:size], version)
-
-
-def message_frame(version: int) -> bytes:
-    buffers = encode_response(version, 5, throttle_time_ms=3, error_code=71, session_id=77, answers=[])
-    return b"".join(buffers)

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable
-from contextlib import suppress
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -10,14 +10,25 @@ from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
 from protocol.fetch.response import decode_response, encode_response
-from protocol.fetch.walker import STEP_BYTES, UNUSED_TAG, FetchResponseWalker, find_nodes, locate, rewrite_endpoints
+from protocol.fetch.walker import (
+    STEP_BYTES,
+    UNUSED_TAG,
+    FetchResponseWalker,
+    PartitionEditor,
+    find_nodes,
+    locate,
+    rewrite_endpoints,
+)
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import write_uvarint
+from tests.support.cases import case
+from tests.support.for_each import for_each
+from tests.support.hostile_bytes import assert_read_or_refused_when_changed
 from tests.support.kio_frames import with_length
 
 VERSIONS = [16, 17, 18]
-every_version = pytest.mark.parametrize("version", VERSIONS)
+every_version = for_each("version", VERSIONS)
 
 UNKNOWN_FIELD = b"\x63\x03abc"
 NODES = [NodeAddress(3, "kafka-3.internal", 9092), NodeAddress(11, "k", 1)]
@@ -67,9 +78,9 @@ def renamed(frame: bytes, tags: bytes) -> bytes:
     return frame[:position] + bytes([UNUSED_TAG]) + frame[position + 1 :]
 
 
-def walk(frame: bytes, pieces: Iterable[int], version: int = 17) -> bytes:
+def walk(frame: bytes, pieces: Iterable[int], version: int = 17, editor: PartitionEditor | None = None) -> bytes:
     """Feed the frame in pieces of these sizes, then the rest; what the walker let through, in order."""
-    walker = FetchResponseWalker(version)
+    walker = FetchResponseWalker(version, rename=editor is None, editor=editor)
     held, out, position = bytearray(), bytearray(), 0
     for size in [*pieces, len(frame)]:
         held += frame[position : position + size]
@@ -94,60 +105,41 @@ VARIED = [
     answer(4, 0),
 ]
 
-answers_strategy = st.lists(
-    st.builds(
-        PartitionAnswer,
-        st.none(),
-        st.sampled_from([b"a" * 16, b"b" * 16]),
-        st.integers(0, 9),
-        st.just(0),
-        st.integers(-1, 2**62),
-        st.just(-1),
-        st.just(-1),
-        st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 9)), max_size=8),
-        st.just(-1),
-        st.lists(st.binary(min_size=1, max_size=300), max_size=2),
-        st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD]),
-        st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD]),
-    ),
-    max_size=8,
+some_tags = st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD])
+some_answers = st.builds(
+    answer,
+    st.integers(1, 2),
+    st.integers(0, 9),
+    high_watermark=st.integers(-1, 2**62),
+    aborted_transactions=st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 9)), max_size=8),
+    records=st.lists(st.binary(min_size=1, max_size=300), max_size=2),
+    tags=some_tags,
+    topic_tags=some_tags,
 )
 
 
-@every_version
-@pytest.mark.parametrize("tags", TAG_SECTIONS)
-@pytest.mark.parametrize("header_tags", [NO_TAGS, b"\x02" + UNKNOWN_FIELD * 2])
-def test_a_whole_response_passes_with_its_endpoints_renamed(version: int, tags: bytes, header_tags: bytes) -> None:
+@for_each("version, tags, header_tags", product(VERSIONS, TAG_SECTIONS, (NO_TAGS, b"\x02" + UNKNOWN_FIELD * 2)))
+def test_a_response_passes_with_its_endpoints_renamed(version: int, tags: bytes, header_tags: bytes) -> None:
     frame = frame_of(VARIED, tags, version, header_tags=header_tags)
-
     assert walk(frame, [], version) == renamed(frame, tags)
+    if header_tags == NO_TAGS and version == 17:
+        assert walk(frame, [1] * len(frame)) == renamed(frame, tags), "byte by byte"
 
 
-@pytest.mark.parametrize("tags", TAG_SECTIONS)
-def test_byte_by_byte(tags: bytes) -> None:
-    frame = frame_of(VARIED, tags)
-
-    assert walk(frame, [1] * len(frame)) == renamed(frame, tags)
-
-
-@given(answers_strategy, st.sampled_from(TAG_SECTIONS), st.lists(st.integers(1, 400), max_size=40))
+@given(st.lists(some_answers, max_size=8), st.sampled_from(TAG_SECTIONS), st.lists(st.integers(1, 400), max_size=40))
 def test_any_split(answers: list[PartitionAnswer], tags: bytes, pieces: list[int]) -> None:
     frame = frame_of(answers, tags)
 
     assert walk(frame, pieces) == renamed(frame, tags)
 
 
-def test_huge_records_pass_as_they_come() -> None:
+def test_huge_records_and_many_partitions_pass_as_they_come() -> None:
     records = memoryview(b"\x00\xff" * (4 << 20))
-    frame = frame_of([answer(1, 0, records=(records,)), answer(1, 1)] * 2, WITH_ENDPOINTS)
-
-    assert walk(frame, [256 * 1024] * (len(frame) // (256 * 1024))) == renamed(frame, WITH_ENDPOINTS)
-
-
-def test_many_partitions() -> None:
-    frame = frame_of([answer(number % 7, number) for number in range(3000)], WITH_ENDPOINTS)
-
-    assert walk(frame, [1000] * 80) == renamed(frame, WITH_ENDPOINTS)
+    huge = [answer(1, 0, records=(records,)), answer(1, 1)] * 2
+    many = [answer(number % 7, number) for number in range(3000)]
+    for answers, piece_bytes in ((huge, 256 * 1024), (many, 1000)):
+        frame = frame_of(answers, WITH_ENDPOINTS)
+        assert walk(frame, [piece_bytes] * (len(frame) // piece_bytes)) == renamed(frame, WITH_ENDPOINTS)
 
 
 def test_a_client_sees_no_endpoints_and_the_same_partitions() -> None:
@@ -180,31 +172,26 @@ def test_a_padded_number_is_recognised() -> None:
 
 def test_nonsense_is_the_peers_error_wherever_it_stands() -> None:
     frame = frame_of(VARIED[:2] + VARIED[3:], WITH_ENDPOINTS)
-    head = [*range(8, 250), *range(len(frame) - 300, len(frame))]
-    for position in head:
-        for byte in (0x00, 0x80, 0xFF):
-            changed = frame[:position] + bytes([byte]) + frame[position + 1 :]
-            with suppress(PeerProtocolError):
-                assert len(walk(changed, [97] * 5)) == len(frame)
+    ends = [*range(8, 250), *range(len(frame) - 300, len(frame))]
+    assert_read_or_refused_when_changed(lambda view: walk(bytes(view), [97] * 5), frame, ends)
 
 
 def test_a_frame_shorter_or_longer_than_its_content_is_the_peers_error() -> None:
     frame = frame_of([answer(1, 0), answer(1, 1, records=(b"r" * 10,))], WITH_ENDPOINTS)
     for size in range(8, len(frame)):
-        with pytest.raises(PeerProtocolError):
+        with case(size), pytest.raises(PeerProtocolError):
             walk(with_length(frame[4:size]), [])
     with pytest.raises(PeerProtocolError, match="after the end"):
         walk(with_length(frame[4:] + b"\x00"), [])
     for length in (-1, -(2**31), 0, 3):
-        with pytest.raises(PeerProtocolError):
+        with case(length), pytest.raises(PeerProtocolError):
             walk(struct.pack(">i", length) + frame[4:], [])
 
 
-@pytest.mark.parametrize("count", [b"\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01"])
-def test_hostile_counts_of_topics_are_refused(count: bytes) -> None:
-    body = struct.pack(">i", 5) + b"\x00" + bytes(10) + count + bytes(200)
-    with pytest.raises(PeerProtocolError):
-        walk(struct.pack(">i", len(body)) + body, [])
+def test_hostile_counts_of_topics_are_refused() -> None:
+    for count in (b"\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01"):
+        with case(count), pytest.raises(PeerProtocolError):
+            walk(with_length(struct.pack(">i", 5) + b"\x00" + bytes(10) + count + bytes(200)), [])
 
 
 def test_a_varint_that_never_ends_is_refused_where_partitions_pass_quickly() -> None:
@@ -222,18 +209,18 @@ def test_older_and_newer_versions_are_not_walked() -> None:
 
 
 @every_version
-def test_held_frames_name_and_get_addresses(version: int) -> None:
+def test_held_frames_name_nodes_and_get_the_addresses_of_those_that_are_not_withheld(version: int) -> None:
     frame = frame_of(VARIED, WITH_ENDPOINTS, version)
-    advertised = {3: ("edge.example.org", 19095), 11: ("x" * 200, 19103)}
-    moved = [NodeAddress(node_id, host, port) for node_id, (host, port) in advertised.items()]
-
     assert find_nodes(memoryview(frame), version) == NODES
-    assert rewrite_endpoints(memoryview(frame), version, advertised) == frame_of(
-        VARIED, b"\x02" + endpoints_field(moved) + UNKNOWN_FIELD, version
-    )
+    addresses = {3: ("edge.example.org", 19095), 11: ("x" * 200, 19103)}
+    for shown in ({3, 11}, {3}, set[int]()):
+        advertised = {node_id: address for node_id, address in addresses.items() if node_id in shown}
+        moved = [NodeAddress(node_id, *address) for node_id, address in advertised.items()]
+        expected = frame_of(VARIED, b"\x02" + endpoints_field(moved) + UNKNOWN_FIELD, version)
+        assert rewrite_endpoints(memoryview(frame), version, advertised) == expected
 
 
-@pytest.mark.parametrize("tags", TAG_SECTIONS[:2])
+@for_each("tags", TAG_SECTIONS[:2])
 def test_held_frames_without_endpoints_stay_as_they_are(tags: bytes) -> None:
     frame = frame_of(VARIED, tags)
 
@@ -252,13 +239,3 @@ def test_held_frames_may_be_read_only_and_are_checked() -> None:
             find_nodes(memoryview(frame)[:size], 17)
     with pytest.raises(PeerProtocolError, match="not the frame"):
         find_nodes(memoryview(frame + b"\x00"), 17)
-
-
-@every_version
-def test_held_frames_leave_out_a_node_that_is_withheld(version: int) -> None:
-    frame = frame_of(VARIED, WITH_ENDPOINTS, version)
-    for advertised in ({3: ("edge.example.org", 19095)}, dict[int, tuple[str, int]]()):
-        told = [NodeAddress(node_id, host, port) for node_id, (host, port) in advertised.items()]
-        assert rewrite_endpoints(memoryview(frame), version, advertised) == frame_of(
-            VARIED, b"\x02" + endpoints_field(told) + UNKNOWN_FIELD, version
-        )

@@ -1,8 +1,6 @@
 """What a Fetch response says of partitions is edited as it streams by: every version, in any pieces, and nothing else
 changes."""
 
-import struct
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,11 +9,13 @@ from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
 from protocol.fetch.response import decode_response, encode_response
-from protocol.fetch.walker import STEP_BYTES, FetchResponseWalker, edit_partitions
+from protocol.fetch.walker import edit_partitions
 from protocol.wire.errors import PeerProtocolError
+from tests.protocol.test_api_01_fetch_walker import walk
+from tests.support.for_each import for_each
+from tests.support.kio_frames import with_length
 
 VERSIONS = range(4, 19)
-every_version = pytest.mark.parametrize("version", VERSIONS)
 
 EDITED_TOPICS = ("a", "b" * 249)
 """By name; by id they are the first letter sixteen times."""
@@ -32,11 +32,15 @@ class Editor:
 
     def begin_topic(self, topic: bytes | str) -> bool:
         self.topics.append(topic)
-        return topic in EDITED_TOPICS or topic in [name[:1].encode() * 16 for name in EDITED_TOPICS]
+        return is_edited(topic)
 
     def edited(self, partition: int, error_code: int, log_start_offset: int) -> tuple[int, int]:
         self.asked.append((self.topics[-1], partition, error_code, log_start_offset))
         return as_edited(partition, error_code, log_start_offset)
+
+
+def is_edited(topic: bytes | str | None) -> bool:
+    return topic in EDITED_TOPICS or topic in [name[:1].encode() * 16 for name in EDITED_TOPICS]
 
 
 def as_edited(partition: int, error_code: int, log_start_offset: int) -> tuple[int, int]:
@@ -70,28 +74,11 @@ def edited_frame(answers: list[PartitionAnswer], version: int) -> bytes:
     """What must come out, made the other way round: edited first, encoded then."""
     edited = []
     for each in answers:
-        is_edited = each.topic in EDITED_TOPICS or each.topic_id in [name[:1].encode() * 16 for name in EDITED_TOPICS]
-        if is_edited or each.error_code == 1:
+        if is_edited(each.topic or each.topic_id) or each.error_code == 1:
             code, start = as_edited(each.partition, each.error_code, each.log_start_offset)
             each = replace(each, error_code=code, log_start_offset=start)
         edited.append(each)
     return frame_of(edited, version)
-
-
-def walk(frame: bytes, pieces: Iterable[int], version: int, editor: Editor) -> bytes:
-    walker = FetchResponseWalker(version, rename=False, editor=editor)
-    held, out, position = bytearray(), bytearray(), 0
-    for size in [*pieces, len(frame)]:
-        held += frame[position : position + size]
-        position = min(position + size, len(frame))
-        view = memoryview(held)
-        passed = walker.feed(view)
-        out += view[:passed]
-        view.release()
-        del held[:passed]
-        assert len(held) < STEP_BYTES
-    assert walker.done
-    return bytes(out)
 
 
 def varied(version: int) -> list[PartitionAnswer]:
@@ -110,32 +97,24 @@ def varied(version: int) -> list[PartitionAnswer]:
     ]
 
 
-@every_version
+@for_each("version", VERSIONS)
 def test_error_codes_and_log_starts_are_edited_in_place(version: int) -> None:
-    frame, editor = frame_of(varied(version), version), Editor()
+    """As the frame streams by, in any pieces, and where it is held whole."""
+    frame, expected = frame_of(varied(version), version), edited_frame(varied(version), version)
+    editor, held = Editor(), bytearray(frame)
 
-    found = walk(frame, [], version, editor)
-
-    assert found == edited_frame(varied(version), version)
-    codes = [each.error_code for each in decode_response(memoryview(found), version).partitions]
+    assert walk(frame, [], version, editor) == expected
+    assert walk(frame, [1] * len(frame), version, Editor()) == expected
+    edit_partitions(memoryview(held), version, Editor())
+    assert bytes(held) == expected
+    codes = [each.error_code for each in decode_response(memoryview(held), version).partitions]
     assert codes == [0, 1, 9, 6, 0, 0, 9, 9, 0, 0]
 
-
-@every_version
-def test_byte_by_byte(version: int) -> None:
-    frame = frame_of(varied(version), version)
-
-    assert walk(frame, [1] * len(frame), version, Editor()) == edited_frame(varied(version), version)
-
-
-@every_version
-def test_of_other_topics_only_what_is_out_of_range_is_looked_at(version: int) -> None:
-    editor = Editor()
-    walk(frame_of(varied(version), version), [], version, editor)
-
     others = [asked for asked in editor.asked if asked[0] in ("c", "d", b"c" * 16, b"d" * 16)]
-    assert [(partition, code) for _, partition, code, _ in others] == [(2, 1)]
+    assert [(partition, code) for _, partition, code, _ in others] == [(2, 1)], "only what is out of range is looked at"
     assert len(editor.asked) == len({(topic, partition) for topic, partition, _, _ in editor.asked}) == 8
+    empty = frame_of([], version)
+    assert walk(empty, [3], version, Editor()) == empty
 
 
 @st.composite
@@ -169,30 +148,12 @@ def test_any_split_of_any_response(response: tuple[int, list[PartitionAnswer]], 
     assert walk(frame_of(answers, version), pieces, version, Editor()) == edited_frame(answers, version)
 
 
-@every_version
-def test_a_frame_that_is_held_is_edited_as_well(version: int) -> None:
-    frame = bytearray(frame_of(varied(version), version))
-
-    edit_partitions(memoryview(frame), version, Editor())
-
-    assert bytes(frame) == edited_frame(varied(version), version)
-
-
-@every_version
-def test_a_whole_answer_without_partitions_passes(version: int) -> None:
-    frame = frame_of([], version)
-
-    assert walk(frame, [3], version, Editor()) == frame
-
-
-@every_version
+@for_each("version", VERSIONS)
 def test_bad_structure_is_the_peers_error(version: int) -> None:
-    frame = bytearray(frame_of(varied(version), version))
-    with pytest.raises(PeerProtocolError):
-        edit_partitions(memoryview(frame[:-3]), version, Editor())
-    longer = struct.pack(">i", len(frame) - 4 + 5) + bytes(frame[4:]) + b"extra"
-    with pytest.raises(PeerProtocolError):
-        edit_partitions(memoryview(bytearray(longer)), version, Editor())
+    frame = frame_of(varied(version), version)
+    for bad in (frame[:-3], with_length(frame[4:] + b"extra")):
+        with pytest.raises(PeerProtocolError):
+            edit_partitions(memoryview(bytearray(bad)), version, Editor())
 
 
 def test_a_name_that_is_none_is_the_peers_error() -> None:

@@ -19,11 +19,12 @@ from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import RequestHeader, decode_request_header
 from tests.support import kio_frames
-from tests.support.hostile_bytes import assert_read_or_refused_when_changed, assert_refused_when_cut
+from tests.support.drawn import drawn
+from tests.support.for_each import for_each
+from tests.support.hostile_bytes import assert_all_of_it_is_read
 
 DELETE_RECORDS = 21
-every_version = pytest.mark.parametrize("version", range(DELETE_RECORDS_VERSION_MAX + 1))
-with_and_without_tags = pytest.mark.parametrize("unknown_tag", [False, True])
+VERSIONS = range(DELETE_RECORDS_VERSION_MAX + 1)
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -72,9 +73,8 @@ def decode(frame: bytes | memoryview) -> DeleteRecordsRequest:
     return decode_request(view, decode_request_header(view))
 
 
-@every_version
-@with_and_without_tags
-@given(topics=asked)
+@drawn(150)
+@given(version=st.sampled_from(VERSIONS), unknown_tag=st.booleans(), topics=asked)
 def test_a_request_of_kio_is_read(version: int, unknown_tag: bool, topics: Any) -> None:
     request = decode(request_frame(version, topics, unknown_tag=unknown_tag))
     assert request.timeout_ms == 4321
@@ -82,9 +82,8 @@ def test_a_request_of_kio_is_read(version: int, unknown_tag: bool, topics: Any) 
     assert [(each.topic, each.partition, each.offset) for each in request.partitions] == flat
 
 
-@every_version
-@with_and_without_tags
-@given(topics=answered, low_watermark=int64s, code=codes)
+@drawn(150)
+@given(version=st.sampled_from(VERSIONS), unknown_tag=st.booleans(), topics=answered, low_watermark=int64s, code=codes)
 def test_an_answer_is_changed_in_its_place(
     version: int, unknown_tag: bool, topics: Any, low_watermark: int, code: int
 ) -> None:
@@ -102,25 +101,15 @@ def test_an_answer_is_changed_in_its_place(
     assert bytes(frame) == response_frame(version, changed, unknown_tag=unknown_tag)
 
 
-@every_version
+@for_each("version", VERSIONS)
 def test_frames_that_are_cut_or_changed(version: int) -> None:
     topics = [("orders", [(0, 5), (1, 6)]), ("other", [(2, 7)])]
     frame = request_frame(version, topics)
     header = decode_request_header(memoryview(frame))
-
-    def read(view: memoryview) -> object:
-        return decode_request(view, header)
-
-    body = range(header.body_position, len(frame))
-    assert_read_or_refused_when_changed(read, frame, body)
-    for size in body:
-        with pytest.raises(PeerProtocolError):
-            read(memoryview(frame)[:size])
-    with pytest.raises(PeerProtocolError, match="after the end"):
-        read(memoryview(frame + b"\x00"))
+    at = header.body_position
+    assert_all_of_it_is_read(lambda view: decode_request(view, header), frame, body_position=at, shortest=at)
     answer = response_frame(version, [("orders", [(0, 5, 0), (1, 6, 29)])])
-    assert_refused_when_cut(lambda view: decode_response(view, version), answer)
-    assert_read_or_refused_when_changed(lambda view: decode_response(view, version), answer, range(8, len(answer)))
+    assert_all_of_it_is_read(lambda view: decode_response(view, version), answer, body_position=8)
 
 
 def test_more_than_is_read_is_refused() -> None:
@@ -133,7 +122,7 @@ def test_more_than_is_read_is_refused() -> None:
         decode(frame + bytes(REQUEST_BYTES_MAX))
 
 
-@pytest.mark.parametrize("version", [-1, 3])
+@for_each("version", [-1, 3])
 def test_other_versions_are_our_own_mistake(version: int) -> None:
     with pytest.raises(LocalProtocolError):
         decode_request(memoryview(bytes(30)), RequestHeader(DELETE_RECORDS, version, 1, None, 14))

@@ -1,8 +1,10 @@
 """Work in slices, and that the large messages are: how many partitions are handled between two yields."""
 
 import struct
-from collections.abc import Callable, Generator
-from itertools import pairwise
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import pairwise, product
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,9 +27,11 @@ from protocol.list_offsets import ListOffsetsAnswer, ListOffsetsPartition, ListO
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX, Slices, at_once, cut
+from tests.support.for_each import for_each
 from tests.support.tier_world import client_frame, fetch_of
 
-VERSIONS = [4, 7, 11, 12, 17]
+MANY = 4 * SLICE_ITEMS
+versions_and_topics = for_each("version, topics", product((4, 7, 11, 12, 17), (False, True)))
 TOPIC_ID = bytes(range(16))
 
 
@@ -59,23 +63,31 @@ def frame_of(asked: list[FetchPartition], version: int, **fields: object) -> mem
 
 
 class Counted:
-    """Stands for a class, and counts how often it is called."""
+    """Stands for a class or a function, and counts how often it is called."""
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, called: Callable[..., Any]) -> None:
         self.count = 0
-        self._cls = cls
+        self._called = called
 
     def __call__(self, *fields: Any, **named: Any) -> Any:
         self.count += 1
-        return self._cls(*fields, **named)
+        return self._called(*fields, **named)
+
+
+@contextmanager
+def counting(module: ModuleType, name: str) -> Iterator[Counted]:
+    """Count the calls of what the module has under that name."""
+    counted = Counted(getattr(module, name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, name, counted)
+        yield counted
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+def counted() -> Iterator[Counted]:
     """Of the partitions of a Fetch that are made while it is decoded."""
-    counted = Counted(FetchPartition)
-    monkeypatch.setattr(fetch_request, "FetchPartition", counted)
-    return counted
+    with counting(fetch_request, "FetchPartition") as counted:
+        yield counted
 
 
 # --- slices themselves ---
@@ -94,7 +106,7 @@ def test_work_in_slices_is_done_at_once_too() -> None:
     assert total() == 0
 
 
-@pytest.mark.parametrize("count", [0, 1, SLICE_ITEMS, SLICE_ITEMS + 1, 3 * SLICE_ITEMS])
+@for_each("count", [0, 1, SLICE_ITEMS, SLICE_ITEMS + 1, 3 * SLICE_ITEMS])
 def test_items_are_cut_into_runs(count: int) -> None:
     runs = [list(run) for run in cut(range(count))]
     assert [item for run in runs for item in run] == list(range(count))
@@ -104,20 +116,21 @@ def test_items_are_cut_into_runs(count: int) -> None:
 # --- requests ---
 
 
-@pytest.mark.parametrize("topics", [False, True])
-@pytest.mark.parametrize("version", VERSIONS)
+@versions_and_topics
 def test_a_large_fetch_is_decoded_in_slices(version: int, topics: bool, counted: Counted) -> None:
     """Failed before: one stretch of all of them."""
-    asked = asked_of(PARTITIONS_MAX, version, topics=topics)
+    asked = asked_of(MANY, version, topics=topics)
     frame = frame_of(asked, version)
-    work = decode_request_in_slices(frame, decode_request_header(frame))
-    handled = stretches(work, lambda: counted.count)
-    assert sum(handled) == PARTITIONS_MAX
+    counted.count = 0
+    handled = stretches(decode_request_in_slices(frame, decode_request_header(frame)), lambda: counted.count)
+    assert sum(handled) == MANY
     assert max(handled) <= SLICE_BYTES // 16 + 1
     assert decode_request(frame, decode_request_header(frame)).partitions == asked
+    small = frame_of(asked[:100], version)
+    assert slice_count(decode_request_in_slices(small, decode_request_header(small))) == 1
 
 
-@pytest.mark.parametrize("version", [12, 17])
+@for_each("version", [12, 17])
 def test_partitions_with_tags_are_slices_by_their_bytes(version: int, counted: Counted) -> None:
     asked = asked_of(500, version)
     for each in asked:
@@ -137,17 +150,10 @@ def test_a_section_of_too_many_tags_is_no_request() -> None:
         decode_request(frame, decode_request_header(frame))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_small_fetch_is_one_slice(version: int) -> None:
-    asked = asked_of(100, version)
-    frame = frame_of(asked, version)
-    assert slice_count(decode_request_in_slices(frame, decode_request_header(frame))) == 1
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("topics", [False, True])
+@versions_and_topics
 def test_of_a_fetch_of_too_many_only_the_head_is_read(version: int, topics: bool, counted: Counted) -> None:
     frame = frame_of(asked_of(PARTITIONS_MAX + 1, version, topics=topics), version, session_id=7, session_epoch=3)
+    counted.count = 0
     request = decode_request(frame, decode_request_header(frame))
     assert request.is_unread
     assert (request.partitions, list(request.forgotten), request.max_wait_ms) == ([], [], 500)
@@ -187,78 +193,58 @@ def test_a_request_of_too_many_bytes_is_not_read() -> None:
         assert decode_request(frame, decode_request_header(frame)).is_unread == is_unread
 
 
-@pytest.mark.parametrize("topics", [False, True])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_large_fetch_of_our_own_is_encoded_in_slices(
-    version: int, topics: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = asked_of(PARTITIONS_MAX, version, topics=topics)
+@versions_and_topics
+def test_a_large_fetch_of_our_own_is_encoded_in_slices(version: int, topics: bool) -> None:
+    asked = asked_of(MANY, version, topics=topics)
     request = FetchRequest(version, 1, "c", -1, 500, 1, 1 << 20, 0, 0, -1, None, [], "")
     fields: dict[str, Any] = {"correlation_id": 1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1}
-    whole = encode_request(request, asked, **fields)
-    counted = Counted(FetchPartition)
-    plain = fetch_request._encode_partition
-
-    def encoded(item: FetchPartition, at_version: int) -> bytes:
-        counted.count += 1
-        return plain(item, at_version)
-
-    monkeypatch.setattr(fetch_request, "_encode_partition", encoded)
-    handled = stretches(encode_fetch_in_slices(request, asked, **fields), lambda: counted.count)
-    assert sum(handled) == PARTITIONS_MAX
+    with counting(fetch_request, "_encode_partition") as counted:
+        handled = stretches(encode_fetch_in_slices(request, asked, **fields), lambda: counted.count)
+    assert sum(handled) == MANY
     assert max(handled) <= SLICE_ITEMS
-    frame = memoryview(whole)
+    frame = memoryview(encode_request(request, asked, **fields))
     assert decode_request(frame, decode_request_header(frame)).partitions == asked
 
 
 # --- responses ---
 
 
-@pytest.mark.parametrize("topics", [False, True])
-@pytest.mark.parametrize("version", VERSIONS)
+@versions_and_topics
 def test_a_large_response_is_made_and_read_in_slices(version: int, topics: bool) -> None:
-    asked = asked_of(PARTITIONS_MAX, version, topics=topics)
+    asked = asked_of(MANY, version, topics=topics)
     answers = [PartitionAnswer(each.topic, each.topic_id, each.partition, 0, 9, 9, -1) for each in asked]
     fields: dict[str, Any] = {"throttle_time_ms": 3, "error_code": 0, "session_id": 0}
-    slices = slice_count(encode_response_in_slices(version, 1, answers=answers, **fields))
-    assert slices == PARTITIONS_MAX // SLICE_ITEMS
-    frame = memoryview(b"".join(encode_response(version, 1, answers=answers, **fields)))
-    assert slice_count(decode_response_in_slices(frame, version)) == PARTITIONS_MAX // SLICE_ITEMS
-    few = memoryview(b"".join(encode_response(version, 1, answers=answers[:SLICE_ITEMS], **fields)))
-    assert slice_count(decode_response_in_slices(few, version)) == 1
+    for count in (MANY, SLICE_ITEMS):
+        some = answers[:count]
+        assert slice_count(encode_response_in_slices(version, 1, answers=some, **fields)) == count // SLICE_ITEMS
+        frame = memoryview(b"".join(encode_response(version, 1, answers=some, **fields)))
+        assert slice_count(decode_response_in_slices(frame, version)) == count // SLICE_ITEMS
 
 
 # --- ListOffsets ---
 
 
-@pytest.mark.parametrize("topics", [False, True])
-@pytest.mark.parametrize("version", [1, 5, 11])
-def test_a_large_list_offsets_goes_in_slices_both_ways(
-    version: int, topics: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"orders-{number if topics else 0:050}" for number in range(PARTITIONS_MAX)]
+@for_each("version, topics", product((1, 5, 11), (False, True)))
+def test_a_large_list_offsets_goes_in_slices_both_ways(version: int, topics: bool) -> None:
+    names = [f"orders-{number if topics else 0:050}" for number in range(MANY)]
     asked = [ListOffsetsPartition(name, number, -1, 4000) for number, name in enumerate(names)]
     request = ListOffsetsRequest(version, 1, "c", -1, 0, asked)
-    assert (
-        slice_count(list_offsets.encode_request_in_slices(request, correlation_id=1)) >= PARTITIONS_MAX // SLICE_ITEMS
-    )
+    assert slice_count(list_offsets.encode_request_in_slices(request, correlation_id=1)) >= MANY // SLICE_ITEMS
     frame = memoryview(list_offsets.encode_request(request, correlation_id=1))
-    counted = Counted(ListOffsetsPartition)
-    monkeypatch.setattr(list_offsets, "ListOffsetsPartition", counted)
-    work = list_offsets.decode_request_in_slices(frame, decode_request_header(frame))
-    handled = stretches(work, lambda: counted.count)
-    assert (sum(handled), max(handled) <= SLICE_BYTES // 12 + 1) == (PARTITIONS_MAX, True)
+    with counting(list_offsets, "ListOffsetsPartition") as counted:
+        work = list_offsets.decode_request_in_slices(frame, decode_request_header(frame))
+        handled = stretches(work, lambda: counted.count)
+    assert (sum(handled), max(handled) <= SLICE_BYTES // 12 + 1) == (MANY, True)
     answers = [ListOffsetsAnswer(name, number, 0) for number, name in enumerate(names)]
     response = ListOffsetsResponse(1, 0, answers)
-    assert slice_count(list_offsets.encode_response_in_slices(response, version, 1)) >= PARTITIONS_MAX // SLICE_ITEMS
+    assert slice_count(list_offsets.encode_response_in_slices(response, version, 1)) >= MANY // SLICE_ITEMS
     answered = memoryview(list_offsets.encode_response(response, version, 1))
-    assert slice_count(list_offsets.decode_response_in_slices(answered, version)) >= PARTITIONS_MAX // SLICE_ITEMS
+    assert slice_count(list_offsets.decode_response_in_slices(answered, version)) >= MANY // SLICE_ITEMS
 
 
-def test_of_list_offsets_of_too_many_no_question_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_list_offsets_of_too_many_no_question_is_read() -> None:
     asked = [ListOffsetsPartition("orders", number, -1, 4000) for number in range(PARTITIONS_MAX + 1)]
     frame = memoryview(list_offsets.encode_request(ListOffsetsRequest(1, 1, "c", -1, 0, asked), correlation_id=1))
-    counted = Counted(ListOffsetsPartition)
-    monkeypatch.setattr(list_offsets, "ListOffsetsPartition", counted)
-    request = list_offsets.decode_request(frame, decode_request_header(frame))
+    with counting(list_offsets, "ListOffsetsPartition") as counted:
+        request = list_offsets.decode_request(frame, decode_request_header(frame))
     assert (request.is_unread, request.partitions, counted.count) == (True, [], 0)

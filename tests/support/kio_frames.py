@@ -61,7 +61,7 @@ def schema(api_key: int, api_version: int, *, kind: Kind = "response", unknown_t
 def fill(entity_type: Any, values: Mapping[str, object]) -> Any:
     """A message whose fields are taken from `values` by name, in every structure, or else are samples.
 
-    A structure is a mapping, an array of structures a list of mappings.
+    A structure is a mapping, an array of structures a list of mappings; either may be null.
     """
     chosen = {}
     for each in fields(entity_type):
@@ -70,7 +70,7 @@ def fill(entity_type: Any, values: Mapping[str, object]) -> Any:
             chosen[each.name] = _sample(each, nested, is_array, values)
             continue
         value: Any = values[each.name]
-        if nested is None:
+        if nested is None or value is None:
             chosen[each.name] = value
         elif is_array:
             chosen[each.name] = tuple(fill(nested, element) for element in value)

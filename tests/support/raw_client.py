@@ -17,7 +17,7 @@ import ssl
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from kio.serial import entity_reader
@@ -195,13 +195,9 @@ class RawClient:
     def metadata(self, topics: Sequence[str] | None = None, version: int = 12) -> Any:
         """kio's Metadata response; None asks for all topics."""
         wanted = None if topics is None else [{"name": topic, "topic_id": None} for topic in topics]
-        request_type = schema(METADATA, version, kind="request")
-        values = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        values["include_cluster_authorized_operations"] = False
-        message = fill(request_type, {**values, "topics": wanted or []})
-        if wanted is None:
-            message = replace(message, topics=None)
-        return self.request(message)
+        refused = ("allow_auto_topic_creation", "include_topic_authorized_operations")
+        values: dict[str, object] = dict.fromkeys([*refused, "include_cluster_authorized_operations"], False)
+        return self.call(METADATA, version, values | {"topics": wanted})
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, 16 bytes."""
