@@ -12,12 +12,10 @@ users that are made later), under StandardAuthorizer: the user `admin` and whoev
 super users, everyone else needs ACLs.
 """
 
-import base64
 import os
 import random
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Final, Self
 
 from tools.demo import kafka_admin
 from tools.demo.kafka_admin import PartitionOffsets
+from tools.demo.kafka_format import format_log_folder, random_uuid
 from tools.demo.kafka_metrics import BrokerMetrics
 from tools.demo.kafka_process import JavaProcess, KafkaClusterError
 from tools.demo.kafka_properties import HOST, ClusterPlan, NodePlan, properties_text, server_properties
@@ -39,7 +38,6 @@ CONTROLLER_ID: Final = 100
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 """A broker gives up after 30 s what it waits for, and then ends in order."""
-FORMAT_TIMEOUT_S: Final = 60.0
 _STARTED_LINE: Final = "Kafka Server started"
 _LOG_OPTIONS: Final = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -81,8 +79,8 @@ class KafkaCluster:
         self.work: Final = work
         self.jars: Final = jars
         self.tier_dir: Final = work / "tier"
-        self.cluster_id: Final = _cluster_id()
-        self._launcher = (java, *jvm_options, *_LOG_OPTIONS, "-cp", f"{jars}/*")
+        self.cluster_id: Final = random_uuid()
+        self._launcher = (java, *jvm_options, *_archive_options(jars), *_LOG_OPTIONS, "-cp", f"{jars}/*")
         separate = brokers > 1 if separate_controller is None else separate_controller
         self.plan = ClusterPlan(
             controller_id=CONTROLLER_ID if separate else 1,
@@ -254,7 +252,7 @@ class Broker:
         self._cluster.tier_dir.mkdir(parents=True, exist_ok=True)
         self.server_properties_path.write_text(self._properties_text(), encoding="utf-8")
         if not (self.data_dir / "meta.properties").exists():
-            self._format()
+            format_log_folder(self.data_dir, self._cluster.cluster_id, self.node_id)
         command = self._cluster.java_command("kafka.Kafka", str(self.server_properties_path))
         self._process = JavaProcess(f"Kafka node {self.node_id}", command, self.log_path)
 
@@ -299,16 +297,6 @@ class Broker:
         )
         return properties_text(server_properties(self._cluster.plan, node))
 
-    def _format(self) -> None:
-        arguments = ("format", "-t", self._cluster.cluster_id, "-c", str(self.server_properties_path))
-        command = self._cluster.java_command("kafka.tools.StorageTool", *arguments)
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=FORMAT_TIMEOUT_S, check=False
-        )
-        if done.returncode != 0:
-            output = done.stdout.decode("utf-8", "replace").strip()
-            raise KafkaClusterError(f"node {self.node_id}: its log folder cannot be formatted:\n{output}")
-
     def _running(self) -> JavaProcess:
         if self._process is None:
             raise KafkaClusterError(f"node {self.node_id} is not running")
@@ -320,11 +308,15 @@ class Broker:
             self._metrics = None
 
 
-def _cluster_id() -> str:
-    """A Kafka uuid that does not begin with a dash: StorageTool would take it for an option."""
-    while (text := base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return text
+def class_archive(jars: Path) -> Path:
+    """Where `tools.demo.kafka_classes` leaves the classes of these jars."""
+    return jars.with_name("classes.jsa")
+
+
+def _archive_options(jars: Path) -> tuple[str, ...]:
+    """Without a word when the archive is of another JVM or of other jars: it only saves time."""
+    archive = class_archive(jars)
+    return (f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off") if archive.exists() else ()
 
 
 def free_port() -> int:
