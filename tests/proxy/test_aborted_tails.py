@@ -9,6 +9,7 @@ from protocol.fetch.messages import PartitionAnswer
 from protocol.wire.errors import ErrorCode
 from proxy.fetch import known as module
 from proxy.fetch.known import AbortedTail, AbortedTails
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 
 PARTITION = topic_partition()
@@ -35,8 +36,8 @@ def tails() -> AbortedTails:
     return AbortedTails()
 
 
-@pytest.mark.parametrize(
-    ("said", "tail"),
+@for_each(
+    "said, tail",
     [
         (answer(), TAIL),
         (answer(aborted_transactions=[]), ()),
@@ -55,8 +56,9 @@ def tails() -> AbortedTails:
     ],
 )
 def test_a_tail_is_what_an_answer_lists_below_the_local_log_start(
-    tails: AbortedTails, said: PartitionAnswer | None, tail: AbortedTail | None
+    said: PartitionAnswer | None, tail: AbortedTail | None
 ) -> None:
+    tails = AbortedTails()
     assert tails.learn(1, PARTITION, START, EPOCH, said) == tail
     assert tails.get(1, PARTITION, START, EPOCH) == tail
 
@@ -80,7 +82,7 @@ def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls
     assert tails.get(1, PARTITION, START, EPOCH) is None
 
 
-@pytest.mark.parametrize("said", [None, answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+@for_each("said", [None, answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)])
 def test_an_answer_that_does_not_tell_ends_what_was_known(tails: AbortedTails, said: PartitionAnswer | None) -> None:
     learned(tails, answer())
     assert tails.learn(1, PARTITION, START, EPOCH, said) is None

@@ -308,9 +308,9 @@ async def test_a_connection_serves_one_request_after_another() -> None:
 
 
 async def test_half_sent_requests_make_way_for_whole_ones() -> None:
-    # Failed before: 300 of them were held for 75 s, each with a task and a socket.
+    # Failed before: all of them were held for 75 s, each with a task and a socket.
     async with running(connections_max=8) as admin, AsyncExitStack() as stack:
-        halves = [await stack.enter_async_context(await trio.open_tcp_stream(*admin.address)) for _ in range(300)]
+        halves = [await stack.enter_async_context(await trio.open_tcp_stream(*admin.address)) for _ in range(60)]
         for half in halves:
             with suppress(trio.BrokenResourceError):
                 await half.send_all(b"GET /livez HTTP/1.1\r\nHost: local")
@@ -320,4 +320,4 @@ async def test_half_sent_requests_make_way_for_whole_ones() -> None:
             with suppress(trio.BrokenResourceError):
                 assert await half.receive_some() == b""
             ended += 1
-        assert ended == 292
+        assert ended == 52

@@ -1,5 +1,6 @@
 """Answers on their way: the same bytes reach the client, whatever it made us give up meanwhile."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ from proxy.connection.frame_stream import AnswerSending, ConnectionEnd
 from proxy.connection.request_handlers import ClientReads
 from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
+from tests.support.cases import case
 from tests.support.memory_transport import MemoryTransport
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier
@@ -60,12 +62,16 @@ class Taker(MemoryTransport):
         await self._permits.send(size)
 
 
-@pytest.fixture
-async def client(tier: Tier) -> ClientReads:
+async def holding(tier: Tier) -> ClientReads:
     reads = ClientReads()
     reads.hold(await tier.read(0, max_bytes=ANSWER_BYTES))
     await tier.settled()
     return reads
+
+
+@pytest.fixture
+async def client(tier: Tier) -> ClientReads:
+    return await holding(tier)
 
 
 def answer_of(client: ClientReads) -> AnswerSending:
@@ -80,46 +86,45 @@ async def start(nursery: trio.Nursery, client: ClientReads, taker: Taker) -> Ans
     return sending
 
 
-@pytest.mark.parametrize("is_plain", [True, False])
-async def test_a_client_gets_all_of_it_in_pieces(client: ClientReads, nursery: trio.Nursery, is_plain: bool) -> None:
-    taker = Taker(is_plain=is_plain)
-    await start(nursery, client, taker)
-    while len(taker.taken) < len(WHOLE):
-        await taker.take(777)
-    assert taker.taken == WHOLE
+async def test_a_client_gets_all_of_it_in_pieces(tier: Tier, nursery: trio.Nursery) -> None:
+    for is_plain in (True, False):
+        taker = Taker(is_plain=is_plain)
+        await start(nursery, await holding(tier), taker)
+        while len(taker.taken) < len(WHOLE):
+            await taker.take(777)
+        assert taker.taken == WHOLE, is_plain
 
 
-@pytest.mark.parametrize("is_plain", [True, False])
-@pytest.mark.parametrize("taken_before", [0, len(HEAD), len(HEAD) + 1, len(HEAD) + BLOCK, len(HEAD) + 3 * BLOCK + 17])
-async def test_what_is_given_up_is_read_again_when_the_client_goes_on(
-    tier: Tier, client: ClientReads, nursery: trio.Nursery, taken_before: int, is_plain: bool
-) -> None:
-    taker = Taker(is_plain=is_plain)
-    sending = await start(nursery, client, taker)
-    if taken_before:
-        await taker.take(taken_before)
-    assert sending.blocks_bytes == 8 * BLOCK
-    sending.release()
-    await wait_all_tasks_blocked()
-    assert (sending.blocks_bytes, tier.inflight_bytes) == (0, 0)
-    while len(taker.taken) < len(WHOLE):
-        await taker.take(400)
-        assert sending.blocks_bytes <= BLOCK
-    assert taker.taken == WHOLE
-    assert tier.inflight_bytes == 0
-
-
-@pytest.mark.parametrize("is_plain", [True, False])
-async def test_given_up_again_and_again(tier: Tier, client: ClientReads, nursery: trio.Nursery, is_plain: bool) -> None:
-    rand, taker = random.Random(5), Taker(is_plain=is_plain)
-    sending = await start(nursery, client, taker)
-    while len(taker.taken) < len(WHOLE):
-        await taker.take(rand.randrange(1, 900))
-        if rand.random() < 0.7:
+async def test_what_is_given_up_is_read_again_when_the_client_goes_on(tier: Tier, nursery: trio.Nursery) -> None:
+    places = (0, len(HEAD), len(HEAD) + 1, len(HEAD) + BLOCK, len(HEAD) + 3 * BLOCK + 17)
+    for taken_before, is_plain in itertools.product(places, (True, False)):
+        with case(taken_before, is_plain):
+            taker = Taker(is_plain=is_plain)
+            sending = await start(nursery, await holding(tier), taker)
+            if taken_before:
+                await taker.take(taken_before)
+            assert sending.blocks_bytes == 8 * BLOCK
             sending.release()
             await wait_all_tasks_blocked()
+            assert (sending.blocks_bytes, tier.inflight_bytes) == (0, 0)
+            while len(taker.taken) < len(WHOLE):
+                await taker.take(400)
+                assert sending.blocks_bytes <= BLOCK
+            assert taker.taken == WHOLE
             assert tier.inflight_bytes == 0
-    assert taker.taken == WHOLE
+
+
+async def test_given_up_again_and_again(tier: Tier, nursery: trio.Nursery) -> None:
+    for is_plain in (True, False):
+        rand, taker = random.Random(5), Taker(is_plain=is_plain)
+        sending = await start(nursery, await holding(tier), taker)
+        while len(taker.taken) < len(WHOLE):
+            await taker.take(rand.randrange(1, 900))
+            if rand.random() < 0.7:
+                sending.release()
+                await wait_all_tasks_blocked()
+                assert tier.inflight_bytes == 0
+        assert taker.taken == WHOLE, is_plain
 
 
 async def test_nobody_keeps_what_was_given_up(client: ClientReads, nursery: trio.Nursery) -> None:

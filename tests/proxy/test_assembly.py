@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from proxy.fetch.known import AbortedTail, Authority, Frontier
 from storage.errors import CorruptObjectError
 from storage.log.aborted_transactions import TierAborts
 from storage.reader import TierRecords
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of
 
@@ -45,8 +45,8 @@ def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
     assert answer.preferred_read_replica == -1
 
 
-@pytest.mark.parametrize(
-    ("isolation_level", "result", "aborted"),
+@for_each(
+    "isolation_level, result, aborted",
     [
         (0, TierRecords([memoryview(b"x")], 1), None),
         (1, records_with([], is_complete=True), []),
@@ -65,8 +65,8 @@ def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
     assert answer.aborted_transactions == aborted
 
 
-@pytest.mark.parametrize(
-    ("result", "tail", "lacks"),
+@for_each(
+    "result, tail, lacks",
     [
         (records_with([]), (), False),
         (records_with([]), None, True),
@@ -100,7 +100,7 @@ def test_what_nobody_answered_is_an_unexpected_error() -> None:
     assert (response.throttle_time_ms, response.error_code, response.session_id) == (7, 0, 0)
 
 
-@pytest.mark.parametrize("version", range(4, 19))
+@for_each("version", range(4, 19))
 def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
     request = fetch_of([], api_version=version)
     response = decoded(assembly.encode_answer(request, assembly.FetchAnswer((), 5, 70)), version)
@@ -117,7 +117,7 @@ def test_a_throttled_answer_or_an_error_stands_for_the_whole_request() -> None:
     assert not assembly.is_whole(FetchResponse(1, 100, 0, 0, [answer]))
 
 
-@pytest.mark.parametrize(("version", "top", "codes"), [(6, 0, [35, 35]), (7, 35, []), (17, 35, [])])
+@for_each("version, top, codes", [(6, 0, [35, 35]), (7, 35, []), (17, 35, [])])
 def test_an_error_of_the_request_is_where_the_version_looks_for_it(version: int, top: int, codes: list[int]) -> None:
     request = fetch_of([ask(topic_partition("orders", number), 1) for number in range(2)], api_version=version)
     for asked in request.partitions:
@@ -126,8 +126,8 @@ def test_an_error_of_the_request_is_where_the_version_looks_for_it(version: int,
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "exceeding", "left"),
+@for_each(
+    "sizes, exceeding, left",
     [
         ([0, 9, 9, 9], {1}, [0, 9, 9, 9]),
         ([0, 9, 9, 9], {2}, [0, 9, 0, 9]),
@@ -153,8 +153,8 @@ def test_a_large_batch_is_the_first_ones(sizes: list[int | None], exceeding: set
             assert (answers[key].aborted_transactions, answers[key].high_watermark) == (None, 10)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "withheld", "errors", "starved"),
+@for_each(
+    "sizes, withheld, errors, starved",
     [
         ([9, 0, 0, 9], set(), set(), []),
         ([9, 0, 0, 9], {1}, set(), [2]),

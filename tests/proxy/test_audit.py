@@ -1,5 +1,6 @@
 """What the audit counts: bytes that clients have taken, by minute, under the name that the broker accepted."""
 
+import itertools
 import random
 import struct
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from tests.proxy.test_answer_sending import HEAD, TAIL, Taker
 from tests.proxy.test_before_sign_in import DEMANDING, authenticated, handshake
 from tests.proxy.test_connection import fetch
 from tests.proxy.test_raw_sign_in import handshake_response
+from tests.support.cases import case
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 from tests.support.segments import filled_segment, topic_partition
@@ -144,11 +146,11 @@ async def test_no_more_groups_are_remembered_than_there_is_room_for(written: Wri
     assert [client.wants_group for client in clients] == [False] * GROUPS_MAX + [True]
 
 
-@pytest.mark.parametrize("text", ["x" * 257, "line\nbreak", "bell\a"])
-async def test_texts_that_would_spoil_the_log_are_left_out(text: str, written: Written) -> None:
+async def test_texts_that_would_spoil_the_log_are_left_out(written: Written) -> None:
     client = written.audit.client("10.0.0.1:1", Signed())
-    tells(client, b"c", text.encode())
-    assert client.wants_group
+    for text in ("x" * 257, "line\nbreak", "bell\a"):
+        tells(client, b"c", text.encode())
+        assert client.wants_group, text
 
 
 async def test_no_line_is_longer_than_a_pipe_takes_whole() -> None:
@@ -198,15 +200,18 @@ async def test_a_whole_answer_counts_with_its_offsets(written: Written, tier: Ti
     assert rows_of(written) == [Row(0, segment.end_offset + 1, len(segment.log), 1)]
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_of_an_answer_that_breaks_off_only_what_left_counts(
-    seed: int, written: Written, tier: Tier, nursery: trio.Nursery
-) -> None:
+async def test_of_an_answer_that_breaks_off_only_what_left_counts(tier: Tier, nursery: trio.Nursery) -> None:
     """Also when blocks are given up meanwhile, and read again."""
-    rand, taker = random.Random(seed), Taker(is_plain=seed % 2 == 0)
+    for seed in range(12):
+        with case(seed):
+            await check_broken_off(tier, nursery, random.Random(seed), Taker(is_plain=seed % 2 == 0))
+
+
+async def check_broken_off(tier: Tier, nursery: trio.Nursery, rand: random.Random, taker: Taker) -> None:
     records = [await tier.read(0, max_bytes=3300), await tier.read(60, max_bytes=2500)]
     sizes = [each.size_bytes for each in records]
-    sent, broke = Sent(written, tier, records), list[TransportError]()
+    written, broke = Written(), list[TransportError]()
+    sent = Sent(written, tier, records)
 
     async def send() -> None:
         try:
@@ -291,25 +296,24 @@ def readers_of(written: Written) -> list[Reader]:
     return [reader for _, rows in written.batches for reader in rows]
 
 
-@pytest.mark.parametrize("piece_bytes", [1, None])
-@pytest.mark.parametrize("api_version", [0, 1])
-async def test_a_client_is_named_once_the_broker_has_let_it_in(
-    api_version: int, piece_bytes: int | None, written: Written, tier: Tier
-) -> None:
+async def test_a_client_is_named_once_the_broker_has_let_it_in(tier: Tier) -> None:
     token = b"\0alice\0" + SECRET.encode()
-    async with conversation(limits=DEMANDING, piece_bytes=piece_bytes, audit=written.audit) as talk:
-        await talk.exchange(group_frame(b"c", b"not-yet"), response(5))
-        await talk.exchange(handshake(2, "PLAIN", api_version), handshake_response(2))
-        if api_version:
-            await talk.exchange(authenticate(token), authenticated(3, b""))
-        else:
-            await talk.exchange(framed(token), framed(b""))
-        await talk.exchange(group_frame(b"c", b"billing"), response(5))
-        await read(talk, tier)
-    (reader,) = readers_of(written)
-    assert reader == Reader("client", SignInName("PLAIN", "alice"), "c", PARTITION)
-    assert written.audit.group_of(reader) == "billing"
-    assert SECRET not in repr(written.batches)
+    for api_version, piece_bytes in itertools.product((0, 1), (1, None)):
+        written = Written()
+        with case(api_version, piece_bytes):
+            async with conversation(limits=DEMANDING, piece_bytes=piece_bytes, audit=written.audit) as talk:
+                await talk.exchange(group_frame(b"c", b"not-yet"), response(5))
+                await talk.exchange(handshake(2, "PLAIN", api_version), handshake_response(2))
+                if api_version:
+                    await talk.exchange(authenticate(token), authenticated(3, b""))
+                else:
+                    await talk.exchange(framed(token), framed(b""))
+                await talk.exchange(group_frame(b"c", b"billing"), response(5))
+                await read(talk, tier)
+            (reader,) = readers_of(written)
+            assert reader == Reader("client", SignInName("PLAIN", "alice"), "c", PARTITION)
+            assert written.audit.group_of(reader) == "billing"
+            assert SECRET not in repr(written.batches)
 
 
 async def test_a_refused_second_sign_in_names_nobody_else(written: Written, tier: Tier) -> None:
@@ -321,21 +325,20 @@ async def test_a_refused_second_sign_in_names_nobody_else(written: Written, tier
     assert [reader.signed_in_as for reader in readers_of(written)] == [("PLAIN", "alice")]
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
+async def test_hostile_frames_pass_as_they_came(written: Written) -> None:
+    limits = replace(DEMANDING, demands_sign_in=False)
+    for frame in (
         request(ApiKey.SASL_AUTHENTICATE, 1, 3, b"\x7f\xff\xff\xff"),
         request(ApiKey.SASL_AUTHENTICATE, 2, 3, b"\xff" * 9),
         framed(struct.pack(">hhih", ApiKey.SASL_AUTHENTICATE, 1, 3, 1) + b"\xff"),
         authenticate(b"\0\xff\xfe\0" + SECRET.encode()),
         request(HEARTBEAT, 4, 3, b"\xff" * 9),
         request(11, 9, 3, b""),
-    ],
-)
-async def test_hostile_frames_pass_as_they_came(frame: bytes, written: Written) -> None:
-    async with conversation(limits=replace(DEMANDING, demands_sign_in=False), audit=written.audit) as talk:
-        await talk.exchange(handshake(2, "PLAIN"), handshake_response(2))
-        await talk.pass_on(frame)
-        await talk.upstream.close()
-        assert await talk.wait_end() is CloseCause.UPSTREAM
-        assert talk.shown_lines == []
+    ):
+        with case(frame):
+            async with conversation(limits=limits, audit=written.audit) as talk:
+                await talk.exchange(handshake(2, "PLAIN"), handshake_response(2))
+                await talk.pass_on(frame)
+                await talk.upstream.close()
+                assert await talk.wait_end() is CloseCause.UPSTREAM
+                assert talk.shown_lines == []

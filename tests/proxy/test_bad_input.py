@@ -3,9 +3,8 @@
 import struct
 from collections.abc import Sequence
 
-import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
@@ -17,7 +16,10 @@ from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_connection import assert_closed
 from tests.support import kio_frames
+from tests.support.drawn import drawn
+from tests.support.for_each import for_each
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
+from tests.support.virtual_time import in_virtual_time
 
 FETCH_ONE = request(ApiKey.FETCH, 12, 1)
 
@@ -52,8 +54,9 @@ async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warni
     return str(line["detail"])
 
 
-@pytest.mark.parametrize("piece_bytes", [1, None])
-@pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
+@for_each("piece_bytes", [1, None])
+@for_each("bad", BAD_REQUESTS.values())
+@in_virtual_time
 async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.exchange(request(HEARTBEAT, 4, 1), response(1))
@@ -62,7 +65,8 @@ async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | 
         assert await talk.upstream.expect_end() == b""
 
 
-@pytest.mark.parametrize("sent", [1, 3, 4, 11, 12, 5000])
+@for_each("sent", [1, 3, 4, 11, 12, 5000])
+@in_virtual_time
 async def test_a_request_cut_short_ends_its_connection(sent: int) -> None:
     # Failed before: cut behind what was passed on already, it was no line at all.
     async with conversation() as talk:
@@ -89,7 +93,7 @@ async def test_of_a_request_too_large_to_be_read_that_is_answered_the_rest_is_dr
         await talk.pass_on(request(HEARTBEAT, 4, 2))
 
 
-@settings(max_examples=200)
+@drawn(200)
 @given(st.binary(max_size=300))
 def test_any_bytes_of_a_client_end_in_one_line_or_in_silence(garbage: bytes) -> None:
     """Either what came are whole frames, which pass, or the connection ends: never a fault."""
@@ -113,8 +117,9 @@ BAD_RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("piece_bytes", [1, None])
-@pytest.mark.parametrize("bad", BAD_RESPONSES.values(), ids=BAD_RESPONSES.keys())
+@for_each("piece_bytes", [1, None])
+@for_each("bad", BAD_RESPONSES.values())
+@in_virtual_time
 async def test_a_bad_response_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.pass_on(request(ApiKey.METADATA, 12, 1))
@@ -129,7 +134,8 @@ async def test_a_response_that_nobody_asked_for_ends_its_connection() -> None:
         assert "answered 7" in await one_line(talk, CloseCause.MALFORMED_FRAME)
 
 
-@pytest.mark.parametrize("sent", [2, 8, 100])
+@for_each("sent", [2, 8, 100])
+@in_virtual_time
 async def test_a_response_cut_short_ends_its_connection(sent: int) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(HEARTBEAT, 4, 1))
@@ -146,10 +152,11 @@ async def test_a_large_fetch_response_that_contradicts_itself_ends_its_connectio
         assert await one_line(talk, CloseCause.MALFORMED_FRAME)
 
 
-@pytest.mark.parametrize(
-    ("api_key", "api_version"),
+@for_each(
+    "api_key, api_version",
     [(ApiKey.SHARE_FETCH, 1), (ApiKey.SHARE_ACKNOWLEDGE, 1), (ApiKey.METADATA, 12), (ApiKey.API_VERSIONS, 3)],
 )
+@in_virtual_time
 async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiKey, api_version: int) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(api_key, api_version, 1))

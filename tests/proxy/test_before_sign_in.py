@@ -12,11 +12,14 @@ import pytest
 import trio
 
 from metrics.meters import CloseCause
+from protocol.wire.framing import IDLE_BUFFER_BYTES
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_connection import fetch
+from tests.support.for_each import for_each
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
+from tests.support.virtual_time import in_virtual_time
 
 KIB = 1024
 DEMANDING = dataclasses.replace(LIMITS, demands_sign_in=True, unauthenticated_frame_bytes_max=64 * KIB)
@@ -86,10 +89,11 @@ async def closed_by_limit(talk: Conversation) -> str:
     return str(line["detail"])
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("api_key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
+@for_each("piece_bytes", PIECES)
+@for_each("api_key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
+@in_virtual_time
 async def test_what_would_cost_us_work_is_relayed_unread(api_key: ApiKey, piece_bytes: int | None) -> None:
-    nonsense = request(api_key, 7, 2, b"\xff" * 5000)
+    nonsense = request(api_key, 7, 2, b"\xff" * (IDLE_BUFFER_BYTES + 100))
     async with demanding(piece_bytes=piece_bytes) as talk:
         await talk.exchange(request(ApiKey.API_VERSIONS, 0, 1), GREETED)
         await talk.exchange(nonsense, response(2, b"whatever"))
@@ -99,7 +103,8 @@ async def test_what_would_cost_us_work_is_relayed_unread(api_key: ApiKey, piece_
         assert (talk.handlers.frames, talk.signed_in, talk.shown_lines) == ([], [], [])
 
 
-@pytest.mark.parametrize("mechanism", ROUNDS)
+@for_each("mechanism", ROUNDS)
+@in_virtual_time
 async def test_the_answer_that_means_success_signs_in_before_the_client_hears_it(
     mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,8 +126,9 @@ async def test_the_answer_that_means_success_signs_in_before_the_client_hears_it
         await assert_served(talk, True)
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("mechanism", ROUNDS)
+@for_each("piece_bytes", PIECES)
+@for_each("mechanism", ROUNDS)
+@in_virtual_time
 async def test_so_does_the_last_raw_token(mechanism: str, piece_bytes: int | None) -> None:
     async with demanding(piece_bytes=piece_bytes) as talk:
         await shake(talk, mechanism, 0)
@@ -143,8 +149,8 @@ async def test_a_fetch_behind_the_last_raw_token_is_decided_when_that_is_answere
         await talk.client.expect(framed(b""), FETCH_ANSWER)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "token", "error_code"),
+@for_each(
+    "mechanism, token, error_code",
     [
         ("PLAIN", b"", 58),
         ("SCRAM-SHA-256", SERVER_FIRST, 0),
@@ -155,6 +161,7 @@ async def test_a_fetch_behind_the_last_raw_token_is_decided_when_that_is_answere
         ("GSSAPI", b"", 0),
     ],
 )
+@in_virtual_time
 async def test_nothing_else_signs_in(mechanism: str, token: bytes, error_code: int) -> None:
     async with demanding() as talk:
         await shake(talk, mechanism)
@@ -193,7 +200,8 @@ async def test_where_nobody_has_to_sign_in_everybody_has_from_the_start() -> Non
         await assert_served(talk, True)
 
 
-@pytest.mark.parametrize(("token", "error_code"), [(b"", 0), (b"", 58)])
+@for_each("token, error_code", [(b"", 0), (b"", 58)])
+@in_virtual_time
 async def test_signing_in_again_holds_what_was_and_ends_good_probes(token: bytes, error_code: int) -> None:
     async with demanding() as talk:
         await sign_in(talk)
@@ -235,9 +243,10 @@ async def test_the_largest_frame_before_sign_in_passes() -> None:
         await talk.upstream.expect(largest)
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("api_key", [HEARTBEAT, ApiKey.FETCH, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
-@pytest.mark.parametrize("length", [64 * KIB + 1, LIMITS.request_frame_bytes_max + 1, 2**31 - 1])
+@for_each("piece_bytes", PIECES)
+@for_each("api_key", [HEARTBEAT, ApiKey.FETCH, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
+@for_each("length", [64 * KIB + 1, LIMITS.request_frame_bytes_max + 1, 2**31 - 1])
+@in_virtual_time
 async def test_a_larger_one_ends_the_connection_before_a_byte_of_it_passes(
     length: int, api_key: int, piece_bytes: int | None
 ) -> None:
@@ -263,11 +272,12 @@ async def test_after_sign_in_frames_may_be_larger() -> None:
         await talk.upstream.expect(large)
 
 
-@pytest.mark.parametrize("demands_sign_in", [False, True])
-@pytest.mark.parametrize(
-    ("api_key", "api_version", "what"),
+@for_each("demands_sign_in", [False, True])
+@for_each(
+    "api_key, api_version, what",
     [(ApiKey.SASL_HANDSHAKE, 1, "a SaslHandshake request"), (ApiKey.API_VERSIONS, 9, "an ApiVersions request")],
 )
+@in_virtual_time
 async def test_what_is_held_of_a_sign_in_is_small_at_any_time(
     api_key: ApiKey, api_version: int, what: str, demands_sign_in: bool
 ) -> None:

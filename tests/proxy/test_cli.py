@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from proxy import cli
 from proxy.config import Config
 from storage.checks.finding import WHAT_TO_DO, FindingKind
+from tests.support.for_each import for_each
 
 Captured = pytest.CaptureFixture[str]
 
@@ -35,7 +35,7 @@ def fake_module(monkeypatch: pytest.MonkeyPatch, module_name: str, **functions: 
     monkeypatch.setitem(sys.modules, module_name, module)
 
 
-@pytest.mark.parametrize("code", [0, 1])
+@for_each("code", [0, 1])
 def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Config] = []
 
@@ -46,29 +46,6 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
     fake_module(monkeypatch, "proxy.serve", serve=serve)
     assert cli.main(["serve", file]) == code
     assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
-
-
-STARTING = """
-import contextlib, signal, sys, types
-
-async def serve(config):
-    signal.raise_signal(signal.SIGHUP)
-    print("passed over", flush=True)
-    with contextlib.suppress(BaseException):  # as many an import does
-        signal.raise_signal(signal.SIGTERM)
-    print("it went on", flush=True)
-    return 1
-
-sys.modules["proxy.serve"] = types.SimpleNamespace(serve=serve)
-from proxy import cli
-from storage.checks.finding import WHAT_TO_DO, FindingKind
-sys.exit(cli.main(["serve", sys.argv[1]]))
-"""
-
-
-def test_a_signal_ends_a_start_wherever_it_comes_and_a_reload_is_passed_over(file: str) -> None:
-    started = subprocess.run([sys.executable, "-c", STARTING, file], capture_output=True, text=True, timeout=60)
-    assert (started.returncode, started.stdout) == (0, "passed over\n"), started.stderr
 
 
 def test_serving_leaves_the_handlers_of_signals_as_they_were(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +60,7 @@ def test_serving_leaves_the_handlers_of_signals_as_they_were(file: str, monkeypa
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
 
 
-@pytest.mark.parametrize("code", [0, 1])
+@for_each("code", [0, 1])
 def test_check_writes_to_standard_output(
     file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
@@ -107,7 +84,7 @@ NEEDED = {
 """What a command takes besides FILE."""
 
 
-@pytest.mark.parametrize("command", [command.name for command in cli.COMMANDS])
+@for_each("command", [command.name for command in cli.COMMANDS])
 def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "bad.properties"
     path.write_text(f"{FILE}mode=x\nlog.level=y\n")
@@ -138,7 +115,7 @@ def test_an_interrupted_command_is_a_line_and_code_1(
     assert capsys.readouterr().err == "tidegate: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy"], ["--unknown"]])
+@for_each("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy"], ["--unknown"]])
 def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
@@ -171,7 +148,7 @@ DOCS = Path(cli.__file__).parents[1] / "docs"
 TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", "diff", "warm", "gc")
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@for_each("name", TOOLS)
 def test_every_option_of_a_tool_is_in_its_documentation_and_json_is_among_them(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
@@ -214,8 +191,8 @@ def test_the_documentation_has_what_to_do_about_each_kind_of_finding() -> None:
     assert said == {kind.value: WHAT_TO_DO[kind] for kind in FindingKind}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@for_each(
+    "arguments, said",
     [
         (["ls", "f", "a:b"], "'a:b' is not TOPIC or TOPIC:PARTITION"),
         (["stat", "f", "a:0"], "'a:0' is neither a segment's id nor TOPIC:PARTITION:OFFSET"),
@@ -236,36 +213,3 @@ def test_a_wrong_argument_is_named_with_what_is_right(arguments: list[str], said
 def test_times_are_milliseconds_or_iso_8601() -> None:
     for text in ("1700000000500", "2023-11-14T22:13:20.500Z", "2023-11-14T22:13:20.5", "2023-11-14T23:13:20.5+01:00"):
         assert cli._parser().parse_args(["cat", "f", "a:0", "--to-timestamp", text]).to_timestamp == 1_700_000_000_500
-
-
-def run(script: str) -> "subprocess.CompletedProcess[str]":
-    """In a process of its own: this one has imported everything long ago."""
-    command, folder = [sys.executable, "-c", script], Path(cli.__file__).parents[1]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=60)
-
-
-def test_help_imports_no_library() -> None:
-    done = run(
-        "import sys\n"
-        "from proxy import cli\n"
-        "try:\n"
-        "    cli.main(['--help'])\n"
-        "except SystemExit as stop:\n"
-        "    code = stop.code\n"
-        "heavy = {'trio', 'boto3', 'kio', 'javaproperties', 'cryptography', 'pydantic', 'structlog', 'rich'}\n"
-        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else code)\n"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "serve" in done.stdout
-    assert all(name in done.stdout for name in ("check", "ls", "metadata"))
-
-
-def test_the_configuration_is_loaded_without_trio_or_boto3(file: str) -> None:
-    done = run(
-        "import sys, pathlib\n"
-        "from proxy.config import load\n"
-        f"load(pathlib.Path({file!r}), {{}})\n"
-        "heavy = {'trio', 'boto3', 'kio', 'cryptography'} & set(sys.modules)\n"
-        "sys.exit(repr(heavy) if heavy else 0)\n"
-    )
-    assert (done.returncode, done.stderr) == (0, "")

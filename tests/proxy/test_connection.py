@@ -16,11 +16,13 @@ from protocol.api_versions import encode_unsupported_version
 from protocol.fetch.messages import PartitionAnswer
 from protocol.fetch.response import encode_response
 from protocol.wire.endpoints import NodeAddress
+from protocol.wire.framing import IDLE_BUFFER_BYTES
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
 from proxy.connection.request_handlers import Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
+from tests.support.for_each import for_each
 from tests.support.memory_transport import (
     HEARTBEAT,
     LIMITS,
@@ -32,6 +34,7 @@ from tests.support.memory_transport import (
     request,
     response,
 )
+from tests.support.virtual_time import in_virtual_time
 
 NODE = NodeAddress(3, "kafka-3.internal", 9092)
 PIECES = [1, 7, None]
@@ -83,10 +86,11 @@ async def take_slowly(receiver: RemoteEnd, size: int, source: MemoryTransport, s
 # What passes.
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("pipelined", [False, True])
+@for_each("piece_bytes", PIECES)
+@for_each("pipelined", [False, True])
+@in_virtual_time
 async def test_frames_pass_both_ways_in_any_pieces(piece_bytes: int | None, pipelined: bool) -> None:
-    bodies = [b"", b"x", b"y" * 5000, b"z" * 300]
+    bodies = [b"", b"x", b"y" * (IDLE_BUFFER_BYTES + 100), b"z" * 300]
     requests = [request(HEARTBEAT, 4, number, body) for number, body in enumerate(bodies)]
     responses = [response(number, body[::-1]) for number, body in enumerate(bodies)]
     async with conversation(piece_bytes=piece_bytes) as talk:
@@ -111,7 +115,8 @@ def test_any_split_of_what_a_client_sends_passes_unchanged(bodies: list[bytes], 
     trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
+@for_each("piece_bytes", PIECES)
+@in_virtual_time
 async def test_a_produce_without_acks_has_no_place_among_the_answers(piece_bytes: int | None) -> None:
     requests = [produce(1, acks=0), request(HEARTBEAT, 4, 2), produce(3, acks=0), produce(4, acks=-1)]
     async with conversation(piece_bytes=piece_bytes) as talk:
@@ -126,7 +131,8 @@ async def test_a_list_offsets_request_is_read_and_passed_on_unchanged() -> None:
         await talk.pass_on(frame)
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
+@for_each("piece_bytes", PIECES)
+@in_virtual_time
 async def test_api_versions_that_we_do_not_know_are_refused_without_upstream(piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.client.send(request(ApiKey.API_VERSIONS, 5, 1, b"whatever v5 may hold"), request(HEARTBEAT, 4, 2))
@@ -164,7 +170,8 @@ async def test_addresses_are_replaced_and_their_listeners_bound_first() -> None:
         await talk.client.expect(metadata_response(1, "advertised", 19095))
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
+@for_each("piece_bytes", PIECES)
+@in_virtual_time
 async def test_a_small_fetch_answer_is_rewritten_and_a_large_one_loses_its_addresses(piece_bytes: int | None) -> None:
     def answer(correlation_id: int, records: bytes, endpoint: tuple[str, int]) -> bytes:
         host, port = endpoint
@@ -189,7 +196,8 @@ async def test_a_small_fetch_answer_is_rewritten_and_a_large_one_loses_its_addre
     assert large[position + 1 :].find(NODE.host.encode()) > 0
 
 
-@pytest.mark.parametrize("to_upstream", [True, False])
+@for_each("to_upstream", [True, False])
+@in_virtual_time
 async def test_large_frames_stream_in_bounded_memory(to_upstream: bool) -> None:
     """The receiver's end takes a byte now and then: what was received and not yet sent stays within one buffer."""
     body = b"b" * (5 * 1024 * 1024)
@@ -252,8 +260,9 @@ async def test_a_fetch_may_be_relayed_after_an_exchange_asked() -> None:
         await talk.pass_back(response(1))
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("body_bytes", [0, 3, 9000])
+@for_each("piece_bytes", PIECES)
+@for_each("body_bytes", [0, 3, 9000])
+@in_virtual_time
 async def test_a_response_head_is_seen_and_patched_before_it_goes_on(piece_bytes: int | None, body_bytes: int) -> None:
     heads: list[bytes] = []
 
@@ -283,9 +292,10 @@ class ToldNine:
         return (9 if error_code == 1 else error_code), 7
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("records_bytes", [0, 9000])
-@pytest.mark.parametrize("version", [4, 11, 12, 15, 16, 18])
+# Byte by byte no more than is needed to be too large to be held.
+@for_each("records_bytes, piece_bytes", [(0, 1), (0, 7), (0, None), (2100, 1), (9000, 7), (9000, None)])
+@for_each("version", [4, 11, 12, 15, 16, 18])
+@in_virtual_time
 async def test_a_fetch_response_is_edited_as_it_passes_held_or_not(
     version: int, records_bytes: int, piece_bytes: int | None
 ) -> None:
@@ -332,7 +342,8 @@ async def test_no_more_requests_are_taken_than_may_be_in_flight() -> None:
         await talk.upstream.expect(requests[-1])
 
 
-@pytest.mark.parametrize("api_key", [ApiKey.DELETE_RECORDS, ApiKey.DELETE_TOPICS])
+@for_each("api_key", [ApiKey.DELETE_RECORDS, ApiKey.DELETE_TOPICS])
+@in_virtual_time
 async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: ApiKey) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(api_key, 1, 1))
@@ -342,7 +353,8 @@ async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: A
         assert (talk.handlers.log_starts_moved, talk.handlers.forgotten) == (2, 0)
 
 
-@pytest.mark.parametrize("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
+@for_each("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
+@in_virtual_time
 async def test_requests_about_borders_are_exchanges_where_the_tier_is_our_own(api_key: ApiKey) -> None:
     asked = request(api_key, 2, 1, b"body")
     async with conversation(handle_fetch=answer_nothing) as talk:

@@ -16,7 +16,9 @@ from storage import errors
 from storage.log.log_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
+from tests.support.for_each import for_each
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of
+from tests.support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.autojump
 
@@ -41,8 +43,8 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
 # --- which faults ---
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
+@for_each(
+    "fault, reason",
     [
         (UpstreamAuthenticationError("no"), FallbackReason.IDENTITY),
         (UpstreamConnectionError("no leader"), FallbackReason.IDENTITY),
@@ -56,6 +58,7 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
         (ExceptionGroup("two", [ValueError(), KeyError()]), FallbackReason.FAULT),
     ],
 )
+@in_virtual_time
 async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exchange(
     world: TierWorld, partition: TopicIdPartition, fault: Exception, reason: FallbackReason
 ) -> None:
@@ -68,10 +71,11 @@ async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exch
     assert world.sample("tidegate_fallback_bytes_total") == BATCH_BYTES
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fault",
     [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503"), errors.MetadataNotReadyError("behind")],
 )
+@in_virtual_time
 async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(world: TierWorld, fault: Exception) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = fault
@@ -95,7 +99,8 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) ->
         assert await one(world.client(), partition) == (COME_AGAIN, b"")
 
 
-@pytest.mark.parametrize("max_wait_ms", [0, 499, 500, 2000, 60_000])
+@for_each("max_wait_ms", [0, 499, 500, 2000, 60_000])
+@in_virtual_time
 async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wait_ms: int) -> None:
     partition = world.add_partition()
     world.fallback.settings.partitions_max = 0
@@ -121,9 +126,8 @@ async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld) -> None:
     assert (asked.isolation_level, asked.session_id, asked.session_epoch, asked.rack_id) == (1, 0, -1, "rack-a")
 
 
-@pytest.mark.parametrize(
-    ("first_offset", "expected"), [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])]
-)
+@for_each("first_offset, expected", [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])])
+@in_virtual_time
 async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
     world: TierWorld, first_offset: int, expected: list[bytes]
 ) -> None:
@@ -359,7 +363,7 @@ async def test_empty_answers_for_want_of_time_or_room_do_not_count(world: TierWo
     cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.delays_s[cold] = 1000.0
     client = world.client()
-    for _ in range(500):  # the linger is their end
+    for _ in range(300):  # the linger is their end
         response = await client.fetch([ask(other, 17, max_bytes=100), ask(cold, 17)])
         assert codes_of(response) == [0, 0]
     for _ in range(50):  # their place in the request is

@@ -20,8 +20,10 @@ from proxy.fetch.assembly import (
 )
 from proxy.fetch.known import Frontier
 from tests.support.fake_wire import BATCH_BYTES
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of
+from tests.support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.autojump
 
@@ -67,7 +69,7 @@ def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
     assert plan.local == asked[:2]
 
 
-@pytest.mark.parametrize("max_bytes", [0, -1, -(2**31)])
+@for_each("max_bytes", [0, -1, -(2**31)])
 def test_a_request_without_a_limit_left_is_no_read(max_bytes: int) -> None:
     assert budgets_of(plan_of(tier_asks(100, 100), max_bytes=max_bytes)) == [(0, False), (0, False)]
 
@@ -109,7 +111,7 @@ def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
     assert left.local_bytes_max == 100
 
 
-@pytest.mark.parametrize("limit", [0, -1])
+@for_each("limit", [0, -1])
 def test_a_part_left_to_the_broker_without_a_limit_takes_no_right(limit: int) -> None:
     asked = tier_asks(limit, 100)
     left = leave_to_broker(fetch_of(asked), plan := plan_of(asked), {plan.tier[0]})
@@ -170,8 +172,8 @@ def test_local_partitions_behind_are_asked_with_what_their_place_leaves() -> Non
     assert plan.local_bytes_max == 0
 
 
-@pytest.mark.parametrize("limit", [0, 1, 1000])
-@pytest.mark.parametrize("offset", [PLENTY, NOTHING])
+@for_each("limit", [0, 1, 1000])
+@for_each("offset", [PLENTY, NOTHING])
 def test_the_right_to_exceed_a_limit_is_planned_for_the_first_of_the_tier(limit: int, offset: int) -> None:
     """Whoever stands in front may be told an error, or that logs diverge, and then gives none: seeds 1772920613 and
     1078174291 of the differential test."""
@@ -213,9 +215,9 @@ async def sizes_of(
     return [len(records) for records in records_of(responses[-1])]
 
 
-@pytest.mark.parametrize("fetches", [1, 2])
-@pytest.mark.parametrize(
-    ("kinds", "max_bytes", "sizes"),
+@for_each("fetches", [1, 2])
+@for_each(
+    "kinds, max_bytes, sizes",
     [
         # Failed before: one batch of the first local one, nothing of the others, and 2 MiB of the tier.
         ([LOCAL] * 3 + [TIERED] * 4, 2000, [1000, 1000, 0, 0, 0, 0, 0]),
@@ -231,6 +233,7 @@ async def sizes_of(
         ([FENCED, TIERED, TIERED], 1500, [0, 1000, 500]),
     ],
 )
+@in_virtual_time
 async def test_partitions_take_from_the_limit_in_request_order(
     world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int
 ) -> None:
@@ -242,8 +245,8 @@ async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world:
     assert await sizes_of(world, [FENCED, TIERED, LOCAL], 1000) == [0, 0, 1000]
 
 
-@pytest.mark.parametrize(
-    ("kinds", "sizes"),
+@for_each(
+    "kinds, sizes",
     [
         ([TIERED, LOCAL, TIERED], [BATCH_BYTES, 0, 0]),
         ([LOCAL, TIERED, LOCAL], [BATCH_BYTES, 0, 0]),
@@ -254,6 +257,7 @@ async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world:
         ([FENCED, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
     ],
 )
+@in_virtual_time
 async def test_the_first_that_has_records_may_exceed_its_limit_by_one_batch_and_no_other(
     world: TierWorld, kinds: list[str], sizes: list[int]
 ) -> None:

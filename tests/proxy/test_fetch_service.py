@@ -13,6 +13,7 @@ from proxy.connection.request_handlers import Relay
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.stretches import Stretches
 from tests.support.tier_world import (
@@ -25,6 +26,7 @@ from tests.support.tier_world import (
     fetch_of,
     records_of,
 )
+from tests.support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.autojump
 
@@ -49,13 +51,15 @@ async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld,
     assert await served_by(world, client, partition, 1000) == "relay"
 
 
-@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+@for_each("offset", [-1, -2, -(2**63)])
+@in_virtual_time
 async def test_negative_offsets_are_relayed(world: TierWorld, partition: TopicIdPartition, offset: int) -> None:
     assert await world.client().is_relayed([ask(partition, offset)])
 
 
-@pytest.mark.parametrize("replica_id", [0, 1, -2])
-@pytest.mark.parametrize("version", [12, 17])
+@for_each("replica_id", [0, 1, -2])
+@for_each("version", [12, 17])
+@in_virtual_time
 async def test_followers_and_debugging_consumers_are_relayed_whole(
     world: TierWorld, partition: TopicIdPartition, replica_id: int, version: int
 ) -> None:
@@ -229,7 +233,8 @@ async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, p
     assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
-@pytest.mark.parametrize("epoch", [0, 4, 9])
+@for_each("epoch", [0, 4, 9])
+@in_virtual_time
 async def test_a_last_fetched_epoch_off_the_lineage_is_left_to_the_broker(world: TierWorld, epoch: int) -> None:
     """Failed before: the whole request was relayed, and the broker read the other partition from its tier."""
     diverged, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
@@ -293,8 +298,9 @@ async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(wor
 # --- large ones ---
 
 
-@pytest.mark.parametrize("version", [4, 12, 17])
-@pytest.mark.parametrize("is_tier", [False, True])
+@for_each("version", [4, 12, 17])
+@for_each("is_tier", [False, True])
+@in_virtual_time
 async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int, is_tier: bool
 ) -> None:
@@ -321,7 +327,8 @@ async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
     assert stretches.longest <= SLICE_BYTES // 16 + 1 + SLICE_ITEMS
 
 
-@pytest.mark.parametrize("version", [4, 7, 17])
+@for_each("version", [4, 7, 17])
+@in_virtual_time
 async def test_what_names_too_much_is_the_brokers_unread(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from proxy.process.health_check import admin_address, main
 from tests.support.compose import docker_instructions
+from tests.support.for_each import for_each
 from tests.support.needs import ROOT
 
 
@@ -40,8 +41,8 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("lines", "environ", "address"),
+@for_each(
+    "lines, environ, address",
     [
         ([], {}, "127.0.0.1:9464"),
         (["admin.listen=0.0.0.0:9999"], {}, "127.0.0.1:9999"),
@@ -50,7 +51,6 @@ def written(folder: Path, *lines: str) -> Path:
         (["admin.listen=0.0.0.0:9999"], {"TIDEGATE_ADMIN_LISTEN": "0.0.0.0:1"}, "127.0.0.1:1"),
         (["admin.listen=0.0.0.0:9999", "no.such.key=1", "cache.disk.bytes=many"], {}, "127.0.0.1:9999"),
     ],
-    ids=["default", "wildcard", "wildcard-6", "address", "environment", "mistakes-elsewhere"],
 )
 def test_the_address_is_the_configurations(
     lines: list[str], environ: dict[str, str], address: str, tmp_path: Path

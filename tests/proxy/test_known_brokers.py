@@ -2,7 +2,7 @@
 
 import json
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import trio.testing
 
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
+from tests.support.cases import case
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 SERVERS = ("a:9092", "b:9092")
@@ -91,36 +92,37 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], str]:
     return lambda content: json.dumps({**content, **changes})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: json.dumps(content)[:-9],
-        lambda _: "[" * 100_000,
-        lambda _: "[]",
-        lambda _: "{}",
-        lambda _: " " * (FILE_BYTES_MAX + 1),
-        changed(format=2),
-        changed(brokers=[{"node_id": 1, "host": "", "port": 9092}]),
-        changed(brokers=[{"node_id": 1, "host": 7, "port": 9092}]),
-        changed(brokers=[{"node_id": -1, "host": "k", "port": 9092}]),
-        changed(brokers=[{"node_id": 1, "host": "k", "port": 65536}]),
-        changed(brokers=[{"node_id": 1, "host": "k"}]),
-        changed(ports={"x": 1}),
-        changed(ports={"1": True}),
-        changed(ports=[]),
-    ],
+DAMAGES: Sequence[Callable[[dict[str, Any]], str]] = (
+    lambda content: json.dumps(content)[:-9],
+    lambda _: "[" * 100_000,
+    lambda _: "[]",
+    lambda _: "{}",
+    lambda _: " " * (FILE_BYTES_MAX + 1),
+    changed(format=2),
+    changed(brokers=[{"node_id": 1, "host": "", "port": 9092}]),
+    changed(brokers=[{"node_id": 1, "host": 7, "port": 9092}]),
+    changed(brokers=[{"node_id": -1, "host": "k", "port": 9092}]),
+    changed(brokers=[{"node_id": 1, "host": "k", "port": 65536}]),
+    changed(brokers=[{"node_id": 1, "host": "k"}]),
+    changed(ports={"x": 1}),
+    changed(ports={"1": True}),
+    changed(ports=[]),
 )
-async def test_a_damaged_file_is_unused_and_replaced(damage: Callable[[dict[str, Any]], str], tmp_path: Path) -> None:
-    await keep(tmp_path, [ONE], {1: 40001})
+
+
+async def test_a_damaged_file_is_unused_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    path.write_text(damage(json.loads(path.read_text())))
-    kept = KnownBrokersFile(tmp_path, SERVERS)
-    with structlog.testing.capture_logs() as logs:
-        assert await kept.read() == NOTHING
-        kept.note([TWO], {})
-        await kept.write()
-    assert [entry["event"] for entry in logs] == ["known_brokers_not_used"]
-    assert await KnownBrokersFile(tmp_path, SERVERS).read() == KnownBrokers((TWO,))
+    for number, damage in enumerate(DAMAGES):
+        path.unlink(missing_ok=True)
+        await keep(tmp_path, [ONE], {1: 40001})
+        path.write_text(damage(json.loads(path.read_text())))
+        kept = KnownBrokersFile(tmp_path, SERVERS)
+        with case(number), structlog.testing.capture_logs() as logs:
+            assert await kept.read() == NOTHING
+            kept.note([TWO], {})
+            await kept.write()
+            assert [entry["event"] for entry in logs] == ["known_brokers_not_used"]
+            assert await KnownBrokersFile(tmp_path, SERVERS).read() == KnownBrokers((TWO,))
 
 
 async def test_a_disk_in_trouble_is_said_once_and_tried_again(tmp_path: Path) -> None:

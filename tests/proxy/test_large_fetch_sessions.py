@@ -4,8 +4,10 @@ import pytest
 import trio
 
 from protocol.wire.errors import ErrorCode
+from tests.support.for_each import for_each
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session, told
 from tests.support.tier_world import ask
+from tests.support.virtual_time import in_virtual_time
 
 pytestmark = pytest.mark.autojump
 
@@ -21,7 +23,8 @@ def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"protocol.fetch.{module}.PARTITIONS_MAX", 2)
 
 
-@pytest.mark.parametrize("version", [7, 12, 17])
+@for_each("version", [7, 12, 17])
+@in_virtual_time
 async def test_a_session_of_too_many_is_upstreams_unread(world: World, two_at_most: None, version: int) -> None:
     conversation = Conversation(world, version)
     third = world.add_partition("orders", 2, high_watermark=EMPTY_OFFSET)
@@ -38,7 +41,8 @@ async def test_a_session_of_too_many_is_upstreams_unread(world: World, two_at_mo
     assert world.upstream_sessions == [conversation.session[0]]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@for_each("at_once", [True, False])
+@in_virtual_time
 async def test_a_relayed_session_that_grows_too_large_is_passed(world: World, two_at_most: None, at_once: bool) -> None:
     conversation = await relayed_session(world)
     more = [world.add_partition("orders", number, high_watermark=EMPTY_OFFSET) for number in (2, 3, 4)]
@@ -50,7 +54,8 @@ async def test_a_relayed_session_that_grows_too_large_is_passed(world: World, tw
     assert world.upstream_sessions == [conversation.session[0]]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@for_each("at_once", [True, False])
+@in_virtual_time
 async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then(
     world: World, two_at_most: None, at_once: bool
 ) -> None:
@@ -67,7 +72,8 @@ async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then
     assert conversation.relayed
 
 
-@pytest.mark.parametrize("offset", [17, EMPTY_OFFSET])
+@for_each("offset", [17, EMPTY_OFFSET])
+@in_virtual_time
 async def test_a_large_session_is_kept_in_slices(world: World, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """The same conversation, with a slice for each partition."""
     for module in (

@@ -20,6 +20,7 @@ from storage.config.model import ClientTls, SecurityProtocol
 from storage.config.ssl_contexts import client_ssl_context
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
+from tests.support.for_each import for_each
 from tests.support.tls_handshake import handshake
 
 FOLLOWED: dict[str, tuple[str, str, object]] = {
@@ -76,7 +77,7 @@ def test_each_reloadable_key_has_a_case_here() -> None:
     assert marked == {*FOLLOWED, *LOGS, *TLS}
 
 
-@pytest.mark.parametrize("key", FOLLOWED)
+@for_each("key", FOLLOWED)
 def test_it_is_followed(key: str, tmp_path: Path) -> None:
     text, followed_by, expected = FOLLOWED[key]
     see = attrgetter(followed_by)
@@ -93,7 +94,7 @@ def test_it_is_followed(key: str, tmp_path: Path) -> None:
     assert live.fetch is shared
 
 
-@pytest.mark.parametrize("protocol", SecurityProtocol)
+@for_each("protocol", SecurityProtocol)
 def test_a_sign_in_is_demanded_as_upstream_did_at_the_start(protocol: SecurityProtocol, tmp_path: Path) -> None:
     identity = "upstream.sasl.mechanism=PLAIN\nupstream.sasl.username=u\nupstream.sasl.password=p\n"
     live = LiveSettings(load_lines(tmp_path, f"upstream.security.protocol={protocol}\n{identity}"))
@@ -104,7 +105,7 @@ def test_a_sign_in_is_demanded_as_upstream_did_at_the_start(protocol: SecurityPr
     assert live.server_settings.limits.demands_sign_in is expected
 
 
-@pytest.mark.parametrize("key", LOGS)
+@for_each("key", LOGS)
 def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configured: list[tuple[str, LogFormat, str | None]] = []
 
@@ -120,7 +121,7 @@ def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert configured == [(changed.log.level, changed.log.format, "1")]
 
 
-@pytest.mark.parametrize("key", ["proxy.tls.certificate.file", "proxy.tls.client.auth", "proxy.tls.client.ca.file"])
+@for_each("key", ["proxy.tls.certificate.file", "proxy.tls.client.auth", "proxy.tls.client.ca.file"])
 def test_tls_towards_clients_is_followed(key: str, tmp_path: Path) -> None:
     live = LiveSettings(load_lines(tmp_path, tls_lines(tmp_path)))
     before = live.server_settings.client_tls

@@ -18,6 +18,7 @@ from proxy.process.logs import (
     recent_errors,
 )
 from storage.config.masking import HIDDEN, sounds_secret
+from tests.support.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -90,8 +91,8 @@ def test_a_later_configuration_replaces_an_earlier_one() -> None:
     assert (len(events(first)), len(events(second))) == (0, 1)
 
 
-@pytest.mark.parametrize("log_format", LogFormat)
-@pytest.mark.parametrize("hostile", ["a\nb", "a\r\nb", "a\u2028b", "a\x1b[31mb", "a\x85b"])
+@for_each("log_format", LogFormat)
+@for_each("hostile", ["a\nb", "a\r\nb", "a\u2028b", "a\x1b[31mb", "a\x85b"])
 def test_hostile_text_stays_on_one_line(log_format: LogFormat, hostile: str) -> None:
     stream = io.StringIO()
     configure_logs("debug", log_format, stream)
@@ -116,7 +117,7 @@ def test_payload_is_shown_as_its_length() -> None:
     assert event["nested"] == {"inner": ["<3 bytes>"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "key",
     [
         "password",
@@ -143,7 +144,7 @@ def test_secret_keys_are_known(key: str) -> None:
     assert sounds_secret(key)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "key",
     ["api_key", "key", "object_key", "topic", "sasl.mechanism", "ssl.ca.location", "ssl.keystore.location", "key_id"],
 )
@@ -183,7 +184,7 @@ def test_long_values_and_lists_are_cut() -> None:
     assert event["numbers"] == list(range(ENTRIES_MAX))
 
 
-@pytest.mark.parametrize(("level", "with_stack"), [("info", False), ("debug", True)])
+@for_each("level, with_stack", [("info", False), ("debug", True)])
 def test_a_stack_trace_is_given_at_debug_only(level: str, with_stack: bool) -> None:
     stream = json_stream(level)
     try:

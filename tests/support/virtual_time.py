@@ -1,0 +1,53 @@
+"""An async test as a run of its own, in virtual time: for loops in which each turn begins with a new world at second 0.
+
+    @for_each("version", range(4, 19))
+    @in_virtual_time
+    async def test_every_version_is_served(world: TierWorld, version: int) -> None: ...
+
+A test gets `nursery`, `world` (of the class that it names), and that world's first `partition` and a `client` of it,
+as the fixtures of these names would have them. Other fixtures are the same in every turn, and not async.
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+MADE_HERE = ("nursery", "world", "partition", "client")
+
+
+def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    signature = inspect.signature(test)
+    wanted = signature.parameters
+
+    async def turn(given: Mapping[str, Any]) -> None:
+        # Caught inside: a nursery would make a group of the test's own failure.
+        failures: list[Exception] = []
+        async with trio.open_nursery() as nursery:
+            try:
+                await test(**given, **_made(wanted, nursery))
+            except Exception as failure:
+                failures.append(failure)
+            nursery.cancel_scope.cancel()
+        for failure in failures:
+            raise failure
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        trio.run(turn, given, clock=MockClock(autojump_threshold=0))
+
+    kept = [each for each in wanted.values() if each.name not in MADE_HERE]
+    run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # what pytest reads
+    return run
+
+
+def _made(wanted: Mapping[str, inspect.Parameter], nursery: trio.Nursery) -> dict[str, Any]:
+    made: dict[str, Any] = {"nursery": nursery}
+    if "world" in wanted:
+        world = made["world"] = wanted["world"].annotation(nursery)
+        makers = {"partition": "add_partition", "client": "client"}
+        made |= {name: getattr(world, maker)() for name, maker in makers.items() if name in wanted}
+    return {name: value for name, value in made.items() if name in wanted}
