@@ -188,26 +188,26 @@ async def test_behind_a_hole_nothing_is_looked_at(nursery: trio.Nursery) -> None
     assert (await searched.at(0)).transactions == [(7, 3)]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-async def test_an_absent_index_of_a_segment_deleted_meanwhile_is_not_empty(nursery: trio.Nursery, number: int) -> None:
-    searched = FAR_MARKER.open(nursery)
-    searched.deleted = {number}
-    found = await searched.at(0)
-    assert (found.is_complete, found.searched_below) == (False, 10 * number)
+async def test_an_absent_index_of_a_segment_deleted_meanwhile_is_not_empty(nursery: trio.Nursery) -> None:
+    for number in [0, 1]:
+        searched = FAR_MARKER.open(nursery)
+        searched.deleted = {number}
+        found = await searched.at(0)
+        assert (found.is_complete, found.searched_below) == (False, 10 * number)
 
 
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [(None, CorruptObjectError), (RemoteResourceNotFoundError("no manifest"), RemoteResourceNotFoundError)],
-)
-async def test_no_bad_index_is_skipped(nursery: trio.Nursery, fault: Exception | None, error: type[Exception]) -> None:
-    searched = FAR_MARKER.open(nursery)
-    if fault is None:
-        searched.tier.store.truncate(1, index_type=TRANSACTION)
-    else:
-        searched.tier.store.fail(fault, segment=searched.segment(3), manifest=True, times=None)
-    with pytest.raises(error):
-        await searched.at(0)
+async def test_no_bad_index_is_skipped(nursery: trio.Nursery) -> None:
+    for fault, error in [
+        (None, CorruptObjectError),
+        (RemoteResourceNotFoundError("no manifest"), RemoteResourceNotFoundError),
+    ]:
+        searched = FAR_MARKER.open(nursery)
+        if fault is None:
+            searched.tier.store.truncate(1, index_type=TRANSACTION)
+        else:
+            searched.tier.store.fail(fault, segment=searched.segment(3), manifest=True, times=None)
+        with pytest.raises(error):
+            await searched.at(0)
 
 
 # --- what it costs ---

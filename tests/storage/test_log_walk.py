@@ -19,6 +19,7 @@ from storage.log.log_walk import (
     is_abort_marker,
     order_fault,
 )
+from tests.support.cases import case
 from tests.support.segments import (
     ProducerFields,
     SyntheticSegment,
@@ -80,15 +81,16 @@ def seen(found: list[WalkedBatch | PassedOver]) -> list[tuple[int, str]]:
 SOUND = [(position, "batch") for position in SEGMENT.batch_positions]
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 61, 100, BATCH_BYTES, 10**6])
-def test_every_batch_of_a_sound_log_is_walked(chunk_bytes: int) -> None:
-    for depth in Depth:
-        found = walk(SEGMENT.log, chunk_bytes=chunk_bytes, depth=depth)
-        assert seen(found) == SOUND
-        batches = [each for each in found if isinstance(each, WalkedBatch)]
-        assert [batch.header.base_offset for batch in batches] == list(range(100, 130, 3))
-        held = {Depth.BATCHES: SEGMENT.log, Depth.CHECKSUMS: b"", Depth.HEADERS: b""}
-        assert b"".join(batch.data for batch in batches) == held[depth]
+def test_every_batch_of_a_sound_log_is_walked() -> None:
+    for chunk_bytes in [1, 61, 100, BATCH_BYTES, 10**6]:
+        with case(chunk_bytes):
+            for depth in Depth:
+                found = walk(SEGMENT.log, chunk_bytes=chunk_bytes, depth=depth)
+                assert seen(found) == SOUND
+                batches = [each for each in found if isinstance(each, WalkedBatch)]
+                assert [batch.header.base_offset for batch in batches] == list(range(100, 130, 3))
+                held = {Depth.BATCHES: SEGMENT.log, Depth.CHECKSUMS: b"", Depth.HEADERS: b""}
+                assert b"".join(batch.data for batch in batches) == held[depth]
 
 
 def test_a_wrong_crc_ends_no_walk() -> None:
@@ -113,11 +115,12 @@ def test_without_an_index_the_rest_is_passed_over() -> None:
     assert "magic 7" in rest.error.reason
 
 
-@pytest.mark.parametrize("length", [-1, 0, 13, BATCH_BYTES_MAX + 1, 10**6])
-def test_a_length_that_cannot_be_is_a_fault(length: int) -> None:
-    log = changed(3 * BATCH_BYTES + 8, struct.pack(">i", length))
-    events = seen(walk(log, resume=SEGMENT.batch_positions))
-    assert events == [*SOUND[:3], (3 * BATCH_BYTES, "fault"), *SOUND[4:]]
+def test_a_length_that_cannot_be_is_a_fault() -> None:
+    for length in [-1, 0, 13, BATCH_BYTES_MAX + 1, 10**6]:
+        with case(length):
+            log = changed(3 * BATCH_BYTES + 8, struct.pack(">i", length))
+            events = seen(walk(log, resume=SEGMENT.batch_positions))
+            assert events == [*SOUND[:3], (3 * BATCH_BYTES, "fault"), *SOUND[4:]]
 
 
 def test_an_index_entry_that_leads_nowhere_is_passed_over() -> None:
@@ -143,25 +146,22 @@ def test_markers_are_told_from_data() -> None:
 # --- a header where it stands ---
 
 
-@pytest.mark.parametrize(
-    ("base_offset", "from_end_bytes", "fault"),
-    [
+def test_a_batch_lies_within_its_segment() -> None:
+    for base_offset, from_end_bytes, fault in [
         (100, 0, None),
         (127, 0, None),
         (127, -1, "its [0-9]{3} bytes reach beyond the segment's [0-9]{4}"),
         (99, 0, "offsets 99 to 101 in a segment of 100 to 129"),
         (128, 0, "offsets 128 to 130 in a segment of 100 to 129"),
-    ],
-)
-def test_a_batch_lies_within_its_segment(base_offset: int, from_end_bytes: int, fault: str | None) -> None:
-    metadata = metadata_of(topic_partition(), SEGMENT)
-    batch = data_batch(base_offset, record_count=3)
-    position = metadata.segment_size_bytes - len(batch) - from_end_bytes
-    if fault is None:
-        assert header_of(batch[:HEADER_BYTES], position, metadata).base_offset == base_offset
-        return
-    with pytest.raises(CorruptLogError, match=f"batch at {position}: {fault}$"):
-        header_of(batch[:HEADER_BYTES], position, metadata)
+    ]:
+        metadata = metadata_of(topic_partition(), SEGMENT)
+        batch = data_batch(base_offset, record_count=3)
+        position = metadata.segment_size_bytes - len(batch) - from_end_bytes
+        if fault is None:
+            assert header_of(batch[:HEADER_BYTES], position, metadata).base_offset == base_offset
+            continue
+        with pytest.raises(CorruptLogError, match=f"batch at {position}: {fault}$"):
+            header_of(batch[:HEADER_BYTES], position, metadata)
 
 
 def test_offsets_ascend_from_batch_to_batch() -> None:

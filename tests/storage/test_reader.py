@@ -1,10 +1,8 @@
 """The reader against an oracle over raw log bytes, and what it does when the tier misbehaves."""
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
@@ -14,16 +12,12 @@ from trio.testing import MockClock
 
 from protocol.record_batches import iterate_batches
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
-from storage.formats.local_tiered_storage import LocalTieredStorage
-from storage.formats.plain_objects import PlainObjects
 from storage.indexes.offset_index import encode_offset_index
 from storage.metadata.partition_catalog import LeaderEpochLineage
-from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
-from storage.object_store.filesystem import FileSystemStore
+from storage.model import IndexType
 from storage.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
 from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment
-from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
-from tests.support.vectors import vector
+from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 CHECKED_BYTE = 40
 """In every batch: a byte of its header that its CRC covers, and that says nothing about offsets or sizes."""
@@ -346,46 +340,4 @@ async def test_a_broken_log_behind_an_index_entry_is_not_blamed_on_the_index(nur
     tier = damaged(nursery, SMALL.batch_positions[3] + 8)  # its length
     with pytest.raises(CorruptObjectError, match=f"batch at {SMALL.batch_positions[3]}"):
         await tier.read(106)
-    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0
-
-
-# --- bytes that a broker wrote ---
-
-VECTOR_PARTITION = TopicIdPartition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, "tiered")
-
-
-def vector_segments(root: Path) -> Sequence[tuple[RemoteLogSegmentMetadata, bytes]]:
-    logs = sorted(root.rglob("*.log"))
-    found = []
-    for path, end_offset in zip(logs, (5999, 6819), strict=True):
-        log, start_offset = path.read_bytes(), int(path.name[:20])
-        metadata = RemoteLogSegmentMetadata(
-            segment_id=RemoteLogSegmentId(VECTOR_PARTITION, uuid_from_text(path.stem[-22:])),
-            start_offset=start_offset,
-            end_offset=end_offset,
-            max_timestamp_ms=0,
-            broker_id=1,
-            event_timestamp_ms=0,
-            segment_size_bytes=len(log),
-            segment_leader_epochs={0: start_offset},
-        )
-        found.append((metadata, log))
-    return found
-
-
-@pytest.mark.parametrize("block_bytes", [997, 65536])
-@pytest.mark.parametrize("is_plain", [False, True], ids=["local", "plain"])
-async def test_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path, block_bytes: int, is_plain: bool) -> None:
-    root = tmp_path / "kafka-tiered-storage"
-    shutil.copytree(vector("kafka", "local-tiered-storage"), root)
-    logs = vector_segments(tmp_path)
-    store = PlainObjects({}, store=FileSystemStore(root)) if is_plain else LocalTieredStorage({"dir": str(tmp_path)})
-    tier = open_reader(nursery, store, logs, block_bytes=block_bytes)
-    # Small blocks cost a hundred times as many of them: there every third offset is as good.
-    for offset in range(logs[0][0].start_offset, logs[-1][0].end_offset + 1, 3 if block_bytes == 997 else 1):
-        for max_bytes in (1, 3000, 20_000, 10**6):
-            records = await tier.reader.read(
-                VECTOR_PARTITION, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage
-            )
-            assert b"".join(records.buffers) == expected_bytes(logs, offset, max_bytes=max_bytes)
     assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0

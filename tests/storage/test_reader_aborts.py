@@ -14,9 +14,11 @@ from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNot
 from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.log.aborted_transactions import TierAborts
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType
 from storage.reader import TierRecords
+from tests.support.cases import case
 from tests.support.checked_tier import SEGMENTS, aiven_tier
+from tests.support.faults import Gate
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
 
@@ -170,39 +172,43 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
     assert tier.inflight_bytes == 0
 
 
-@pytest.mark.parametrize("encryption", [False, True])
-async def test_no_records_without_a_named_abort_index(nursery: trio.Nursery, tmp_path: Path, encryption: bool) -> None:
+async def test_no_records_without_a_named_abort_index(nursery: trio.Nursery, tmp_path: Path) -> None:
     """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""
-    checked = aiven_tier(tmp_path, encryption=encryption)
     number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)
-    logs = [(metadata, segment.log) for metadata, segment in zip(checked.metadatas, SEGMENTS, strict=True)]
-    tier = open_reader(nursery, checked.manager, logs)
-    path = checked.path(checked.metadatas[number], "indexes")
-    content = path.read_bytes()
-    path.unlink()
-    with pytest.raises(CorruptObjectError, match=r"transaction index of .*\.indexes"):
-        await read_committed(tier, aborting.base_offset)
-    await tier.settled()
-    assert tier.inflight_bytes == 0
-    path.write_bytes(content)
-    assert aborts_of(await read_committed(tier, aborting.base_offset)).transactions
+    for encryption in (False, True):
+        checked = aiven_tier(tmp_path / str(encryption), encryption=encryption)
+        logs = [(metadata, segment.log) for metadata, segment in zip(checked.metadatas, SEGMENTS, strict=True)]
+        tier = open_reader(nursery, checked.manager, logs)
+        path = checked.path(checked.metadatas[number], "indexes")
+        content = path.read_bytes()
+        path.unlink()
+        with case(encryption), pytest.raises(CorruptObjectError, match=r"transaction index of .*\.indexes"):
+            await read_committed(tier, aborting.base_offset)
+        await tier.settled()
+        assert tier.inflight_bytes == 0
+        path.write_bytes(content)
+        assert aborts_of(await read_committed(tier, aborting.base_offset)).transactions
 
 
-@pytest.mark.parametrize("error", [RemoteResourceNotFoundError("gone"), IndexLostError("gone")])
-async def test_what_a_deleted_segment_lacks_is_no_error_of_a_search(nursery: trio.Nursery, error: Exception) -> None:
+async def test_a_segment_deleted_during_the_search_leaves_it_incomplete_whatever_it_lacks(
+    nursery: trio.Nursery,
+) -> None:
     following = build_segment([data_batch(40, record_count=10)], aborted=[AbortedTransaction(8, 30, 45, 46)])
-    tier = open_tier(nursery, [build_segment(BATCHES), following])
-    with tier.store.held(index_type=TRANSACTION) as gate:
-        tier.store.fail(error, index_type=TRANSACTION, times=None)
+    for error in (RemoteResourceNotFoundError("gone"), IndexLostError("gone"), None):
+        tier = open_tier(nursery, [build_segment(BATCHES), following])
+        with tier.store.held(index_type=TRANSACTION) as gate:
+            if error is not None:
+                tier.store.fail(error, index_type=TRANSACTION, times=None)
+            nursery.start_soon(delete_while_it_waits, tier, gate)
+            aborts = aborts_of(await read_committed(tier, 0))
+        assert (aborts.is_complete, aborts.searched_below) == (False, 40), error
 
-        async def delete() -> None:
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            tier.delete(1)
-            gate.release()
 
-        nursery.start_soon(delete)
-        aborts = aborts_of(await read_committed(tier, 0))
-    assert (aborts.is_complete, aborts.searched_below) == (False, 40)
+async def delete_while_it_waits(tier: Tier, gate: Gate) -> None:
+    await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+    tier.delete(1)
+    tier.store.inner.delete_log_segment_data(tier.logs[1][0])
+    gate.release()
 
 
 async def test_a_read_that_is_given_up_while_it_searches_holds_nothing(nursery: trio.Nursery, tier: Tier) -> None:
@@ -219,20 +225,3 @@ async def test_a_read_that_is_given_up_while_it_searches_holds_nothing(nursery: 
     assert tier.inflight_bytes == 0
     assert aborts_of(await read_committed(tier, 0)).transactions == [(7, 0)]
     assert tier.store.index_fetches(TRANSACTION) == 1
-
-
-async def test_a_segment_deleted_during_the_search_leaves_it_incomplete(nursery: trio.Nursery) -> None:
-    following = build_segment([data_batch(40, record_count=10)], aborted=[AbortedTransaction(8, 30, 45, 46)])
-    tier = open_tier(nursery, [build_segment(BATCHES), following])
-    with tier.store.held(index_type=TRANSACTION) as gate:
-
-        async def delete() -> None:
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            tier.delete(1)
-            metadata: RemoteLogSegmentMetadata = tier.logs[1][0]
-            tier.store.inner.delete_log_segment_data(metadata)
-            gate.release()
-
-        nursery.start_soon(delete)
-        aborts = aborts_of(await read_committed(tier, 0))
-    assert (aborts.is_complete, aborts.searched_below) == (False, 40)

@@ -12,6 +12,7 @@ from storage.holes import HOLES_MAX, Holes, HoleUpToLocalLogError, OwnTier
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.reader import OffsetNotInTierError, TierRecords
 from tests.storage.test_reader_aborts import base_of, transactional_segments
+from tests.support.cases import case
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
@@ -92,14 +93,12 @@ TENS = [data_batch(10 * number, record_count=10) for number in range(10)]
 STRADDLING = build_segment(TENS, interval_bytes=0)
 
 
-@pytest.mark.parametrize(("local_start", "batches"), [(100, 10), (95, 10), (91, 10), (90, 9), (50, 5), (41, 5)])
-async def test_an_answer_ends_in_front_of_the_first_batch_that_is_local(
-    nursery: trio.Nursery, local_start: int, batches: int
-) -> None:
-    tier = open_tier(nursery, [STRADDLING], block_bytes=100)
+async def test_an_answer_ends_in_front_of_the_first_batch_that_is_local(nursery: trio.Nursery) -> None:
+    for local_start, batches in [(100, 10), (95, 10), (91, 10), (90, 9), (50, 5), (41, 5)]:
+        tier = open_tier(nursery, [STRADDLING], block_bytes=100)
 
-    assert taken(await read(tier, 0, OwnTier(local_start, Holes()), committed=True)) == b"".join(TENS[:batches])
-    assert taken(await read(tier, 0, OwnTier(local_start, Holes()))) == STRADDLING.log
+        assert taken(await read(tier, 0, OwnTier(local_start, Holes()), committed=True)) == b"".join(TENS[:batches])
+        assert taken(await read(tier, 0, OwnTier(local_start, Holes()))) == STRADDLING.log
 
 
 async def test_where_no_batch_begins_below_the_local_log_that_is_next(nursery: trio.Nursery) -> None:
@@ -156,16 +155,16 @@ async def test_a_segment_that_comes_after_all_is_read(nursery: trio.Nursery) -> 
     assert taken(await read(tier, 30, OwnTier(95, holes))) == run_of(3, 4).log
 
 
-@pytest.mark.parametrize("local_start", [60, 80])
-async def test_a_hole_up_to_the_local_log_is_told_as_such(nursery: trio.Nursery, local_start: int) -> None:
-    tier = open_tier(nursery, [run_of(0, 2), run_of(8, 9)])
-    holes = Holes(segment_s_max=1000.0)
+async def test_a_hole_up_to_the_local_log_is_told_as_such(nursery: trio.Nursery) -> None:
+    for local_start in [60, 80]:
+        tier = open_tier(nursery, [run_of(0, 2), run_of(8, 9)])
+        holes = Holes(segment_s_max=1000.0)
 
-    with pytest.raises(HoleUpToLocalLogError):
-        await read(tier, 40, OwnTier(local_start, holes, is_caught_up=True))
-    assert not await is_missed(tier, 40, OwnTier(local_start, holes))
-    # Once the broker has deleted more, the segment behind is next.
-    assert taken(await read(tier, 40, OwnTier(90, holes, is_caught_up=True))) == run_of(8, 9).log
+        with case(local_start), pytest.raises(HoleUpToLocalLogError):
+            await read(tier, 40, OwnTier(local_start, holes, is_caught_up=True))
+        assert not await is_missed(tier, 40, OwnTier(local_start, holes))
+        # Once the broker has deleted more, the segment behind is next.
+        assert taken(await read(tier, 40, OwnTier(90, holes, is_caught_up=True))) == run_of(8, 9).log
 
 
 @pytest.mark.autojump

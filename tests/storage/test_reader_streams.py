@@ -13,6 +13,7 @@ from storage.cache.read_ahead import START_ANSWERS
 from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError
 from storage.model import IndexType
 from storage.reader import OffsetNotInTierError
+from tests.support.cases import case
 from tests.support.scripted_gets import until
 from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment, read_batch_header
 from tests.support.tier import Tier, expected_bytes, open_tier
@@ -170,16 +171,19 @@ async def test_three_streams_on_one_partition_are_each_read_ahead(nursery: trio.
     assert_fetched_once(tier)
 
 
-@pytest.mark.parametrize("window_bytes", [0, WINDOW])
-async def test_two_consumers_of_one_partition_cost_one_get_a_range(nursery: trio.Nursery, window_bytes: int) -> None:
-    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=window_bytes, chunk_bytes=4 * KIB)
-    async with trio.open_nursery() as consumers:
-        for name, read_batches in (("one", 8), ("two", 12)):
-            consumer = Consumer(tier, [segment_of()], name=name, read_batches=read_batches)
-            consumers.start_soon(consumer.read_all)
-    await tier.settled()
-    assert_fetched_once(tier)
-    assert (tier.store.opens(), tier.store.index_fetches()) == (1, 1)
+async def test_two_consumers_of_one_partition_cost_one_get_a_range(nursery: trio.Nursery) -> None:
+    for window_bytes in [0, WINDOW]:
+        with case(window_bytes):
+            tier = open_tier(
+                nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=window_bytes, chunk_bytes=4 * KIB
+            )
+            async with trio.open_nursery() as consumers:
+                for name, read_batches in (("one", 8), ("two", 12)):
+                    consumer = Consumer(tier, [segment_of()], name=name, read_batches=read_batches)
+                    consumers.start_soon(consumer.read_all)
+            await tier.settled()
+            assert_fetched_once(tier)
+            assert (tier.store.opens(), tier.store.index_fetches()) == (1, 1)
 
 
 async def test_read_ahead_crosses_into_the_next_segment_with_its_manifest_and_index(nursery: trio.Nursery) -> None:
@@ -283,41 +287,38 @@ async def test_a_cold_seek_fetches_data_beside_its_index(nursery: trio.Nursery) 
     assert_fetched_once(tier, whole=False)
 
 
-@pytest.mark.parametrize(
-    ("max_bytes", "window_bytes", "is_resident"), [(200 * KIB, MIB, False), (LARGE, 0, False), (LARGE, MIB, True)]
-)
-async def test_small_reads_reads_without_read_ahead_and_those_with_an_index_do_not_guess(
-    nursery: trio.Nursery, max_bytes: int, window_bytes: int, is_resident: bool
-) -> None:
-    tier = large_reads_of(nursery, [segment_of()], window_bytes)
-    if is_resident:
-        await tier.indexes.get(tier.logs[0][0])
-    with tier.store.held(index_type=IndexType.OFFSET) as gate, trio.CancelScope() as scope:
-        async with trio.open_nursery() as reading:
-            reading.start_soon(partial(tier.read_bytes, 128, max_bytes=max_bytes, reader="one"))
-            if not is_resident:
-                await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-                await wait_all_tasks_blocked()
-                assert tier.store.log_fetches() == []
-                scope.cancel()
-    await tier.settled()
-    starts = [start for start, _ in tier.store.log_fetches()]
-    assert all(start >= segment_of().batch_positions[128] - BLOCK for start in starts)
+async def test_small_reads_reads_without_read_ahead_and_those_with_an_index_do_not_guess(nursery: trio.Nursery) -> None:
+    for max_bytes, window_bytes, is_resident in [(200 * KIB, MIB, False), (LARGE, 0, False), (LARGE, MIB, True)]:
+        with case(max_bytes, window_bytes, is_resident):
+            tier = large_reads_of(nursery, [segment_of()], window_bytes)
+            if is_resident:
+                await tier.indexes.get(tier.logs[0][0])
+            with tier.store.held(index_type=IndexType.OFFSET) as gate, trio.CancelScope() as scope:
+                async with trio.open_nursery() as reading:
+                    reading.start_soon(partial(tier.read_bytes, 128, max_bytes=max_bytes, reader="one"))
+                    if not is_resident:
+                        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+                        await wait_all_tasks_blocked()
+                        assert tier.store.log_fetches() == []
+                        scope.cancel()
+            await tier.settled()
+            starts = [start for start, _ in tier.store.log_fetches()]
+            assert all(start >= segment_of().batch_positions[128] - BLOCK for start in starts)
 
 
-@pytest.mark.parametrize("offset", [1, 40, 128, 200, 255])
 async def test_a_guess_that_is_wrong_costs_its_bytes_and_changes_no_answer(
-    nursery: trio.Nursery, offset: int, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of the first half are 40 times as large as those of the second."""
-    monkeypatch.setattr(read_ahead, "GUESS_BYTES", 64 * KIB)
-    batches = [data_batch(at, value_bytes=(20_000 if at < 128 else 500)) for at in range(256)]
-    segment = build_segment(batches, interval_bytes=0)
-    tier = large_reads_of(nursery, [segment])
-    expected = expected_bytes(tier.logs, offset, max_bytes=LARGE)
-    assert await tier.read_bytes(offset, max_bytes=LARGE, reader="one") == expected
-    await tier.settled()
-    assert_fetched_once(tier, whole=False)
+    for offset in [1, 40, 128, 200, 255]:
+        monkeypatch.setattr(read_ahead, "GUESS_BYTES", 64 * KIB)
+        batches = [data_batch(at, value_bytes=(20_000 if at < 128 else 500)) for at in range(256)]
+        segment = build_segment(batches, interval_bytes=0)
+        tier = large_reads_of(nursery, [segment])
+        expected = expected_bytes(tier.logs, offset, max_bytes=LARGE)
+        assert await tier.read_bytes(offset, max_bytes=LARGE, reader="one") == expected
+        await tier.settled()
+        assert_fetched_once(tier, whole=False)
 
 
 async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it_there(nursery: trio.Nursery) -> None:
@@ -330,24 +331,25 @@ async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it
     assert tier.store.index_fetches() == 1
 
 
-@pytest.mark.parametrize("is_missing", [True, False])
 async def test_an_index_that_is_lost_is_rebuilt_only_when_somebody_needs_it(
-    nursery: trio.Nursery, autojump_clock: MockClock, is_missing: bool
+    nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Failed before: the fetch beside a read from the segment's start went on to read the whole log in one GET."""
-    tier = large_reads_of(nursery, [segment_of()], 0)
-    if is_missing:
-        tier.store.fail(RemoteResourceNotFoundError("lost"), index_type=IndexType.OFFSET, times=None)
-    else:
-        tier.store.replace(b"no index", index_type=IndexType.OFFSET, times=None)
-    consumer = Consumer(tier, [segment_of()])
-    await consumer.read()
-    await tier.settled()
-    rebuilds = ("tidegate_index_rebuilds_total", {"index": "offset"})
-    assert tier.sample(*rebuilds) == 0
-    assert [last for _, last in tier.store.log_fetches() if last == len(segment_of().log) - 1] == []
-    await consumer.read_all()
-    assert tier.sample(*rebuilds) == 1
+    for is_missing in [True, False]:
+        with case(is_missing):
+            tier = large_reads_of(nursery, [segment_of()], 0)
+            if is_missing:
+                tier.store.fail(RemoteResourceNotFoundError("lost"), index_type=IndexType.OFFSET, times=None)
+            else:
+                tier.store.replace(b"no index", index_type=IndexType.OFFSET, times=None)
+            consumer = Consumer(tier, [segment_of()])
+            await consumer.read()
+            await tier.settled()
+            rebuilds = ("tidegate_index_rebuilds_total", {"index": "offset"})
+            assert tier.sample(*rebuilds) == 0
+            assert [last for _, last in tier.store.log_fetches() if last == len(segment_of().log) - 1] == []
+            await consumer.read_all()
+            assert tier.sample(*rebuilds) == 1
 
 
 async def test_an_index_that_fails_now_is_met_by_who_needs_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

@@ -1,7 +1,6 @@
 """Large answers piece by piece: what is there when the time is up, or when there is no room for more, is the answer."""
 
 from collections.abc import Hashable
-from dataclasses import replace
 
 import pytest
 import trio
@@ -11,12 +10,9 @@ from storage import reader as module
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.reader import FINISH_S, ReadTime, TierRecords
-from tests.simulation.cases import CLIENT, DEFAULTS, Case
-from tests.simulation.world import run_case
+from tests.support.cases import case
 from tests.support.scripted_gets import until
 from tests.support.segments import ProducerFields, build_segment, data_batch, filled_segment, read_batch_header
-from tests.support.simulated_link import LinkProfile
-from tests.support.simulated_store import MIB, SimulatedTopic
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 KIB = 1024
@@ -92,29 +88,30 @@ async def blocks_landed(tier: Tier, count: int) -> None:
 # --- the end of the time ---
 
 
-@pytest.mark.parametrize("how", ["deadline", "end"])
-async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, mock_clock: MockClock, how: str) -> None:
+async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     """Answers were all or nothing: seven blocks of ten here were no answer, and had to be waited for again."""
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
-    with tier.store.stall_body(7 * BLOCK) as gate:
-        reading = Reading(tier, nursery, deadline_s=0.5)
-        await blocks_landed(tier, 7)
-        assert not reading.is_over
-        if how == "deadline":
-            mock_clock.jump(0.5)
-        else:
-            reading.time.end()
-        records = await reading.answer()
-        assert joined(records) == whole_batches(7)
-        assert tier.inflight_bytes == 7 * BLOCK + (WHOLE - 7 * BLOCK)  # of the answer, and of the GET under way
-        gate.release()
-    await tier.settled()
-    assert tier.inflight_bytes == 7 * BLOCK
-    records.release()
-    assert tier.inflight_bytes == 0
-    offset = read_batch_header(SEGMENT.batches[len(SEGMENT.batches) // 2]).base_offset
-    assert await tier.read_bytes(offset) == expected_bytes(tier.logs, offset, max_bytes=WHOLE)
-    assert len(tier.store.log_fetches()) == 1
+    for how in ["deadline", "end"]:
+        with case(how):
+            tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
+            with tier.store.stall_body(7 * BLOCK) as gate:
+                reading = Reading(tier, nursery, deadline_s=0.5)
+                await blocks_landed(tier, 7)
+                assert not reading.is_over
+                if how == "deadline":
+                    mock_clock.jump(0.5)
+                else:
+                    reading.time.end()
+                records = await reading.answer()
+                assert joined(records) == whole_batches(7)
+                assert tier.inflight_bytes == 7 * BLOCK + (WHOLE - 7 * BLOCK)  # of the answer, and of the GET under way
+                gate.release()
+            await tier.settled()
+            assert tier.inflight_bytes == 7 * BLOCK
+            records.release()
+            assert tier.inflight_bytes == 0
+            offset = read_batch_header(SEGMENT.batches[len(SEGMENT.batches) // 2]).base_offset
+            assert await tier.read_bytes(offset) == expected_bytes(tier.logs, offset, max_bytes=WHOLE)
+            assert len(tier.store.log_fetches()) == 1
 
 
 async def test_the_next_read_goes_on_behind_what_was_answered(nursery: trio.Nursery, mock_clock: MockClock) -> None:
@@ -210,27 +207,3 @@ async def test_an_answer_ends_where_there_is_no_room_for_more(nursery: trio.Nurs
         assert joined(second) == SEGMENT.batches[offset]
     first.release()
     assert len(joined(await read(tier, 0, None, reader="another"))) >= len(whole_batches(4))
-
-
-# --- many large reads over a busy link ---
-
-
-@pytest.mark.parametrize("readahead_mib", [0, 128])
-def test_many_large_reads_fetch_hardly_more_than_they_deliver(readahead_mib: int) -> None:
-    """16 readers of 50 MiB at 200 MB/s. They fetched 2.3 times as much, with read-ahead 7 times, and took as much
-    longer: what had come when the time was up was evicted before the rest had."""
-    readers, each_bytes = 16, 64 * MIB
-    case = Case(
-        name="16 large reads",
-        topic=SimulatedTopic(partitions=readers, partition_bytes=each_bytes, segment_bytes=each_bytes),
-        readers=[[(number, 0, each_bytes)] for number in range(readers)],
-        settings=replace(
-            DEFAULTS, readahead_stream_bytes_max=readahead_mib * MIB, readahead_total_bytes_max=4 * readahead_mib * MIB
-        ),
-        client=replace(CLIENT, max_bytes=50 * MIB),
-    )
-    link = LinkProfile(first_byte_s=0.030, connection_bytes_per_s=60e6, link_bytes_per_s=200e6)
-    (done,) = run_case(case, link).passes
-    assert done.delivered_bytes == readers * each_bytes
-    assert done.fetched_ratio <= 1.2
-    assert done.elapsed_s <= 1.2 * done.delivered_bytes / link.link_bytes_per_s

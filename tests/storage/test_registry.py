@@ -8,6 +8,7 @@ from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+from tests.support.cases import case
 
 KAFKAS_LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
@@ -37,19 +38,16 @@ def test_plain_objects_are_opened_by_our_own_name(tmp_path: Path) -> None:
     manager.close()
 
 
-@pytest.mark.parametrize(
-    ("class_name", "nearest"),
-    [
+def test_an_unknown_storage_manager_is_answered_with_the_nearest_known_one() -> None:
+    for class_name, nearest in [
         ("org.apache.kafka.server.log.remote.storage.LocalTieredStorge", KAFKAS_LOCAL),
         ("io.aiven.kafka.tieredstorage.RemoteStorage", "io.aiven.kafka.tieredstorage.RemoteStorageManager"),
         ("tidegate.plainobjects", "tidegate.PlainObjects"),
-    ],
-)
-def test_an_unknown_storage_manager_is_answered_with_the_nearest_known_one(class_name: str, nearest: str) -> None:
-    with pytest.raises(StorageConfigError) as caught:
-        open_remote_storage_manager(class_name, {})
-    assert str(caught.value).endswith(f"the nearest one is {nearest}")
-    assert "remote.log.storage.manager.class.name" in str(caught.value)
+    ]:
+        with case(class_name, nearest), pytest.raises(StorageConfigError) as caught:
+            open_remote_storage_manager(class_name, {})
+        assert str(caught.value).endswith(f"the nearest one is {nearest}")
+        assert "remote.log.storage.manager.class.name" in str(caught.value)
 
 
 def test_an_unset_class_name_is_said_to_be_unset() -> None:

@@ -1,6 +1,7 @@
 """A scan: every batch once, checked, in windows; what is bad fails or is stepped over. Its LogWindow: contiguous bytes,
 forwards, one piece ahead; bytes that cannot be had are holes."""
 
+import itertools
 import struct
 import threading
 import zlib
@@ -17,6 +18,7 @@ from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemo
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, UnreadableBytesError, WalkedBatch
 from storage.log.segment_scan import HOLES_MAX, GetsAhead, LogWindow
+from tests.support.cases import case
 from tests.support.executors import AtOnce
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
@@ -290,32 +292,31 @@ def wild_offset(world: OneSegment, number: int) -> None:
 DAMAGES = [flip_value, flip_magic, flip_length, lower_offset, raise_offset, wild_offset]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_bad_batch_fails_the_scan_by_object_and_position(damage: Callable[[OneSegment, int], None]) -> None:
-    world = OneSegment(filled_segment(5000))
-    damage(world, 9)
-    # Where offsets do not ascend either of the two may be at fault, and the latter is named.
-    at = world.segment.batch_positions[10 if damage is raise_offset else 9]
+def test_a_bad_batch_fails_the_scan_by_object_and_position() -> None:
+    for damage in DAMAGES:
+        world = OneSegment(filled_segment(5000))
+        damage(world, 9)
+        # Where offsets do not ascend either of the two may be at fault, and the latter is named.
+        at = world.segment.batch_positions[10 if damage is raise_offset else 9]
 
-    with pytest.raises(CorruptLogError, match=rf"segment orders-0 \(.*batch at {at}: ") as failure:
-        all_of(Scan(world))
+        with case(damage), pytest.raises(CorruptLogError, match=rf"segment orders-0 \(.*batch at {at}: ") as failure:
+            all_of(Scan(world))
 
-    assert failure.value.position == at
-    assert isinstance(failure.value, CorruptObjectError)
-    assert world.streams_open == 0
+        assert failure.value.position == at
+        assert isinstance(failure.value, CorruptObjectError)
+        assert world.streams_open == 0
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("number", [1, 9, 10, 11, 19])
-def test_with_a_dense_index_just_the_bad_batch_is_lost(damage: Callable[[OneSegment, int], None], number: int) -> None:
-    world = OneSegment(filled_segment(5000, interval_bytes=0))
-    damage(world, number)
+def test_with_a_dense_index_just_the_bad_batch_is_lost() -> None:
+    for damage, number in itertools.product(DAMAGES, [1, 9, 10, 11, 19]):
+        world = OneSegment(filled_segment(5000, interval_bytes=0))
+        damage(world, number)
 
-    offsets, bad = skipped(world, window_bytes=len(world.log))
+        offsets, bad = skipped(world, window_bytes=len(world.log))
 
-    assert offsets == offsets_without(world, number)
-    assert [entry.position for entry in bad] == [world.segment.batch_positions[number]]
-    assert not bad[0].is_rest or number == 19
+        assert offsets == offsets_without(world, number)
+        assert [entry.position for entry in bad] == [world.segment.batch_positions[number]]
+        assert not bad[0].is_rest or number == 19
 
 
 def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index(world: OneSegment) -> None:
@@ -380,21 +381,21 @@ def test_between_two_windows_that_do_not_ascend_one_batch_is_lost() -> None:
     assert [entry.position for entry in bad] == [world.segment.batch_positions[10]]
 
 
-@pytest.mark.parametrize("chunk", [0, 3, 7, 8])
-def test_a_chunk_that_does_not_decode_costs_the_batches_that_it_holds_bytes_of(chunk: int) -> None:
-    world = OneSegment(filled_segment(interval_bytes=0), chunk_bytes=3000)
-    world.corrupt_chunks = {chunk}
-    positions = [*world.segment.batch_positions, len(world.log)]
-    first, end = 3000 * chunk, 3000 * (chunk + 1)
-    hurt = [number for number in range(20) if positions[number] < end and positions[number + 1] > first]
+def test_a_chunk_that_does_not_decode_costs_the_batches_that_it_holds_bytes_of() -> None:
+    for chunk in [0, 3, 7, 8]:
+        world = OneSegment(filled_segment(interval_bytes=0), chunk_bytes=3000)
+        world.corrupt_chunks = {chunk}
+        positions = [*world.segment.batch_positions, len(world.log)]
+        first, end = 3000 * chunk, 3000 * (chunk + 1)
+        hurt = [number for number in range(20) if positions[number] < end and positions[number + 1] > first]
 
-    offsets, bad = skipped(world)
+        offsets, bad = skipped(world)
 
-    assert offsets == offsets_without(world, *hurt)
-    assert [entry.position for entry in bad] == [positions[hurt[0]]]
-    assert "its tag is wrong" in bad[0].error.reason
-    with pytest.raises(CorruptObjectError, match="its tag is wrong"):
-        all_of(Scan(world))
+        assert offsets == offsets_without(world, *hurt)
+        assert [entry.position for entry in bad] == [positions[hurt[0]]]
+        assert "its tag is wrong" in bad[0].error.reason
+        with case(chunk), pytest.raises(CorruptObjectError, match="its tag is wrong"):
+            all_of(Scan(world))
 
 
 def test_of_a_truncated_object_what_is_there_is_read_and_the_gets_stay_few() -> None:

@@ -19,6 +19,7 @@ from storage.log.log_walk import CorruptLogError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tests.support.cases import case
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier
 from tests.support.timed_batches import CODECS, CONTROL, TRANSACTIONAL, ZSTD, framed_batch, timed_batch, timed_messages
@@ -213,18 +214,20 @@ async def test_no_later_segment_is_looked_at(nursery: trio.Nursery) -> None:
     assert await look_up(tier, 700, log_start=1) is None
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-async def test_old_messages_are_searched(nursery: trio.Nursery, magic: int) -> None:
-    log = timed_messages(magic, [(0, 10), (1, 20)]) + timed_messages(magic, [(2, 30), (5, 5), (6, 40)], codec=1)
-    segment = replace(plain_segment(0, 1), log=log, end_offset=6, max_timestamp_ms=40, offset_index=b"", time_index=b"")
-    tier = open_tier(nursery, [segment], block_bytes=50)
-    assert await tier.read_bytes(0) == log, "a Fetch gets them as they are"
-    found = {time: await look_up(tier, time) for time in (0, 20, 21, 31, 41)}
-    if magic == 0:
-        assert set(found.values()) == {None}
-    else:
-        expected = {0: (10, 0), 20: (20, 1), 21: (30, 2), 31: (40, 6)}
-        assert found == {time: FoundTimestamp(*at, -1) for time, at in expected.items()} | {41: None}
+async def test_old_messages_are_searched(nursery: trio.Nursery) -> None:
+    for magic in [0, 1]:
+        log = timed_messages(magic, [(0, 10), (1, 20)]) + timed_messages(magic, [(2, 30), (5, 5), (6, 40)], codec=1)
+        segment = replace(
+            plain_segment(0, 1), log=log, end_offset=6, max_timestamp_ms=40, offset_index=b"", time_index=b""
+        )
+        tier = open_tier(nursery, [segment], block_bytes=50)
+        assert await tier.read_bytes(0) == log, "a Fetch gets them as they are"
+        found = {time: await look_up(tier, time) for time in (0, 20, 21, 31, 41)}
+        if magic == 0:
+            assert set(found.values()) == {None}
+        else:
+            expected = {0: (10, 0), 20: (20, 1), 21: (30, 2), 31: (40, 6)}
+            assert found == {time: FoundTimestamp(*at, -1) for time, at in expected.items()} | {41: None}
 
 
 # --- what it costs ---
@@ -321,10 +324,7 @@ async def test_searches_take_turns_slice_by_slice(nursery: trio.Nursery, monkeyp
     assert max(map(first, (400, 401, 402))) < 51, "none waits until another is done"
 
 
-@pytest.mark.parametrize(("batches", "on_loop"), [(100, True), (2000, False)])
-async def test_many_headers_are_not_walked_on_the_loop(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, batches: int, on_loop: bool
-) -> None:
+async def test_many_headers_are_not_walked_on_the_loop(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     walk: Callable[..., Any] = find_batch_by_time
     walked_in: set[threading.Thread] = set()
 
@@ -333,9 +333,11 @@ async def test_many_headers_are_not_walked_on_the_loop(
         return walk(*arguments)
 
     monkeypatch.setattr(timestamp_search, "find_batch_by_time", noted)
-    tier = open_tier(nursery, [plain_segment(0, batches)], block_bytes=2**20)
-    assert await look_up(tier, 15) == FoundTimestamp(20, 2, 0)
-    assert (threading.current_thread() in walked_in) == on_loop
+    for batches, on_loop in ((100, True), (2000, False)):
+        walked_in.clear()
+        tier = open_tier(nursery, [plain_segment(0, batches)], block_bytes=2**20)
+        assert await look_up(tier, 15) == FoundTimestamp(20, 2, 0)
+        assert (threading.current_thread() in walked_in) == on_loop, batches
 
 
 async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,14 +363,15 @@ async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, mo
 # --- trouble ---
 
 
-@pytest.mark.parametrize("content", [b"x", b"\xff" * 12, None])
-async def test_a_time_index_missing_or_wrong_only_costs_a_longer_walk(tier: Tier, content: bytes | None) -> None:
-    if content is None:
-        assert isinstance(tier.store.inner, MemoryStore)
-        del tier.store.inner.objects[tier.logs[0][0].segment_id.id]["timeindex"]
-    else:
-        tier.store.replace(content, index_type=IndexType.TIMESTAMP)
-    assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
+async def test_a_time_index_missing_or_wrong_only_costs_a_longer_walk(nursery: trio.Nursery) -> None:
+    for content in (b"x", b"\xff" * 12, None):
+        tier = open_tier(nursery, [plain_segment(0)])
+        if content is None:
+            assert isinstance(tier.store.inner, MemoryStore)
+            del tier.store.inner.objects[tier.logs[0][0].segment_id.id]["timeindex"]
+        else:
+            tier.store.replace(content, index_type=IndexType.TIMESTAMP)
+        assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0), content
 
 
 async def test_an_offset_index_that_does_not_agree_with_the_log_is_rebuilt(nursery: trio.Nursery) -> None:
@@ -379,13 +382,14 @@ async def test_an_offset_index_that_does_not_agree_with_the_log_is_rebuilt(nurse
     assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
 
 
-@pytest.mark.parametrize("at", [35, 70])
-async def test_a_damaged_batch_is_fetched_once_more(nursery: trio.Nursery, at: int) -> None:
-    segment = plain_segment(0)
-    tier = open_tier(nursery, [segment], block_bytes=200)
-    tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[5] + at, times=1)
-    assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
-    assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
+async def test_a_damaged_batch_is_fetched_once_more(nursery: trio.Nursery) -> None:
+    for at in [35, 70]:
+        with case(at):
+            segment = plain_segment(0)
+            tier = open_tier(nursery, [segment], block_bytes=200)
+            tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[5] + at, times=1)
+            assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
+            assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
 
 
 async def test_damage_that_stays_is_an_error(nursery: trio.Nursery) -> None:

@@ -21,7 +21,7 @@ from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache import disk_folder
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.disk import DiskBlocks
+from storage.cache.disk import RETRY_S, DiskBlocks
 from storage.cache.disk_folder import DiskBlockKey, cost_bytes, file_bytes
 from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
 from storage.model import Uuid
@@ -149,3 +149,15 @@ def break_writes(patch: pytest.MonkeyPatch, error_number: int, written_bytes: in
         raise OSError(error_number, errno.errorcode[error_number])
 
     patch.setattr(disk_folder, "write_buffers", fail)
+
+
+def comes_back(cache: DiskCache) -> None:
+    """Not before its rest is over; then the next write is the test."""
+    third = key_of(3)
+    assert (cache.disk.available, cache.disk.write(third, data_of(third))) == (False, False)
+    cache.clock.now_s += RETRY_S
+    assert cache.disk.available
+    assert cache.count("disk_available") == 0
+    cache.write(third)
+    assert cache.count("disk_available") == 1
+    assert cache.served(third) == [third]

@@ -5,7 +5,6 @@ import errno
 import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.support.disk_cache import (
     DiskCache,
     break_writes,
     bytes_on_disk,
+    comes_back,
     cost,
     data_of,
     disk_cache,
@@ -36,17 +36,6 @@ FIRST, SECOND, THIRD = key_of(1), key_of(2), key_of(3)
 def cache(tmp_path: Path) -> Iterator[DiskCache]:
     with disk_cache(tmp_path) as cache:
         yield cache
-
-
-def comes_back(cache: DiskCache) -> None:
-    """Not before its rest is over; then the next write is the test."""
-    assert (cache.disk.available, cache.disk.write(THIRD, data_of(THIRD))) == (False, False)
-    cache.clock.now_s += RETRY_S
-    assert cache.disk.available
-    assert cache.count("disk_available") == 0
-    cache.write(THIRD)
-    assert cache.count("disk_available") == 1
-    assert cache.served(THIRD) == [THIRD]
 
 
 @pytest.mark.parametrize(
@@ -96,65 +85,6 @@ def test_the_kernels_own_limit_cuts_a_file(tmp_path: Path) -> None:
         assert cache.errors("full") == 1
         assert files_below(tmp_path) == []
         comes_back(cache)
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    path = tmp_path / "tiny"
-    path.mkdir(mode=0o700)
-    options = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]
-    subprocess.run(["mount", *options, path], check=True)
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", path], check=True)
-
-
-@pytest.mark.needs("tmpfs")
-def test_a_disk_that_is_really_full_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
-    keys = [key_of(number, size_bytes=30_000) for number in range(20)]
-    with disk_cache(tiny_disk) as cache:
-        written = [key for key in keys if cache.disk.write(key, data_of(key))]
-        assert 5 < len(written) < 9
-        assert cache.errors("full") == 1
-        assert cache.served(*keys) == written
-        assert len(files_below(tiny_disk)) == len(written), "and no half of one"
-        cache.disk.drop(written[0])
-        comes_back(cache)
-
-
-@pytest.mark.needs("tmpfs")
-def test_a_disk_that_is_really_read_only_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
-    with disk_cache(tiny_disk) as cache:
-        cache.write(FIRST)
-        remount(tiny_disk, "ro")
-        try:
-            assert not cache.disk.write(SECOND, data_of(SECOND))
-            cache.clock.now_s += RETRY_S * 20
-            assert cache.served(FIRST) == [FIRST]
-            cache.disk.close()
-            with disk_cache(tiny_disk, clock=cache.clock) as restarted:
-                assert restarted.served(FIRST) == [FIRST]
-                assert not restarted.disk.write(SECOND, data_of(SECOND))
-                assert restarted.errors("read_only") == 1
-                remount(tiny_disk, "rw")
-                comes_back(restarted)
-        finally:
-            remount(tiny_disk, "rw")
-
-
-def remount(path: Path, mode: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
-
-
-@pytest.mark.needs("user")
-def test_a_folder_that_may_not_be_written_is_denied(cache: DiskCache, tmp_path: Path) -> None:
-    writing = tmp_path / "blocks" / "writing"
-    writing.chmod(0o500)
-    assert not cache.disk.write(SECOND, data_of(SECOND))
-    assert cache.errors("denied") == 1
-    comes_back(cache)
 
 
 def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(cache: DiskCache) -> None:
@@ -375,9 +305,8 @@ def world() -> HealthWorld:
     return HealthWorld()
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"),
-    [
+def test_every_error_has_a_cause() -> None:
+    for number, cause in [
         (errno.ENOSPC, DiskErrorCause.FULL),
         (errno.EDQUOT, DiskErrorCause.FULL),
         (errno.EROFS, DiskErrorCause.READ_ONLY),
@@ -386,10 +315,8 @@ def world() -> HealthWorld:
         (errno.EACCES, DiskErrorCause.DENIED),
         (errno.EIO, DiskErrorCause.OTHER),
         (errno.EMFILE, DiskErrorCause.OTHER),
-    ],
-)
-def test_every_error_has_a_cause(number: int, cause: DiskErrorCause) -> None:
-    assert cause_of(OSError(number, "")) is cause
+    ]:
+        assert cause_of(OSError(number, "")) is cause
 
 
 def test_an_error_without_a_number_has_a_cause() -> None:

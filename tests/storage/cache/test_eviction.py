@@ -108,21 +108,21 @@ def in_step(use: Use, keys: range) -> None:
         use(key, "second")
 
 
-@pytest.mark.parametrize("streams", [20, 90])
-def test_many_backfills_at_once_do_not_flush_the_shared_blocks(streams: int, extent: int) -> None:
-    use = policy_cache(extent=extent)[1]
-    in_step(use, range(SHARED, 2 * CAPACITY))
-    for reader in range(3):
-        for key in range(SHARED):
-            use(key, reader)
-    assert backfills(use, streams, SHARED)[1] > 0.95
+def test_many_backfills_at_once_do_not_flush_the_shared_blocks(extent: int) -> None:
+    for streams in [20, 90]:
+        use = policy_cache(extent=extent)[1]
+        in_step(use, range(SHARED, 2 * CAPACITY))
+        for reader in range(3):
+            for key in range(SHARED):
+                use(key, reader)
+        assert backfills(use, streams, SHARED)[1] > 0.95
 
 
-@pytest.mark.parametrize("streams", [20, 45])
-def test_many_backfills_do_not_fetch_their_blocks_twice(streams: int, extent: int) -> None:
-    use = policy_cache(extent=extent)[1]
-    in_step(use, range(2 * CAPACITY))
-    assert streams * 100 <= backfills(use, streams)[0] < streams * 100 * 1.05
+def test_many_backfills_do_not_fetch_their_blocks_twice(extent: int) -> None:
+    for streams in [20, 45]:
+        use = policy_cache(extent=extent)[1]
+        in_step(use, range(2 * CAPACITY))
+        assert streams * 100 <= backfills(use, streams)[0] < streams * 100 * 1.05
 
 
 def test_what_backfills_were_given_goes_back_to_shared_blocks_when_they_are_over(extent: int) -> None:
@@ -145,9 +145,8 @@ def test_a_key_that_nobody_reused_goes_first_and_in_order_of_arrival() -> None:
     assert [policy.evict() for _ in range(4)] == ["b", "c", "d", "a"]
 
 
-@pytest.mark.parametrize(
-    ("inserted_by", "touched_by", "is_reuse"),
-    [
+def test_reuse_is_use_by_another_reader() -> None:
+    uses: list[tuple[Hashable, list[Hashable], bool]] = [
         ("x", ["x", "x", "x"], False),
         ("x", ["y"], True),
         ("x", ["y", "y"], True),
@@ -156,15 +155,14 @@ def test_a_key_that_nobody_reused_goes_first_and_in_order_of_arrival() -> None:
         (None, ["x"], False),
         (None, ["x", "x"], False),
         (None, ["x", "y"], True),
-    ],
-)
-def test_reuse_is_use_by_another_reader(inserted_by: Hashable, touched_by: list[Hashable], is_reuse: bool) -> None:
-    policy = ScanResistantPolicy[str]()
-    policy.insert("used", 1, inserted_by)
-    policy.insert("other", 1)
-    for reader in touched_by:
-        policy.touch("used", reader)
-    assert policy.evict() == ("other" if is_reuse else "used")
+    ]
+    for inserted_by, touched_by, is_reuse in uses:
+        policy = ScanResistantPolicy[str]()
+        policy.insert("used", 1, inserted_by)
+        policy.insert("other", 1)
+        for reader in touched_by:
+            policy.touch("used", reader)
+        assert policy.evict() == ("other" if is_reuse else "used")
 
 
 def test_a_hundred_uses_keep_a_key_no_longer_than_three() -> None:
@@ -386,13 +384,13 @@ def test_of_a_scan_larger_than_the_cache_one_run_stays(cache: Cache) -> None:
     assert run == range(9 * ROOM + 3, 10 * ROOM + 3)
 
 
-@pytest.mark.parametrize(("start", "hits"), [(0, 0), (2 * ROOM - RUN, RUN), (2 * ROOM, ROOM), (2 * ROOM + 3, None)])
-def test_a_second_scan_finds_long_runs_or_nothing(cache: Cache, start: int, hits: int | None) -> None:
-    cache.scan(range(3 * ROOM), "first")
-    cache.fetched.clear()
-    found = cache.scan(range(start, 3 * ROOM), "second")
-    assert found == (3 * ROOM - start if hits is None else hits)
-    assert cache.fetched == list(range(start, start + len(cache.fetched))), "what it does not find is one piece"
+def test_a_second_scan_finds_long_runs_or_nothing(cache: Cache) -> None:
+    for start, hits in [(0, 0), (2 * ROOM - RUN, RUN), (2 * ROOM, ROOM), (2 * ROOM + 3, None)]:
+        cache.scan(range(3 * ROOM), "first")
+        cache.fetched.clear()
+        found = cache.scan(range(start, 3 * ROOM), "second")
+        assert found == (3 * ROOM - start if hits is None else hits)
+        assert cache.fetched == list(range(start, start + len(cache.fetched))), "what it does not find is one piece"
 
 
 def test_single_blocks_that_somebody_reads_here_and_there_keep_their_neighbours(cache: Cache) -> None:
@@ -497,15 +495,15 @@ def test_after_any_history_what_stays_is_long_runs(
     assert len(cache.crumbs()) <= 2 * len(readers) + 1 + 2 * len(removed)
 
 
-@pytest.mark.parametrize("readers", [2, 3])
-def test_scans_side_by_side_leave_few_crumbs_beside_what_is_shared(cache: Cache, readers: int) -> None:
-    shared = range(1_000_000, 1_000_000 + 12 * RUN)
-    for consumer in "abcd":
-        cache.scan(shared, consumer)
-    for turn in range(20 * ROOM):
-        for reader in range(readers):
-            cache.use(10_000 * RUN * reader + turn, reader)
-        if turn % 3 == 0:
-            cache.use(shared[turn // 3 % len(shared)], "abcd"[turn // 3 // len(shared) % 4])
-    assert len(cache.crumbs()) <= 2 * readers + 1
-    assert sum(key in cache.policy for key in shared) > 0.9 * len(shared)
+def test_scans_side_by_side_leave_few_crumbs_beside_what_is_shared(cache: Cache) -> None:
+    for readers in [2, 3]:
+        shared = range(1_000_000, 1_000_000 + 12 * RUN)
+        for consumer in "abcd":
+            cache.scan(shared, consumer)
+        for turn in range(20 * ROOM):
+            for reader in range(readers):
+                cache.use(10_000 * RUN * reader + turn, reader)
+            if turn % 3 == 0:
+                cache.use(shared[turn // 3 % len(shared)], "abcd"[turn // 3 // len(shared) % 4])
+        assert len(cache.crumbs()) <= 2 * readers + 1
+        assert sum(key in cache.policy for key in shared) > 0.9 * len(shared)

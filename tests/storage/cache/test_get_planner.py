@@ -34,9 +34,8 @@ def planned(
     )
 
 
-@pytest.mark.parametrize(
-    ("places", "get"),
-    [
+def test_a_get_is_what_is_missing_from_the_first_such_block_on() -> None:
+    for places, get in [
         ("......", range(6)),
         ("hh....", range(2, 6)),
         ("uu....", range(2, 6)),
@@ -45,10 +44,8 @@ def planned(
         ("hhhhhh", None),
         ("uhuhuh", None),
         ("", None),
-    ],
-)
-def test_a_get_is_what_is_missing_from_the_first_such_block_on(places: str, get: range | None) -> None:
-    assert planned(places) == get
+    ]:
+        assert planned(places) == get
 
 
 def test_it_begins_and_ends_within_what_is_asked_for() -> None:
@@ -61,12 +58,15 @@ def test_it_is_as_large_as_its_target() -> None:
     assert planned("." * 40, first=3) == range(3, 15)
 
 
-@pytest.mark.parametrize(
-    ("places", "get"),
-    [("..hhh..", range(7)), ("..hhhh..", range(2)), (".h.h.h.h", range(7)), ("..hhh", range(2)), ("..hhhu.", range(2))],
-)
-def test_small_gaps_of_what_is_here_are_read_over(places: str, get: range) -> None:
-    assert planned(places) == get
+def test_small_gaps_of_what_is_here_are_read_over() -> None:
+    for places, get in [
+        ("..hhh..", range(7)),
+        ("..hhhh..", range(2)),
+        (".h.h.h.h", range(7)),
+        ("..hhh", range(2)),
+        ("..hhhu.", range(2)),
+    ]:
+        assert planned(places) == get
 
 
 def test_a_gap_counts_for_what_a_get_transfers() -> None:
@@ -88,22 +88,19 @@ def test_blocks_that_are_decoded_together_are_fetched_together() -> None:
     assert planned("." * 7, first=6, unit_blocks=5) == range(5, 7), "the last may be short"
 
 
-@pytest.mark.parametrize(
-    ("blocks", "first", "stop", "end"),
-    [
+def test_the_segments_small_rest_is_taken_along() -> None:
+    for blocks, first, stop, end in [
         (16, 0, 16, 16),  # four are left, a third of a GET
         (17, 0, 17, 12),
         (16, 0, 15, 12),  # the reader does not come so far
         (28, 12, 28, 28),
-    ],
-)
-def test_the_segments_small_rest_is_taken_along(blocks: int, first: int, stop: int, end: int) -> None:
-    assert planned("." * blocks, first=first, stop=stop) == range(first, end)
+    ]:
+        assert planned("." * blocks, first=first, stop=stop) == range(first, end)
 
 
-@pytest.mark.parametrize("place", ["h", "u"])
-def test_a_rest_that_is_not_all_missing_is_left(place: str) -> None:
-    assert planned("." * 13 + place + "..", gap=0) == range(12)
+def test_a_rest_that_is_not_all_missing_is_left() -> None:
+    for place in ["h", "u"]:
+        assert planned("." * 13 + place + "..", gap=0) == range(12)
 
 
 def test_gets_follow_what_the_store_transfers_rather_than_plaintext() -> None:
@@ -225,9 +222,8 @@ GRIDS = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    ("chunk_bytes", "block_bytes", "expected"),
-    [
+def test_blocks_are_whole_chunks_or_parts_of_one() -> None:
+    for chunk_bytes, block_bytes, expected in [
         (1, 1 * MIB, (1 * MIB, 1)),  # no chunks: the grid itself
         (1, 1, (1, 1)),
         (300_000, 1 * MIB, (1_200_000, 1)),  # the fewest chunks that cover a block
@@ -237,11 +233,9 @@ GRIDS = st.builds(
         (40 * MIB, 1 * MIB, (40 * MIB // 4, 4)),  # not into three: that has a rest
         (17 * MIB + 7, 1 * MIB, ((17 * MIB + 7) // 3, 3)),
         (33_554_467, 1 * MIB, (33_554_467, 1)),  # a prime cannot be cut
-    ],
-)
-def test_blocks_are_whole_chunks_or_parts_of_one(chunk_bytes: int, block_bytes: int, expected: tuple[int, int]) -> None:
-    grid = block_grid(chunk_bytes, 300 * MIB, block_bytes)
-    assert (grid.block_bytes, grid.unit_blocks) == expected
+    ]:
+        grid = block_grid(chunk_bytes, 300 * MIB, block_bytes)
+        assert (grid.block_bytes, grid.unit_blocks) == expected
 
 
 def test_the_last_block_ends_with_the_segment() -> None:

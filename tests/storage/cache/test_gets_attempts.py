@@ -138,31 +138,25 @@ async def test_a_second_get_that_answers_later_is_stopped(hedging: GetWorld, seg
     assert (hedging.sample("get_hedges_total"), hedging.sample("get_hedges_won_total")) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("pace", "may_wait"),
-    [
+async def test_a_late_answer_is_waited_for_when_too_little_is_known_or_nobody_waits(nursery: trio.Nursery) -> None:
+    for pace, may_wait in [
         (knows_answers(gets_per_minute_min=1000), True),
         (knows_answers(NEVER), True),
         (knows_answers(0, seen=SEEN_MIN - 1), True),
         (knows_answers(), False),
-    ],
-    ids=["below its rate", "turned off", "too little seen", "nobody waits"],
-)
-async def test_a_late_answer_is_waited_for_when(
-    nursery: trio.Nursery, segment: ScriptedSegment, pace: Pace, may_wait: bool
-) -> None:
-    world, late = GetWorld(nursery, pace=pace), Gate()
-    segment.script(Script(begins=late))
-    if may_wait:
-        world.want(segment, range(1))
-    else:
-        world.ahead(segment, range(1))
-    await late.reached()
-    for _ in range(3):
-        await passes(20)
-    late.release()
-    await world.landed_at_least(1)
-    assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0)
+    ]:
+        world, segment, late = GetWorld(nursery, pace=pace), ScriptedSegment(), Gate()
+        segment.script(Script(begins=late))
+        if may_wait:
+            world.want(segment, range(1))
+        else:
+            world.ahead(segment, range(1))
+        await late.reached()
+        for _ in range(3):
+            await passes(20)
+        late.release()
+        await world.landed_at_least(1)
+        assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0), may_wait
 
 
 async def test_an_answer_late_before_anybody_waits_has_a_second(hedging: GetWorld, segment: ScriptedSegment) -> None:
@@ -322,25 +316,25 @@ async def test_what_the_loser_had_read_does_not_stop_the_winner(splitting: GetWo
     assert splitting.budget.held == 0
 
 
-@pytest.mark.parametrize("why", ["nobody waits", "the usual speed is unknown", "the store throttles"])
-async def test_a_slow_body_is_waited_for_when(nursery: trio.Nursery, segment: ScriptedSegment, why: str) -> None:
-    stall = Gate()
-    world = GetWorld(nursery, pace=Pace(8) if why == "the usual speed is unknown" else knows_speed())
-    segment.script(Script(holds={0: stall}))
-    if why == "nobody waits":
-        world.ahead(segment, range(12))
-    else:
-        world.want(segment, range(12))
-    await stall.reached()
-    if why == "the store throttles":
-        with pytest.raises(ThrottledError):
-            async with world.throttle.admitted():
-                raise ThrottledError("503")
-    for _ in range(3):
-        await passes(20)
-    stall.release()
-    await world.landed_at_least(12)
-    assert (segment.ranges(), world.sample("get_splits_total")) == ([(0, 11)], 0)
+async def test_a_slow_body_is_waited_for_when(nursery: trio.Nursery) -> None:
+    for why in ("nobody waits", "the usual speed is unknown", "the store throttles"):
+        stall, segment = Gate(), ScriptedSegment()
+        world = GetWorld(nursery, pace=Pace(8) if why == "the usual speed is unknown" else knows_speed())
+        segment.script(Script(holds={0: stall}))
+        if why == "nobody waits":
+            world.ahead(segment, range(12))
+        else:
+            world.want(segment, range(12))
+        await stall.reached()
+        if why == "the store throttles":
+            with pytest.raises(ThrottledError):
+                async with world.throttle.admitted():
+                    raise ThrottledError("503")
+        for _ in range(3):
+            await passes(20)
+        stall.release()
+        await world.landed_at_least(12)
+        assert (segment.ranges(), world.sample("get_splits_total")) == ([(0, 11)], 0), why
 
 
 async def test_what_is_usual_may_become_known_meanwhile(nursery: trio.Nursery, segment: ScriptedSegment) -> None:

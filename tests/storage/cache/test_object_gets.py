@@ -23,6 +23,7 @@ from storage.errors import (
     ThrottledError,
 )
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
+from tests.support.cases import case
 from tests.support.samples import sum_of
 from tests.support.scripted_gets import Script, ScriptedSegment, expected
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment, metadata_of, topic_partition
@@ -67,21 +68,18 @@ async def test_what_passes_is_tried_again() -> None:
     assert world.registry.sample_value("tidegate_get_retries_total", {}) == ATTEMPTS_MAX - 1
 
 
-@pytest.mark.parametrize(
-    ("error", "attempts"),
-    [
+async def test_what_stays_is_raised_after_its_attempts() -> None:
+    for error, attempts in [
         (RetriableRemoteStorageError("503"), ATTEMPTS_MAX),
         (CorruptObjectError("bytes"), CORRUPT_ATTEMPTS_MAX),
         (RemoteResourceNotFoundError("404"), 1),
         (RemoteAccessDeniedError("403"), 1),
-    ],
-)
-async def test_what_stays_is_raised_after_its_attempts(error: Exception, attempts: int) -> None:
-    world = World()
-    with pytest.raises(type(error)) as caught:
-        await world.gets.run(METADATA, INDEX, world.failing(*[error] * 9))
-    assert caught.value is error
-    assert world.attempts == attempts
+    ]:
+        world = World()
+        with pytest.raises(type(error)) as caught:
+            await world.gets.run(METADATA, INDEX, world.failing(*[error] * 9))
+        assert caught.value is error
+        assert world.attempts == attempts
 
 
 async def test_one_attempt_is_one() -> None:
@@ -108,9 +106,8 @@ async def tried(world: World, attempts: int) -> None:
         await trio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
+def test_the_cause_is_the_errors_class() -> None:
+    for error, cause in [
         (RemoteResourceNotFoundError("404"), GetOutcome.NOT_FOUND),
         (RetriableRemoteStorageError("500"), GetOutcome.RETRIABLE),
         (ThrottledError("503"), GetOutcome.THROTTLED),
@@ -119,10 +116,8 @@ async def tried(world: World, attempts: int) -> None:
         (CorruptObjectError("bytes"), GetOutcome.CORRUPT),
         (InvalidRangeError("416"), GetOutcome.ERROR),
         (ZeroDivisionError(), GetOutcome.ERROR),
-    ],
-)
-def test_the_cause_is_the_errors_class(error: Exception, cause: GetOutcome) -> None:
-    assert outcome_of(error) is cause
+    ]:
+        assert outcome_of(error) is cause
 
 
 class Listener:
@@ -200,16 +195,16 @@ def test_one_that_is_stopped_as_its_answer_begins_closes_without_reading(segment
     assert segment.open_gets == []
 
 
-@pytest.mark.parametrize("is_waited_for", [True, False])
-def test_blocks_before_a_failure_are_handed_over(segment: ScriptedSegment, is_waited_for: bool) -> None:
-    segment.script(Script(fails={5: RetriableRemoteStorageError("reset")}))
-    transfer, listener = transfer_of(segment, is_waited_for=is_waited_for), Listener()
-    with pytest.raises(RetriableRemoteStorageError):
-        transfer.run(post, listener)
-    assert list(listener.blocks) == list(transfer.numbers_read) == [2, 3, 4]
-    assert listener.told == ([2, 3, 4] if is_waited_for else [4])
-    assert not transfer.was_cut
-    assert segment.open_gets == []
+def test_blocks_before_a_failure_are_handed_over(segment: ScriptedSegment) -> None:
+    for is_waited_for in [True, False]:
+        segment.script(Script(fails={5: RetriableRemoteStorageError("reset")}))
+        transfer, listener = transfer_of(segment, is_waited_for=is_waited_for), Listener()
+        with case(is_waited_for), pytest.raises(RetriableRemoteStorageError):
+            transfer.run(post, listener)
+        assert list(listener.blocks) == list(transfer.numbers_read) == [2, 3, 4]
+        assert listener.told == ([2, 3, 4] if is_waited_for else [4])
+        assert not transfer.was_cut
+        assert segment.open_gets == []
 
 
 def test_a_stream_that_gives_too_little_is_corrupt(segment: ScriptedSegment) -> None:

@@ -140,16 +140,16 @@ async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -
 # --- trouble ---
 
 
-@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_rebuilt(
-    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS + age_ms)
-    absent = RemoteResourceNotFoundError("not yet")
-    tier.store.fail(absent, index_type=IndexType.OFFSET, times=None)
-    assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
-    assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (attempts, 1)
-    assert tier.sample("tidegate_gets_total", {"outcome": "not_found"}) == attempts
+    for age_ms, attempts in [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)]:
+        tier = open_tier(nursery, [SEGMENT], now_ms=lambda age_ms=age_ms: FIRST_TIMESTAMP_MS + age_ms)
+        absent = RemoteResourceNotFoundError("not yet")
+        tier.store.fail(absent, index_type=IndexType.OFFSET, times=None)
+        assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
+        assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (attempts, 1)
+        assert tier.sample("tidegate_gets_total", {"outcome": "not_found"}) == attempts
 
 
 async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: Metadata) -> None:

@@ -68,10 +68,15 @@ def pace() -> Pace:
 # --- how fast a connection is ---
 
 
-def test_speed_is_unknown_until_a_get_has_ended(pace: Pace) -> None:
-    assert pace.connection_bytes_per_s is None
-    assert not pace.is_link_free
-    assert pace.delay_bytes == 0
+def test_speed_is_unknown_until_a_get_has_ended_that_took_its_time(pace: Pace) -> None:
+    assert (pace.connection_bytes_per_s, pace.is_link_free, pace.delay_bytes) == (None, False, 0)
+    pace.on_end(NOW_S, SAMPLE_BYTES_MIN - 1, 1.0, all_in_use=True)
+    pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
+    assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START), "those were there at once"
+    ends(pace, 60 * MB)
+    assert pace.delay_bytes == 0, "no answer was seen yet"
+    pace.on_begun(0.03)
+    assert pace.delay_bytes == round(0.03 * 60 * MB), "what comes in an answer's delay is read, not asked for"
 
 
 def test_speed_is_a_mean_that_follows_the_latest_gets(pace: Pace) -> None:
@@ -83,65 +88,37 @@ def test_speed_is_a_mean_that_follows_the_latest_gets(pace: Pace) -> None:
     assert pace.connection_bytes_per_s == pytest.approx(20 * MB, rel=0.01)
 
 
-def test_bodies_that_were_there_at_once_say_nothing(pace: Pace) -> None:
-    pace.on_end(NOW_S, SAMPLE_BYTES_MIN - 1, 1.0, all_in_use=True)
-    pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
-    assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START)
-
-
-def test_what_comes_in_an_answers_delay_is_read_rather_than_asked_for(pace: Pace) -> None:
-    ends(pace, 60 * MB)
-    assert pace.delay_bytes == 0, "no answer was seen yet"
-    pace.on_begun(0.03)
-    assert pace.delay_bytes == round(0.03 * 60 * MB)
-
-
 # --- how many GETs ---
 
 
-def test_there_are_no_more_gets_than_there_may_be() -> None:
-    assert Pace(2).gets == 2
-    pace = Pace(10)
-    ends(pace, 60 * MB, 100)
-    assert pace.gets == 10
+def test_gets_are_added_while_connections_stay_fast_and_all_are_used() -> None:
+    fast, slower, unused, few = Pace(32), Pace(32), Pace(32), Pace(10)
+    assert (fast.gets, Pace(2).gets) == (GETS_START, 2)
+    ends(fast, 60 * MB, 4)
+    assert fast.gets == GETS_START + 4, "as fast as ever"
+    ends(slower, 60 * MB, 30, all_in_use=False)
+    ends(slower, 54 * MB, 60, all_in_use=False)
+    ends(slower, 54 * MB, 4)
+    assert slower.gets == GETS_START + 4 * STEP, "a little slower"
+    ends(unused, 60 * MB, 20, all_in_use=False)
+    assert unused.gets == GETS_START
+    ends(few, 60 * MB, 100)
+    assert few.gets == 10, "no more than there may be"
 
 
-def test_gets_are_added_while_connections_stay_fast(pace: Pace) -> None:
-    assert pace.gets == GETS_START
-    ends(pace, 60 * MB, 4)
-    assert pace.gets == GETS_START + 4, "as fast as ever"
-
-
-def test_fewer_are_added_once_connections_are_a_little_slower(pace: Pace) -> None:
-    ends(pace, 60 * MB, 30, all_in_use=False)
-    ends(pace, 54 * MB, 60, all_in_use=False)
-    ends(pace, 54 * MB, 4)
-    assert pace.gets == GETS_START + 4 * STEP
-
-
-def test_gets_are_not_added_while_fewer_are_used(pace: Pace) -> None:
-    ends(pace, 60 * MB, 20, all_in_use=False)
-    assert pace.gets == GETS_START
-
-
-def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few(pace: Pace) -> None:
-    ends(pace, 60 * MB)
-    ends(pace, 2 * MB, 100)
-    assert pace.gets == GETS_MIN
-    small = Pace(2)
-    ends(small, 60 * MB)
-    ends(small, 2 * MB, 100)
-    assert small.gets == 2
-
-
-@pytest.mark.parametrize(
-    ("fraction", "change"), [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)]
-)
-def test_between_fast_and_crowded_nothing_changes(pace: Pace, fraction: float, change: int) -> None:
-    ends(pace, 100 * MB, all_in_use=False)
-    ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
-    ends(pace, fraction * 100 * MB, 40)
-    assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change
+def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> None:
+    for gets_max, least in ((32, GETS_MIN), (2, 2)):
+        pace = Pace(gets_max)
+        ends(pace, 60 * MB)
+        ends(pace, 2 * MB, 100)
+        assert pace.gets == least
+    # Between fast and crowded nothing changes.
+    for fraction, change in [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)]:
+        pace = Pace(32)
+        ends(pace, 100 * MB, all_in_use=False)
+        ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
+        ends(pace, fraction * 100 * MB, 40)
+        assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change, fraction
 
 
 def test_fewer_gets_that_bring_less_are_added_again(pace: Pace) -> None:
@@ -165,23 +142,19 @@ def test_the_most_is_forgotten_as_the_best_is(pace: Pace) -> None:
     assert pace.gets == GETS_MIN
 
 
-def test_the_best_is_forgotten_after_a_minute_or_so(pace: Pace) -> None:
+def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
     """A link that has become slower for good is full at another speed."""
+    pace, idle = Pace(32), Pace(32)
     ends(pace, 100 * MB)
     ends(pace, 20 * MB, 60, now_s=NOW_S + BEST_PERIOD_S + 1)
-    assert pace.gets == GETS_MIN
-    assert not pace.is_link_free
+    assert (pace.gets, pace.is_link_free) == (GETS_MIN, False)
     ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * (BEST_PERIOD_S + 1))
     assert pace.gets == GETS_MIN, "the period before began with what it had from the one before that"
     ends(pace, 20 * MB, 40, now_s=NOW_S + 3 * (BEST_PERIOD_S + 1))
-    assert pace.gets > GETS_MIN
-    assert pace.is_link_free
-
-
-def test_after_a_long_pause_nothing_is_known_of_the_best(pace: Pace) -> None:
-    ends(pace, 100 * MB)
-    ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
-    assert pace.is_link_free
+    assert (pace.gets > GETS_MIN, pace.is_link_free) == (True, True)
+    ends(idle, 100 * MB)
+    ends(idle, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
+    assert idle.is_link_free, "after a long pause nothing is known of the best"
 
 
 def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be(pace: Pace) -> None:
@@ -196,27 +169,27 @@ def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be(pace: Pac
 # --- how large ---
 
 
-@pytest.mark.parametrize(
-    ("asked_bytes", "size_bytes"),
-    [
+def test_gets_grow_with_what_their_stream_has_asked_for() -> None:
+    for asked_bytes, size_bytes in [
         (0, GET_BYTES_MIN),
         (GET_PART * GET_BYTES_MIN, GET_BYTES_MIN),
         (GET_PART * 6 * MIB, 6 * MIB),
         (GET_PART * GET_BYTES, GET_BYTES),
         (10**12, GET_BYTES),
-    ],
-)
-def test_gets_grow_with_what_their_stream_has_asked_for(asked_bytes: int, size_bytes: int) -> None:
-    assert Pace(32).get_bytes(asked_bytes) == size_bytes
+    ]:
+        assert Pace(32).get_bytes(asked_bytes) == size_bytes
 
 
-@pytest.mark.parametrize(
-    ("bytes_per_s", "size_bytes"),
-    [(1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SHORT_GET_BYTES_MIN)],
-)
-def test_a_get_lasts_a_second_at_most_within_bounds(pace: Pace, bytes_per_s: float, size_bytes: int) -> None:
-    pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
-    assert pace.get_bytes(10**12) == size_bytes
+def test_a_get_lasts_a_second_at_most_within_bounds() -> None:
+    for bytes_per_s, size_bytes in [
+        (1e9, GET_BYTES),
+        (20e6, GET_BYTES),
+        (5e6, round(5e6 * GET_S)),
+        (1e5, SHORT_GET_BYTES_MIN),
+    ]:
+        pace = Pace(32)
+        pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
+        assert pace.get_bytes(10**12) == size_bytes
 
 
 # --- late answers ---
@@ -232,31 +205,22 @@ def hedging(gets_per_minute_min: int = 0, seen: int = SEEN_MIN, sent: int = 100)
     return pace
 
 
-def test_an_answer_is_late_after_the_p95_of_those_seen() -> None:
+def test_an_answer_is_late_after_the_p95_of_the_latest_seen() -> None:
     assert hedging(seen=100).answer_late_after_s(NOW_S) == pytest.approx(0.95)
     assert hedging(seen=20).answer_late_after_s(NOW_S) == pytest.approx(0.19)
+    latest, at_once = hedging(seen=SEEN_MAX), hedging(seen=0)
+    for _ in range(SEEN_MAX):
+        latest.on_begun(0.03)
+        at_once.on_begun(0.0001)
+    assert latest.answer_late_after_s(NOW_S) == pytest.approx(0.03)
+    assert at_once.answer_late_after_s(NOW_S) == LATE_S_MIN
 
 
 def test_too_few_answers_say_nothing() -> None:
     pace = hedging(seen=SEEN_MIN - 1)
-    assert pace.answer_late_after_s(NOW_S) is None
-    assert not pace.knows_late(NOW_S)
+    assert (pace.answer_late_after_s(NOW_S), pace.knows_late(NOW_S)) == (None, False)
     pace.on_begun(0.1)
     assert pace.knows_late(NOW_S)
-
-
-def test_only_the_latest_answers_count() -> None:
-    pace = hedging(seen=SEEN_MAX)
-    for _ in range(SEEN_MAX):
-        pace.on_begun(0.03)
-    assert pace.answer_late_after_s(NOW_S) == pytest.approx(0.03)
-
-
-def test_an_answer_is_not_late_at_once() -> None:
-    pace = hedging(seen=0)
-    for _ in range(SEEN_MIN):
-        pace.on_begun(0.0001)
-    assert pace.answer_late_after_s(NOW_S) == LATE_S_MIN
 
 
 def test_no_answer_is_late_below_a_rate_of_gets() -> None:
@@ -270,23 +234,16 @@ def test_no_answer_is_late_below_a_rate_of_gets() -> None:
     assert pace.answer_late_after_s(NOW_S + 60) is None, "the first is a minute old"
 
 
-def test_second_gets_for_late_answers_can_be_turned_off() -> None:
-    pace = hedging(NEVER)
-    assert pace.answer_late_after_s(NOW_S) is None
-    assert not pace.knows_late(NOW_S)
-    assert not pace.take_second(NOW_S + 100, NOW_S, has_begun=False, next_bytes=1)
+def late(pace: Pace, after_s: float = 9, *, has_begun: bool = False, next_bytes: int = 1) -> bool:
+    return pace.take_second(NOW_S + after_s, NOW_S, has_begun=has_begun, next_bytes=next_bytes)
 
 
 def test_a_second_get_is_taken_when_the_answer_is_late_and_not_before() -> None:
-    pace = hedging(seen=20)
-    assert not pace.take_second(NOW_S + 0.18, NOW_S, has_begun=False, next_bytes=1)
-    assert pace.take_second(NOW_S + 0.191, NOW_S, has_begun=False, next_bytes=1)
-
-
-def test_a_calm_time_saves_up_only_so_many_second_gets() -> None:
-    pace = hedging(sent=10_000)
-    taken = [pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=1) for _ in range(SECONDS_SAVED_MAX + 1)]
-    assert taken == [True] * SECONDS_SAVED_MAX + [False]
+    pace, off, calm = hedging(seen=20), hedging(NEVER), hedging(sent=10_000)
+    assert [late(pace, 0.18), late(pace, 0.191)] == [False, True]
+    assert (off.answer_late_after_s(NOW_S), off.knows_late(NOW_S), late(off, 100)) == (None, False, False)
+    taken = [late(calm) for _ in range(SECONDS_SAVED_MAX + 1)]
+    assert taken == [True] * SECONDS_SAVED_MAX + [False], "a calm time saves up only so many"
 
 
 @given(st.lists(st.booleans(), max_size=300))
@@ -294,38 +251,28 @@ def test_at_most_one_get_in_twenty_gets_a_second_for_its_answer(wants: list[bool
     pace, seconds = hedging(sent=0), 0
     for gets, wants_second in enumerate(wants, 1):
         pace.on_sent(NOW_S)
-        seconds += wants_second and pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=1)
+        seconds += wants_second and late(pace)
         assert seconds * GETS_PER_SECOND_GET <= gets
 
 
 # --- slow bodies ---
 
 
-def test_without_a_usual_speed_no_body_is_slow(pace: Pace) -> None:
-    assert pace.body_late_after_s(1) is None
-    assert not pace.take_second(NOW_S + 100, NOW_S, has_begun=True, next_bytes=1)
-
-
-def test_a_body_is_slow_below_a_quarter_of_the_usual_speed(pace: Pace) -> None:
+def test_a_body_is_slow_below_a_quarter_of_the_usual_speed_and_after_half_a_second(pace: Pace) -> None:
+    assert (pace.body_late_after_s(1), late(pace, 100, has_begun=True)) == (None, False), "no speed is usual yet"
     ends(pace, 40 * MB)
     assert pace.body_late_after_s(16 * MB) == pytest.approx(16 / (SLOW_FRACTION * 40))
-    assert not pace.take_second(NOW_S + 1.59, NOW_S, has_begun=True, next_bytes=16 * MB)
-    assert pace.take_second(NOW_S + 1.61, NOW_S, has_begun=True, next_bytes=16 * MB)
-
-
-def test_half_a_second_must_pass_before_a_body_is_slow(pace: Pace) -> None:
-    ends(pace, 1000 * MB)
-    assert pace.body_late_after_s(1 * MB) == SLOW_S_MIN
-    assert pace.knows_late(NOW_S)
+    assert [late(pace, after_s, has_begun=True, next_bytes=16 * MB) for after_s in (1.59, 1.61)] == [False, True]
+    fast = Pace(32)
+    ends(fast, 1000 * MB)
+    assert (fast.body_late_after_s(1 * MB), fast.knows_late(NOW_S)) == (SLOW_S_MIN, True)
 
 
 def test_a_slow_body_takes_nothing_of_what_is_saved_for_answers() -> None:
     pace = hedging(sent=GETS_PER_SECOND_GET)
     ends(pace, 40 * MB)
-    for _ in range(5):
-        assert pace.take_second(NOW_S + 9, NOW_S, has_begun=True, next_bytes=MB)
-    assert pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=MB)
-    assert not pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=MB)
+    assert all(late(pace, has_begun=True, next_bytes=MB) for _ in range(5))
+    assert [late(pace, next_bytes=MB) for _ in range(2)] == [True, False]
 
 
 @given(
@@ -459,18 +406,16 @@ async def test_a_round_of_successes_allows_about_one_more(nursery: trio.Nursery,
     nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("asked_s", "waited_s"), [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)])
-async def test_retry_after_keeps_all_others_back_too(
-    nursery: trio.Nursery, autojump_clock: MockClock, asked_s: float, waited_s: float
-) -> None:
-    world = World(nursery)
-    await world.send(4)
-    await world.end(ThrottledError("503", retry_after_s=asked_s))
-    assert [get.sent_s for get in await world.end(None, None, None)] == []
-    nursery.start_soon(world.send, 2)
-    await trio.sleep(waited_s + 0.1)
-    assert [get.sent_s for get in await world.now()] == [waited_s] * 2
-    nursery.cancel_scope.cancel()
+async def test_retry_after_keeps_all_others_back_too(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    for asked_s, waited_s in [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)]:
+        world = World(nursery)
+        await world.send(4)
+        await world.end(ThrottledError("503", retry_after_s=asked_s))
+        assert [get.sent_s for get in await world.end(None, None, None)] == []
+        nursery.start_soon(world.send, 2)
+        await trio.sleep(waited_s + 0.1)
+        assert [get.sent_s for get in await world.now()] == [waited_s] * 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_gives_up_waiting_leaves_nothing_behind(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

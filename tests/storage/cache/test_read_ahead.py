@@ -1,5 +1,6 @@
 """Streams and their windows: who gets read-ahead, how much, in which order, and what is left of those that go."""
 
+import itertools
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
 from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, START_ANSWERS, STREAMS_PER_PARTITION_MAX, Read, Stream
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tests.support.cases import case
 from tests.support.read_ahead_world import (
     GIB,
     MIB,
@@ -216,16 +218,16 @@ def test_nothing_is_asked_for_twice(world: World) -> None:
     assert all(before[0] < after[0] or before[2] == after[1] for before, after in pairwise(asked))
 
 
-@pytest.mark.parametrize("waited", [True, False])
-@pytest.mark.parametrize("read_bytes", [16_384, 100_000, 1_000_000, 5_000_000])
-def test_pieces_are_large_at_every_read_size(read_bytes: int, waited: bool) -> None:
-    world = World([segment(0)])
-    world.scan(0, range(0, 200_000_000, read_bytes), waited=waited, read_bytes=read_bytes)
-    world.pieces.clear()
-    world.scan(0, range(200_000_000, 900_000_000, read_bytes), waited=waited, read_bytes=read_bytes)
-    sizes = [end - start for _, start, end in world.pieces]
-    assert min(sizes) >= GET_BYTES - MIB
-    assert len(sizes) / (sum(sizes) / 1e9) <= 65
+def test_pieces_are_large_at_every_read_size() -> None:
+    for waited, read_bytes in itertools.product([True, False], [16_384, 100_000, 1_000_000, 5_000_000]):
+        with case(waited, read_bytes):
+            world = World([segment(0)])
+            world.scan(0, range(0, 200_000_000, read_bytes), waited=waited, read_bytes=read_bytes)
+            world.pieces.clear()
+            world.scan(0, range(200_000_000, 900_000_000, read_bytes), waited=waited, read_bytes=read_bytes)
+            sizes = [end - start for _, start, end in world.pieces]
+            assert min(sizes) >= GET_BYTES - MIB
+            assert len(sizes) / (sum(sizes) / 1e9) <= 65
 
 
 def test_a_small_window_is_filled_by_halves() -> None:

@@ -15,6 +15,7 @@ from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNot
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from tests.support.cases import case
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 
@@ -94,45 +95,44 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
 # --- trouble ---
 
 
-@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty(
-    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
-    tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
-    assert len(await cache_of(tier).get(of(tier, 0))) == 0
-    assert tier.store.index_fetches(TRANSACTION) == attempts
+    for age_ms, attempts in [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)]:
+        tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
+        tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
+        assert len(await cache_of(tier).get(of(tier, 0))) == 0
+        assert tier.store.index_fetches(TRANSACTION) == attempts
 
 
-@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
-    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """It was taken for "no aborts" and remembered."""
-    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
-    tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
-    with pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"):
-        await cache_of(tier).get(of(tier, 0))
-    assert tier.store.index_fetches(TRANSACTION) == attempts
-    assert not cache_of(tier).is_resident(of(tier, 0))
-    tier.store.heal()
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+    for age_ms, attempts in [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)]:
+        tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
+        tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
+        with (
+            case(age_ms, attempts),
+            pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"),
+        ):
+            await cache_of(tier).get(of(tier, 0))
+        assert tier.store.index_fetches(TRANSACTION) == attempts
+        assert not cache_of(tier).is_resident(of(tier, 0))
+        tier.store.heal()
+        assert len(await cache_of(tier).get(of(tier, 0))) == 1
 
 
-@pytest.mark.parametrize(
-    ("base_offset", "content"),
-    [
+async def test_a_corrupt_index_is_an_error_in_the_end(nursery: trio.Nursery) -> None:
+    for base_offset, content in [
         (0, b"x"),
         (0, b"\xff" * 34),
         (0, encode_transaction_index([AbortedTransaction(7, 0, 10, 11)])),
         (10, encode_transaction_index([AbortedTransaction(7, 0, 9, 10)])),
-    ],
-    ids=["cut", "unknown version", "marker behind the segment", "marker before the segment"],
-)
-async def test_a_corrupt_index_is_an_error_in_the_end(nursery: trio.Nursery, base_offset: int, content: bytes) -> None:
-    tier = open_unflagged_tier(nursery, [segment_at(base_offset)])
-    tier.store.replace(content, index_type=TRANSACTION, times=CORRUPT_ATTEMPTS_MAX)
-    with pytest.raises(CorruptObjectError, match="transaction index of"):
-        await cache_of(tier).get(of(tier, 0))
-    assert tier.store.index_fetches(TRANSACTION) == CORRUPT_ATTEMPTS_MAX
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+    ]:
+        tier = open_unflagged_tier(nursery, [segment_at(base_offset)])
+        tier.store.replace(content, index_type=TRANSACTION, times=CORRUPT_ATTEMPTS_MAX)
+        with case(base_offset, content), pytest.raises(CorruptObjectError, match="transaction index of"):
+            await cache_of(tier).get(of(tier, 0))
+        assert tier.store.index_fetches(TRANSACTION) == CORRUPT_ATTEMPTS_MAX
+        assert len(await cache_of(tier).get(of(tier, 0))) == 1

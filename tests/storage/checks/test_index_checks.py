@@ -1,10 +1,9 @@
 """Entries of the offset, time and transaction index and states of the producer snapshot against batches; indexes by
 themselves, and the leader epoch checkpoint against the metadata."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-
-import pytest
 
 from copier.index_files import encode_transaction_index
 from protocol.record_batches import BatchHeader, read_header
@@ -24,6 +23,7 @@ from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from tests.support.cases import case
 from tests.support.index_writer import encode_time_index
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import (
@@ -60,13 +60,14 @@ def follow(check: BatchCheck, *, bad: Sequence[int] = (), skipped: range = range
 
 
 def offset_problem(entries: list[tuple[int, int]], bad: Sequence[int] = (), skipped: range = range(0)) -> str:
-    check = OffsetIndexCheck(encode_offset_index(BASE, entries), BASE)
-    follow(check, bad=bad, skipped=skipped)
-    return check.problems.sentence()
+    return problem_of(OffsetIndexCheck(encode_offset_index(BASE, entries), BASE), bad, skipped)
 
 
 def time_problem(entries: list[tuple[int, int]], bad: Sequence[int] = (), skipped: range = range(0)) -> str:
-    check = TimeIndexCheck(encode_time_index(BASE, entries), BASE)
+    return problem_of(TimeIndexCheck(encode_time_index(BASE, entries), BASE), bad, skipped)
+
+
+def problem_of(check: OffsetIndexCheck | TimeIndexCheck, bad: Sequence[int], skipped: range) -> str:
     follow(check, bad=bad, skipped=skipped)
     return check.problems.sentence()
 
@@ -82,34 +83,30 @@ def time_of(number: int) -> int:
 FINAL = (time_of(39), last_offset(39))
 
 
-@pytest.mark.parametrize("interval_bytes", [0, 1000, 4096, 10**6])
-def test_indexes_as_kafka_writes_them_have_no_problem(interval_bytes: int) -> None:
-    segment = build_segment(BATCHES, interval_bytes=interval_bytes)
-    offsets, times = OffsetIndexCheck(segment.offset_index, BASE), TimeIndexCheck(segment.time_index, BASE)
-    follow(offsets)
-    follow(times)
-    assert (offsets.problems.first, times.problems.first) == (None, None)
-    assert cut_problem(offsets, times) is None
+def test_indexes_as_kafka_writes_them_have_no_problem() -> None:
+    for interval_bytes in [0, 1000, 4096, 10**6]:
+        with case(interval_bytes):
+            segment = build_segment(BATCHES, interval_bytes=interval_bytes)
+            offsets, times = OffsetIndexCheck(segment.offset_index, BASE), TimeIndexCheck(segment.time_index, BASE)
+            follow(offsets)
+            follow(times)
+            assert (offsets.problems.first, times.problems.first) == (None, None)
+            assert cut_problem(offsets, times) is None
 
 
-def test_an_empty_offset_index_has_no_problem() -> None:
+def test_offset_entries_lead_to_batches_and_have_their_last_offsets() -> None:
+    into, other, short = "no batch of the log begins", "entry 0 has offset", "do not reach"
+    for entries, told in (
+        ([(last_offset(5), POSITIONS[5] + 1)], into),
+        ([(last_offset(5), POSITIONS[-1] + BATCH_BYTES)], into),
+        ([(last_offset(5) - 1, POSITIONS[5])], other),
+        ([(last_offset(4), POSITIONS[5])], other),
+        ([(last_offset(39) + 1, POSITIONS[39])], short),
+        ([(last_offset(8) - 1, POSITIONS[5]), (last_offset(9), POSITIONS[6])], short),
+    ):
+        assert told in offset_problem(entries), entries
     assert offset_problem([]) == ""
-
-
-def test_one_entry_for_all_batches_of_an_append_is_right() -> None:
-    assert offset_problem([(last_offset(7), POSITIONS[5]), (last_offset(9), POSITIONS[8])]) == ""
-
-
-def test_an_entry_that_points_into_a_batch_is_found() -> None:
-    assert "no batch of the log begins" in offset_problem([(last_offset(5), POSITIONS[5] + 1)])
-    assert "no batch of the log begins" in offset_problem([(last_offset(5), POSITIONS[-1] + BATCH_BYTES)])
-
-
-def test_an_entry_with_another_offset_is_found() -> None:
-    assert "entry 0 has offset" in offset_problem([(last_offset(5) - 1, POSITIONS[5])])
-    assert "entry 0 has offset" in offset_problem([(last_offset(4), POSITIONS[5])])
-    assert "do not reach" in offset_problem([(last_offset(39) + 1, POSITIONS[39])])
-    assert "do not reach" in offset_problem([(last_offset(8) - 1, POSITIONS[5]), (last_offset(9), POSITIONS[6])])
+    assert offset_problem([(last_offset(7), POSITIONS[5]), (last_offset(9), POSITIONS[8])]) == "", "one for an append"
 
 
 def test_several_problems_are_one_sentence() -> None:
@@ -122,28 +119,20 @@ def test_several_problems_are_one_sentence() -> None:
     assert Problems().sentence() == ""
 
 
-def test_where_the_log_is_corrupt_entries_are_not_judged() -> None:
-    entries = [(last_offset(number), POSITIONS[number]) for number in (3, 5, 7, 12)]
-    assert offset_problem(entries, bad=[5]) == ""
-    assert offset_problem(entries, skipped=range(4, 9)) == ""
-    wrong = [(last_offset(3) - 1, POSITIONS[3]), *entries[1:]]
-    assert offset_problem(wrong, bad=[5]) != ""
-    assert offset_problem(wrong, bad=[3]) == ""
-
-
-def test_time_entries_name_the_batch_that_first_was_so_new() -> None:
+def test_time_entries_name_the_batch_that_first_was_so_new_and_end_with_the_newest() -> None:
     assert time_problem([(time_of(5), last_offset(5)), (time_of(9), BASE + 93), FINAL]) == ""
     assert "entry 0" in time_problem([(time_of(5) + 1, last_offset(5)), FINAL])
     assert "entry 0" in time_problem([(time_of(5), last_offset(4)), FINAL])
     assert "which no batch" in time_problem([(time_of(5), last_offset(5)), (FINAL[0], last_offset(39) + 1)])
-
-
-def test_the_last_time_entry_is_the_newest_time() -> None:
     assert "the log's newest" in time_problem([(time_of(5), last_offset(5))])
     assert "the log's newest" in time_problem([])
 
 
-def test_where_the_log_is_corrupt_times_are_not_judged() -> None:
+def test_where_the_log_is_corrupt_entries_are_not_judged() -> None:
+    entries = [(last_offset(number), POSITIONS[number]) for number in (3, 5, 7, 12)]
+    wrong = [(last_offset(3) - 1, POSITIONS[3]), *entries[1:]]
+    assert offset_problem(entries, bad=[5]) == offset_problem(entries, skipped=range(4, 9)) == ""
+    assert (offset_problem(wrong, bad=[5]) != "", offset_problem(wrong, bad=[3])) == (True, "")
     assert time_problem([(time_of(5), last_offset(5))], bad=[39]) == ""
     assert time_problem([(time_of(5), last_offset(5)), FINAL], skipped=range(4, 9)) == ""
     assert time_problem([(time_of(5) + 1, last_offset(5)), FINAL], skipped=range(6, 9)) != ""
@@ -167,20 +156,19 @@ def test_an_older_batch_after_a_newer_one_has_no_entry() -> None:
         assert (check.problems.first is None) is is_right
 
 
-@pytest.mark.parametrize("interval_bytes", [0, 2000, 4096, 10_000])
-@pytest.mark.parametrize("entries", [1, 2, 3])
-def test_an_offset_index_cut_between_entries_is_told_by_the_time_index(interval_bytes: int, entries: int) -> None:
-    segment = build_segment(BATCHES, interval_bytes=interval_bytes)
-    offsets = OffsetIndexCheck(segment.offset_index[: -8 * entries], BASE)
-    times = TimeIndexCheck(segment.time_index, BASE)
-    follow(offsets)
-    follow(times)
-    problem = cut_problem(offsets, times)
-    if interval_bytes == 0 and entries == 1:
-        assert problem is None, "the last batch's entry: nothing is lost with it but one step of a scan"
-    elif len(segment.offset_index) // 8 > entries + 1:
-        assert problem is not None
-        assert "entries at its end are missing" in problem
+def test_an_offset_index_cut_between_entries_is_told_by_the_time_index() -> None:
+    for interval_bytes, entries in itertools.product([0, 2000, 4096, 10_000], [1, 2, 3]):
+        segment = build_segment(BATCHES, interval_bytes=interval_bytes)
+        offsets = OffsetIndexCheck(segment.offset_index[: -8 * entries], BASE)
+        times = TimeIndexCheck(segment.time_index, BASE)
+        follow(offsets)
+        follow(times)
+        problem = cut_problem(offsets, times)
+        if interval_bytes == 0 and entries == 1:
+            assert problem is None, "the last batch's entry: nothing is lost with it but one step of a scan"
+        elif len(segment.offset_index) // 8 > entries + 1:
+            assert problem is not None
+            assert "entries at its end are missing" in problem
 
 
 def test_stops_of_the_broker_make_time_entries_of_their_own() -> None:
@@ -237,42 +225,30 @@ def problem(entries: Sequence[AbortedTransaction], events: Sequence[Event] = ABO
     return check.problems.sentence()
 
 
-def test_entries_as_the_broker_writes_them_have_no_problem() -> None:
+def test_each_abort_with_records_has_its_entry() -> None:
     assert problem(ENTRIES) == ""
     assert problem([], [("data", 7), ("commit", 7)]) == ""
+    assert problem([], [("abort", 7), ("data", 7), ("commit", 7), ("abort", 7)]) == "", "no abort has records"
+    for number in (0, 1):
+        assert "no entry for the ABORT" in problem([entry for entry in ENTRIES if entry is not ENTRIES[number]])
 
 
-def test_an_abort_without_records_has_no_entry() -> None:
-    assert problem([], [("abort", 7), ("data", 7), ("commit", 7), ("abort", 7)]) == ""
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_abort_without_its_entry_is_found(number: int) -> None:
-    assert "no entry for the ABORT" in problem([entry for entry in ENTRIES if entry is not ENTRIES[number]])
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
+def test_a_wrong_field_is_found() -> None:
+    for change, told in [
         ({"producer_id": 8}, "names producer 8"),
         ({"first_offset": 101}, "first offset 101"),
         ({"last_offset": 104}, "where there is no ABORT"),
         ({"last_stable_offset": 104}, "last stable offset 104"),
         ({"last_stable_offset": 105}, "last stable offset 105"),
         ({"last_stable_offset": 107}, "where no transaction begins"),
-    ],
-)
-def test_a_wrong_field_is_found(change: dict[str, int], told: str) -> None:
-    assert told in problem([ENTRIES[0], replace(ENTRIES[1], **change)])
+    ]:
+        assert told in problem([ENTRIES[0], replace(ENTRIES[1], **change)])
 
 
-def test_what_began_before_the_segment_is_believed() -> None:
+def test_what_may_have_begun_before_the_segment_is_believed() -> None:
     assert problem([AbortedTransaction(7, 50, 101, 102)], [("data", 7), ("abort", 7)]) == ""
     assert problem([AbortedTransaction(7, 50, 100, 101)], [("abort", 7)]) == ""
     assert problem([AbortedTransaction(7, 100, 101, 60)], [("data", 7), ("abort", 7)]) == "", "another was open then"
-
-
-def test_what_cannot_have_begun_before_the_segment_is_found() -> None:
     events: list[Event] = [("commit", 7), ("data", 7), ("abort", 7)]
     assert "first offset 50" in problem([AbortedTransaction(7, 50, 102, 103)], events)
     assert "no batch of it was seen" in problem([AbortedTransaction(7, 100, 100, 101)], [("abort", 7)])
@@ -303,20 +279,13 @@ def snapshot_problem(*states: ProducerState, bad: bool = False) -> str:
     return check.problems.sentence()
 
 
-def test_a_producers_state_is_at_its_last_batch() -> None:
+def test_a_producers_state_is_at_its_last_batch_in_or_before_the_segment() -> None:
     assert snapshot_problem(state(7, 100), state(8, 101)) == ""
     assert "its last batch in the log ends at 100" in snapshot_problem(state(7, 99))
     assert snapshot_problem(state(7, 99), bad=True) == ""
-
-
-def test_producers_may_be_missing_or_of_earlier_segments() -> None:
-    assert snapshot_problem() == ""
-    assert snapshot_problem(state(5, 30), state(7, -1)) == ""
-
-
-def test_a_state_beyond_the_segment_is_found() -> None:
-    assert "the segment ends at 102" in snapshot_problem(state(5, 103))
-    assert "the segment ends at 102" in snapshot_problem(state(5, 103), bad=True)
+    assert snapshot_problem() == snapshot_problem(state(5, 30), state(7, -1)) == "", "missing, and of earlier segments"
+    for bad in (False, True):
+        assert "the segment ends at 102" in snapshot_problem(state(5, 103), bad=bad)
 
 
 FILLED = filled_segment(100)
@@ -341,14 +310,14 @@ def loaded(contents: dict[IndexType, bytes | Exception]) -> SegmentIndexes:
     return indexes
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [(CorruptObjectError("tag"), FindingKind.INDEX), (RemoteResourceNotFoundError("none"), FindingKind.INDEX_MISSING)],
-)
-def test_an_index_that_cannot_be_read_is_found_with_its_object(error: Exception, kind: FindingKind) -> None:
-    (finding,) = loaded({IndexType.OFFSET: error}).findings
-    assert (finding.kind, finding.object_name) == (kind, "a.index")
-    assert finding.detail.startswith("OFFSET")
+def test_an_index_that_cannot_be_read_is_found_with_its_object() -> None:
+    for error, kind in [
+        (CorruptObjectError("tag"), FindingKind.INDEX),
+        (RemoteResourceNotFoundError("none"), FindingKind.INDEX_MISSING),
+    ]:
+        (finding,) = loaded({IndexType.OFFSET: error}).findings
+        assert (finding.kind, finding.object_name) == (kind, "a.index")
+        assert finding.detail.startswith("OFFSET")
 
 
 def test_several_that_cannot_be_read_and_none_that_can_are_the_objects_fault() -> None:
@@ -373,23 +342,24 @@ def test_the_walk_goes_on_by_an_offset_index_that_can_be_read() -> None:
 
 
 def test_entries_of_an_index_that_the_metadata_call_empty_are_found() -> None:
-    index = encode_transaction_index([AbortedTransaction(1, 100, 101, 102)])
     assert METADATA.txn_index_empty
+    index = encode_transaction_index([AbortedTransaction(1, 100, 101, 102)])
     (finding,) = loaded({IndexType.TRANSACTION: index}).findings
     assert "the metadata says that it is empty" in finding.detail
 
 
-@pytest.mark.parametrize(
-    "checkpoint",
-    [((3, 100), (5, 150)), ((3, 40), (5, 150)), ((0, 0), (1, 20), (3, 90), (5, 150)), ((2, 100), (3, 100), (5, 150))],
-)
-def test_a_checkpoint_ends_with_the_segments_epochs(checkpoint: tuple[tuple[int, int], ...]) -> None:
-    assert leader_epochs_problem(checkpoint, METADATA) is None
+def test_a_checkpoint_ends_with_the_segments_epochs() -> None:
+    for checkpoint in [
+        ((3, 100), (5, 150)),
+        ((3, 40), (5, 150)),
+        ((0, 0), (1, 20), (3, 90), (5, 150)),
+        ((2, 100), (3, 100), (5, 150)),
+    ]:
+        assert leader_epochs_problem(checkpoint, METADATA) is None
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "told"),
-    [
+def test_a_checkpoint_of_something_else_is_found() -> None:
+    for checkpoint, told in [
         ((), "no epoch 3"),
         (((3, 100),), "no epoch 5"),
         (((3, 101), (5, 150)), "epoch 3 begins at offset 101"),
@@ -397,7 +367,5 @@ def test_a_checkpoint_ends_with_the_segments_epochs(checkpoint: tuple[tuple[int,
         (((3, 100), (5, 150), (6, 200)), "epoch 6 from offset 200"),
         (((3, 100), (5, 150), (6, 10_000)), "the segment ends at"),
         (((3, 100), (4, 120), (5, 150)), "epoch 4 from offset 120"),
-    ],
-)
-def test_a_checkpoint_of_something_else_is_found(checkpoint: tuple[tuple[int, int], ...], told: str) -> None:
-    assert told in str(leader_epochs_problem(checkpoint, METADATA))
+    ]:
+        assert told in str(leader_epochs_problem(checkpoint, METADATA))

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from storage.metadata.event_log import MetadataEvent
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState
 from storage.remote_storage_manager import StoredObject
 from storage.writing.metadata_records import encode
+from tests.support.cases import case
 from tests.support.metadata_records import COPY_STARTED, DELETE_FINISHED, moved, named_partition, named_uuid, started
 
 TOPICS = ("orders", "payments", "never-heard-of")
@@ -90,12 +90,13 @@ def test_a_damaged_plan_is_no_plan_or_another_one(at: int, text: str) -> None:
         assert isinstance(parsed, Plan)
 
 
-@pytest.mark.parametrize("changes", [{"size_bytes": 11}, {"modified_ms": 21}, {"name": "orders/3.log"}], ids=str)
-def test_a_plan_narrows_to_what_is_the_same(changes: dict[str, object]) -> None:
-    segment_id = RemoteLogSegmentId(named_partition(), named_uuid("a"))
-    found = StoredObject("orders/1.log", 10, 20, segment_id)
-    survey = Survey(SeenSegments(100), 90, orphans=[found])
-    plan = Plan(ORIGIN, 1000, (("orders/1.log", 10, 20), ("not there", 10, 20)), ())
-    assert plan.narrow(survey) == ([found], [])
-    survey.orphans = [dataclasses.replace(found, **changes)]  # type: ignore[arg-type]  # fields by name
-    assert plan.narrow(survey) == ([], [])
+def test_a_plan_narrows_to_what_is_the_same() -> None:
+    for changes in [{"size_bytes": 11}, {"modified_ms": 21}, {"name": "orders/3.log"}]:
+        with case(changes):
+            segment_id = RemoteLogSegmentId(named_partition(), named_uuid("a"))
+            found = StoredObject("orders/1.log", 10, 20, segment_id)
+            survey = Survey(SeenSegments(100), 90, orphans=[found])
+            plan = Plan(ORIGIN, 1000, (("orders/1.log", 10, 20), ("not there", 10, 20)), ())
+            assert plan.narrow(survey) == ([found], [])
+            survey.orphans = [dataclasses.replace(found, **changes)]  # type: ignore[arg-type]  # fields by name
+            assert plan.narrow(survey) == ([], [])

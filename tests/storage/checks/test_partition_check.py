@@ -8,11 +8,9 @@ import pytest
 
 from storage.checks.finding import Finding, FindingKind, partition_finding, segment_finding
 from storage.checks.partition_check import GRACE_MS, UNFINISHED_AGE_MS, PartitionState, check_partition, check_store
-from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState, uuid_to_text
 from tests.support.checked_tier import NOW_MS, CheckedTier, aiven_tier, local_tier, no_wait
-from tests.support.frozen_tier import NAMES, Recorded, recorded_catalog, storage_config
 from tests.support.segments import filled_segment, metadata_of, topic_partition, uuid_of
 
 PARTITION = topic_partition()
@@ -38,22 +36,18 @@ def lineage(**ends: int) -> LeaderEpochLineage:
     return LeaderEpochLineage(max(answers), answers)
 
 
-def test_segments_that_follow_one_another_have_no_findings() -> None:
-    assert found([segment(10, 19), segment(0, 9), segment(20, 29)]) == []
-    assert found([]) == []
-
-
 def test_a_gap_is_found_with_its_offsets() -> None:
+    assert found([segment(10, 19), segment(0, 9), segment(20, 29)]) == found([]) == []
     ((kind, detail),) = found([segment(0, 9), segment(15, 29)])
     assert kind is FindingKind.GAP
     assert "offsets 10 to 14" in detail
 
 
-@pytest.mark.parametrize(("start", "end", "shared"), [(5, 19, "5 to 9"), (2, 7, "2 to 7"), (0, 9, "0 to 9")])
-def test_an_overlap_is_found_with_its_offsets(start: int, end: int, shared: str) -> None:
-    ((kind, detail),) = found([segment(0, 9), segment(start, end, copy_attempt=1)])
-    assert kind is FindingKind.OVERLAP
-    assert shared in detail
+def test_an_overlap_is_found_with_its_offsets() -> None:
+    for start, end, shared in [(5, 19, "5 to 9"), (2, 7, "2 to 7"), (0, 9, "0 to 9")]:
+        ((kind, detail),) = found([segment(0, 9), segment(start, end, copy_attempt=1)])
+        assert kind is FindingKind.OVERLAP
+        assert shared in detail
 
 
 def test_a_segment_inside_another_hides_no_gap() -> None:
@@ -66,9 +60,8 @@ def test_a_dead_branch_is_no_overlap() -> None:
     assert found(segments, PartitionState(lineage=lineage(e0=10, e1=25))) == []
 
 
-@pytest.mark.parametrize(
-    ("log_start", "local_start", "gaps"),
-    [
+def test_what_neither_tier_nor_broker_has_is_a_gap() -> None:
+    for log_start, local_start, gaps in [
         (10, 30, []),
         (15, 30, []),  # the log begins in a segment
         (5, 30, ["5 to 9"]),
@@ -76,13 +69,11 @@ def test_a_dead_branch_is_no_overlap() -> None:
         (5, 5, []),
         (10, 35, ["30 to 34"]),
         (40, 50, ["40 to 49"]),
-    ],
-)
-def test_what_neither_tier_nor_broker_has_is_a_gap(log_start: int, local_start: int, gaps: list[str]) -> None:
-    state = PartitionState(log_start_offset=log_start, local_log_start_offset=local_start)
-    details = found([segment(10, 19), segment(20, 29)], state)
-    assert [kind for kind, _ in details] == [FindingKind.GAP] * len(gaps)
-    assert all(gap in detail for gap, (_, detail) in zip(gaps, details, strict=True))
+    ]:
+        state = PartitionState(log_start_offset=log_start, local_log_start_offset=local_start)
+        details = found([segment(10, 19), segment(20, 29)], state)
+        assert [kind for kind, _ in details] == [FindingKind.GAP] * len(gaps)
+        assert all(gap in detail for gap, (_, detail) in zip(gaps, details, strict=True))
 
 
 def test_what_is_below_the_log_start_is_not_looked_at() -> None:
@@ -90,24 +81,13 @@ def test_what_is_below_the_log_start_is_not_looked_at() -> None:
     assert found([segment(0, 4), segment(7, 12), segment(20, 29)], state) == []
 
 
-@pytest.mark.parametrize(
-    "state", [RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
-)
-def test_what_began_long_ago_and_never_ended_is_found(state: RemoteLogSegmentState) -> None:
-    late = replace(segment(10, 19), state=state, event_timestamp_ms=NOW_MS - UNFINISHED_AGE_MS - 1)
-    young = replace(segment(20, 29), state=state, event_timestamp_ms=NOW_MS - UNFINISHED_AGE_MS)
-    ((kind, detail),) = found([segment(0, 9), late, young])
-    assert kind is FindingKind.UNFINISHED
-    assert state.name in detail
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_real_broker_tiered_has_no_findings(name: str) -> None:
-    recorded = Recorded(name)
-    state = PartitionState(
-        lineage=recorded.lineage, log_start_offset=recorded.log_start, local_log_start_offset=recorded.local_log_start
-    )
-    assert check_partition(recorded.key, recorded.segments, state, now_ms=NOW_MS) == []
+def test_what_began_long_ago_and_never_ended_is_found() -> None:
+    for state in [RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED]:
+        late = replace(segment(10, 19), state=state, event_timestamp_ms=NOW_MS - UNFINISHED_AGE_MS - 1)
+        young = replace(segment(20, 29), state=state, event_timestamp_ms=NOW_MS - UNFINISHED_AGE_MS)
+        ((kind, detail),) = found([segment(0, 9), late, young])
+        assert kind is FindingKind.UNFINISHED
+        assert state.name in detail
 
 
 @pytest.fixture(params=[local_tier, aiven_tier], ids=["local", "aiven"])
@@ -123,22 +103,12 @@ def orphans(tier: CheckedTier, *, metadata_read_ms: int = NOW_MS, topic: str | N
     return {(str(finding.segment), finding.detail.partition(" (")[0]) for finding in found}
 
 
-def test_objects_of_known_segments_are_no_orphans(tier: CheckedTier) -> None:
-    assert orphans(tier) == set()
-
-
-@pytest.mark.parametrize(
-    "state", [state for state in RemoteLogSegmentState if state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED]
-)
-def test_a_segment_keeps_its_objects_until_it_is_deleted(tier: CheckedTier, state: RemoteLogSegmentState) -> None:
-    tier.metadatas[1] = replace(tier.metadatas[1], state=state)
-    assert orphans(tier) == set()
-
-
-def test_objects_of_a_deleted_segment_are_orphans(tier: CheckedTier) -> None:
-    deleted = replace(tier.metadatas[1], state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
-    tier.metadatas[1] = deleted
-    assert orphans(tier) == {(uuid_to_text(deleted.segment_id.id), "its segment was deleted")}
+def test_a_segment_keeps_its_objects_until_it_is_deleted(tier: CheckedTier) -> None:
+    segment_id = uuid_to_text(tier.metadatas[1].segment_id.id)
+    for state in RemoteLogSegmentState:
+        tier.metadatas[1] = replace(tier.metadatas[1], state=state)
+        is_deleted = state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        assert orphans(tier) == ({(segment_id, "its segment was deleted")} if is_deleted else set()), state
 
 
 def test_objects_of_an_unknown_segment_are_orphans_each(tier: CheckedTier) -> None:
@@ -170,38 +140,17 @@ def test_other_topics_are_not_looked_at_when_one_is_named(tier: CheckedTier) -> 
     assert len(orphans(tier, topic="orders")) == 3
 
 
-def test_a_store_that_a_real_broker_filled_has_no_orphans() -> None:
-    catalog = recorded_catalog()
-
-    def state_of(segment_id: RemoteLogSegmentId) -> RemoteLogSegmentState | None:
-        metadata = catalog.find_segment(segment_id)
-        return None if metadata is None else metadata.state
-
-    manager = AivenRemoteStorageManager(storage_config())
-    assert check_store(manager, state_of, metadata_read_ms=NOW_MS) == []
-    assert sum(1 for _ in manager.list_objects()) == 57
-
-
 SEGMENT_ID = RemoteLogSegmentId(topic_partition("orders", 4), uuid_of("one"))
 
 
-def test_a_finding_comes_back_from_json() -> None:
+def test_a_finding_names_what_it_is_of_and_comes_back_from_json() -> None:
     finding = segment_finding(FindingKind.INDEX, SEGMENT_ID, "an entry", object_name="a.index", position=8)
     assert Finding.from_json(json.loads(json.dumps(finding.as_json()))) == finding
     assert finding.as_json()["kind"] == "index"
-
-
-def test_a_finding_of_a_segment_names_topic_partition_and_segment() -> None:
     finding = segment_finding(FindingKind.SEGMENT_MISSING, SEGMENT_ID, "nothing")
     assert (finding.topic, finding.partition, finding.segment) == ("orders", 4, uuid_to_text(SEGMENT_ID.id))
     assert (finding.object_name, finding.position) == (None, None)
-
-
-def test_a_finding_of_a_partition_names_no_segment() -> None:
     finding = partition_finding(FindingKind.GAP, SEGMENT_ID.topic_id_partition, "a gap")
     assert (finding.topic, finding.partition, finding.segment) == ("orders", 4, None)
-
-
-def test_what_is_no_finding_is_refused() -> None:
     with pytest.raises(ValueError, match="no such kind"):
         Finding.from_json({"kind": "no such kind", "detail": ""})

@@ -1,31 +1,33 @@
 """Every planted fault is found, once, and nothing else; healthy tiers have no findings."""
 
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from copier.index_files import encode_leader_epochs
 from storage.checks.finding import Finding, FindingKind
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
-from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.log.log_walk import Depth, LogWalk
 from storage.log.segment_scan import LogWindow
-from storage.model import RemoteLogSegmentMetadata, uuid_to_text
+from storage.model import uuid_to_text
+from tests.support.cases import case
 from tests.support.checked_tier import CheckedTier, aiven_tier, cut, flip, local_tier, no_wait
-from tests.support.frozen_tier import NAMES, Recorded, storage_config
+from tests.support.drawn import drawn
 from tests.support.one_segment import OneSegment
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, publish, topic_partition
 
 OpenTier = Callable[[Path], CheckedTier]
+Damage = Callable[[Path], object]
 FORMATS: dict[str, OpenTier] = {
     "local": local_tier,
     "aiven": aiven_tier,
@@ -33,20 +35,12 @@ FORMATS: dict[str, OpenTier] = {
     "aiven encrypted": partial(aiven_tier, encryption=True),
     "aiven compressed and encrypted": partial(aiven_tier, compression=True, encryption=True),
 }
-AIVEN = {name: opener for name, opener in FORMATS.items() if name != "local"}
-LOCAL_SUFFIXES = ("log", "index", "timeindex", "snapshot", "leader_epoch_checkpoint", "txnindex")
+SUFFIXES = ("log", "index", "timeindex", "snapshot", "leader_epoch_checkpoint", "txnindex", "indexes", "rsm-manifest")
 
 
-@pytest.fixture(params=list(FORMATS.values()), ids=list(FORMATS))
+@pytest.fixture(params=list(FORMATS))
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> CheckedTier:
-    opener: OpenTier = request.param
-    return opener(tmp_path)
-
-
-@pytest.fixture(params=list(AIVEN.values()), ids=list(AIVEN))
-def aiven(request: pytest.FixtureRequest, tmp_path: Path) -> CheckedTier:
-    opener: OpenTier = request.param
-    return opener(tmp_path)
+    return FORMATS[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -54,8 +48,39 @@ def local(tmp_path: Path) -> CheckedTier:
     return local_tier(tmp_path)
 
 
+def is_local(tier: CheckedTier) -> bool:
+    return isinstance(tier.manager, LocalTieredStorage)
+
+
 def path_of(tier: CheckedTier, number: int, suffix: str) -> Path:
     return tier.path(tier.metadatas[number], suffix)
+
+
+@contextmanager
+def damaged(tier: CheckedTier, number: int, suffix: str, damage: Damage) -> Iterator[Path]:
+    """That object of the segment with this number is another for a while."""
+    path = path_of(tier, number, suffix)
+    content = path.read_bytes()
+    damage(path)
+    with case(suffix, damage):
+        yield path
+    path.write_bytes(content)
+
+
+def flipped(position: int, mask: int = 0x01) -> Damage:
+    return partial(flip, position=position, mask=mask)
+
+
+def flipped_behind(member: bytes, mask: int = 0x01) -> Damage:
+    return lambda path: flip(path, path.read_bytes().index(member) + len(member), mask)
+
+
+def cut_to(size_bytes: int) -> Damage:
+    return partial(cut, size_bytes=size_bytes)
+
+
+def replaced(content: bytes) -> Damage:
+    return lambda path: path.write_bytes(content)
 
 
 def the_finding(tier: CheckedTier, number: int, suffix: str) -> Finding:
@@ -68,31 +93,12 @@ def the_finding(tier: CheckedTier, number: int, suffix: str) -> Finding:
     return finding
 
 
-def manifest_of(tier: CheckedTier, metadata: RemoteLogSegmentMetadata) -> bytes:
-    path = tier.path(metadata, "rsm-manifest")
-    return path.read_bytes() if path.exists() else b""
-
-
 # --- nothing to find ---
 
 
-def test_a_healthy_tier_has_no_findings(tier: CheckedTier) -> None:
+def test_a_healthy_tier_has_no_findings_and_its_report_counts_what_was_looked_at(tier: CheckedTier) -> None:
     assert tier.findings() == []
     assert tier.findings(deep=False) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_tier_that_a_real_broker_wrote_has_no_findings(name: str) -> None:
-    manager = AivenRemoteStorageManager(storage_config())
-    for segment in Recorded(name).segments:
-        report = check_segment(manager, segment)
-        assert report.findings == ()
-        assert report.log_bytes == segment.segment_size_bytes
-        assert report.records == segment.end_offset - segment.start_offset + 1
-        assert report.batches > 10
-
-
-def test_a_report_counts_what_was_looked_at(tier: CheckedTier) -> None:
     metadata = tier.metadatas[1]
     report = check_segment(tier.manager, metadata)
     present = [each for each in tier.manager.inspect_segment(metadata).objects if each.size_bytes is not None]
@@ -101,69 +107,124 @@ def test_a_report_counts_what_was_looked_at(tier: CheckedTier) -> None:
     assert report.batches == 30 * 4 + 1
     assert report.records == metadata.end_offset - metadata.start_offset + 1
     assert report.log_bytes == metadata.segment_size_bytes
-    assert report.findings == ()
     assert check_segment(tier.manager, metadata, deep=False).batches == 0
+
+
+# --- one damage, one finding ---
+
+_ENTRY_BYTES = {"index": 8, "timeindex": 12, "txnindex": 34}
+_FLIPPED_AT = {
+    "index": (3, 7, -1),
+    "timeindex": (7, 10, -8),
+    "txnindex": (1, 9, 17, 25, 33),
+    "snapshot": (1, 3, 9, 20),
+    "leader_epoch_checkpoint": (0, 2, 4, 8, 10),
+}
+LOCAL_DAMAGES: list[tuple[int, str, Damage, FindingKind]] = [
+    *[(1, suffix, Path.unlink, FindingKind.OBJECT_MISSING) for suffix in ("log", *_FLIPPED_AT) if suffix != "txnindex"],
+    (1, "txnindex", Path.unlink, FindingKind.INDEX),
+    *[(1, suffix, flipped(at), FindingKind.INDEX) for suffix, places in _FLIPPED_AT.items() for at in places],
+    *[(1, suffix, cut_to(size_bytes), FindingKind.INDEX) for suffix in _FLIPPED_AT for size_bytes in (-1, 3, 0)],
+    # Between entries; one more of transactions, since the last one began in another segment.
+    *[
+        (1, suffix, cut_to(-(entries + (suffix == "txnindex")) * entry_bytes), FindingKind.INDEX)
+        for suffix, entry_bytes in _ENTRY_BYTES.items()
+        for entries in (1, 2)
+    ],
+    # Of another history.
+    (2, "leader_epoch_checkpoint", replaced(encode_leader_epochs([(0, 0), (2, 300)])), FindingKind.INDEX),
+]
+_MEMBERS = (
+    b'"version":" "originalChunkSize": "originalFileSize": "offset":{"position": "leaderEpoch":{"position":'
+    b' "compression": "id":" "topicId":" "startOffset": "endOffset": "maxTimestampMs":'
+    b' "segmentLeaderEpochs":{" "chunkInd'
+).split()
+AIVEN_DAMAGES: list[tuple[int, str, Damage, FindingKind]] = [
+    *[(1, suffix, Path.unlink, FindingKind.OBJECT_MISSING) for suffix in ("log", "indexes", "rsm-manifest")],
+    (1, "indexes", flipped(3), FindingKind.INDEX),
+    *[(1, "indexes", cut_to(size_bytes), FindingKind.OBJECT_SIZE) for size_bytes in (0, 100, -1)],
+    *[(0, "rsm-manifest", cut_to(size_bytes), FindingKind.MANIFEST) for size_bytes in (0, 10, -1)],
+    *[(2, "rsm-manifest", flipped_behind(member), FindingKind.MANIFEST) for member in _MEMBERS],
+]
+LOG_DAMAGES: list[tuple[int, str, Damage, FindingKind]] = [
+    *[(1, "log", cut_to(size_bytes), FindingKind.OBJECT_SIZE) for size_bytes in (0, 1, 500, -1)],
+    (0, "log", lambda path: path.write_bytes(path.read_bytes() + b"x"), FindingKind.OBJECT_SIZE),
+]
+
+
+def test_a_damaged_object_is_one_finding_that_names_it(tier: CheckedTier) -> None:
+    for number, suffix, damage, kind in LOG_DAMAGES + (LOCAL_DAMAGES if is_local(tier) else AIVEN_DAMAGES):
+        with damaged(tier, number, suffix, damage):
+            assert the_finding(tier, number, suffix).kind is kind
+
+
+def test_what_can_be_decrypted_no_more_is_found_once(tmp_path: Path) -> None:
+    tier = aiven_tier(tmp_path, compression=True, encryption=True)
+    for member in (b'"dataKey":"key1:', b'"aad":"', b'"encrypti'):
+        with damaged(tier, 2, "rsm-manifest", flipped_behind(member, mask=0x02)):
+            assert the_finding(tier, 2, "rsm-manifest").kind is FindingKind.MANIFEST
+    with damaged(tier, 1, "indexes", lambda path: path.write_bytes(bytes(path.stat().st_size))):
+        assert the_finding(tier, 1, "indexes").kind is FindingKind.OBJECT_CORRUPT
+
+
+def test_metadata_without_any_object_are_found_once(tier: CheckedTier) -> None:
+    for suffix in SUFFIXES:
+        path_of(tier, 2, suffix).unlink(missing_ok=True)
+    (finding,) = tier.findings()
+    segment = uuid_to_text(tier.metadatas[2].segment_id.id)
+    assert (finding.kind, finding.segment) == (FindingKind.SEGMENT_MISSING, segment)
+
+
+def test_metadata_that_are_not_the_manifests_are_found(tmp_path: Path) -> None:
+    for name in ("aiven", "aiven compressed and encrypted"):
+        tier = FORMATS[name](tmp_path / name)
+        tier.metadatas[0] = replace(tier.metadatas[0], max_timestamp_ms=tier.metadatas[0].max_timestamp_ms + 1)
+        finding = the_finding(tier, 0, "rsm-manifest")
+        assert finding.kind is FindingKind.MANIFEST
+        assert "maxTimestampMs" in finding.detail
 
 
 # --- the log ---
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_flipped_bit_in_a_batch_is_found(tier: CheckedTier, number: int) -> None:
-    metadata = tier.metadatas[number]
-    path = tier.path(metadata, "log")
-    flip(path, position=path.stat().st_size // 3)
-    found = tier.findings()
-    # What zstd makes of a changed frame may have several batches wrong.
-    is_compressed = b'"compression":true' in manifest_of(tier, metadata)
-    assert len(found) == 1 or is_compressed
-    for finding in found:
-        assert finding.kind in (FindingKind.BATCH_CORRUPT, FindingKind.OBJECT_CORRUPT)
-        assert finding.position is not None
-        assert str(path).endswith(str(finding.object_name))
+def test_a_flipped_bit_in_a_batch_is_found(tier: CheckedTier) -> None:
+    for number in range(3):
+        size_bytes = path_of(tier, number, "log").stat().st_size
+        with damaged(tier, number, "log", flipped(size_bytes // 3)) as path:
+            found = tier.findings()
+            # What zstd makes of a changed frame may have several batches wrong.
+            is_compressed = (
+                not is_local(tier) and b'"compression":true' in path_of(tier, number, "rsm-manifest").read_bytes()
+            )
+            assert len(found) == 1 or is_compressed
+            for finding in found:
+                assert finding.kind in (FindingKind.BATCH_CORRUPT, FindingKind.OBJECT_CORRUPT)
+                assert finding.position is not None
+                assert str(path).endswith(str(finding.object_name))
 
 
-def test_faults_far_apart_are_found_each(local: CheckedTier) -> None:
-    path = path_of(local, 0, "log")
-    size = local.metadatas[0].segment_size_bytes
-    for position in (100, size // 2, size - 5):
-        flip(path, position)
-    assert [finding.kind for finding in local.findings()] == [FindingKind.BATCH_CORRUPT] * 3
+def test_faults_far_apart_are_found_each(tmp_path: Path) -> None:
+    """Also chunks that cannot be decoded."""
+    local, encrypted = local_tier(tmp_path / "local"), aiven_tier(tmp_path / "aiven", encryption=True)
+    size_bytes = local.metadatas[0].segment_size_bytes
+    for tier, positions, kind in (
+        (local, (100, size_bytes // 2, size_bytes - 5), FindingKind.BATCH_CORRUPT),
+        (encrypted, (100, path_of(encrypted, 0, "log").stat().st_size // 2), FindingKind.OBJECT_CORRUPT),
+    ):
+        for position in positions:
+            flip(path_of(tier, 0, "log"), position)
+        assert [finding.kind for finding in tier.findings()] == [kind] * len(positions)
 
 
-def test_chunks_that_cannot_be_decoded_are_found_each(tmp_path: Path) -> None:
-    tier = aiven_tier(tmp_path, encryption=True)
-    path = path_of(tier, 0, "log")
-    for position in (100, path.stat().st_size // 2):
-        flip(path, position)
-    assert [finding.kind for finding in tier.findings()] == [FindingKind.OBJECT_CORRUPT] * 2
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_changed_byte_of_a_log_is_found_once(local: CheckedTier, data: st.DataObject) -> None:
-    metadata = data.draw(st.sampled_from(local.metadatas))
+    number = data.draw(st.sampled_from(range(3)))
+    metadata = local.metadatas[number]
     position = data.draw(st.integers(0, metadata.segment_size_bytes - 1))
-    mask = data.draw(st.integers(1, 255))
-    path = local.path(metadata, "log")
-    flip(path, position, mask)
-    try:
+    with damaged(local, number, "log", flipped(position, data.draw(st.integers(1, 255)))) as path:
         (finding,) = check_segment(local.manager, metadata).findings
-    finally:
-        flip(path, position, mask)
-    assert finding.object_name == str(path)
-
-
-@pytest.mark.parametrize("size_bytes", [0, 1, 500, -1])
-def test_a_truncated_log_is_found(tier: CheckedTier, size_bytes: int) -> None:
-    cut(path_of(tier, 1, "log"), size_bytes)
-    assert the_finding(tier, 1, "log").kind is FindingKind.OBJECT_SIZE
-
-
-def test_a_log_with_more_behind_its_end_is_found(tier: CheckedTier) -> None:
-    path = path_of(tier, 0, "log")
-    path.write_bytes(path.read_bytes() + b"x")
-    assert the_finding(tier, 0, "log").kind is FindingKind.OBJECT_SIZE
+        assert finding.object_name == str(path)
 
 
 def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> None:
@@ -179,183 +240,36 @@ def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> Non
     assert [finding.position for finding in report.findings if finding.kind is FindingKind.OFFSETS] == [0]
 
 
-# --- absent objects ---
-
-
-@pytest.mark.parametrize("suffix", LOCAL_SUFFIXES)
-def test_an_absent_object_is_found(local: CheckedTier, suffix: str) -> None:
-    path_of(local, 1, suffix).unlink()
-    finding = the_finding(local, 1, suffix)
-    assert finding.kind is (FindingKind.INDEX if suffix == "txnindex" else FindingKind.OBJECT_MISSING)
-
-
-@pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
-def test_an_absent_object_of_aivens_format_is_found(aiven: CheckedTier, suffix: str) -> None:
-    path_of(aiven, 1, suffix).unlink()
-    assert the_finding(aiven, 1, suffix).kind is FindingKind.OBJECT_MISSING
-
-
-def test_metadata_without_any_object_are_found_once(tier: CheckedTier) -> None:
-    metadata = tier.metadatas[2]
-    for suffix in (*LOCAL_SUFFIXES, "indexes", "rsm-manifest"):
-        tier.path(metadata, suffix).unlink(missing_ok=True)
-    (finding,) = tier.findings()
-    assert (finding.kind, finding.segment) == (FindingKind.SEGMENT_MISSING, uuid_to_text(metadata.segment_id.id))
-
-
-# --- indexes ---
-
-
-@pytest.mark.parametrize(
-    ("suffix", "position"),
-    [("index", 3), ("index", 7), ("index", -1), ("timeindex", 7), ("timeindex", 10), ("timeindex", -8)]
-    + [("txnindex", position) for position in (1, 9, 17, 25, 33)]
-    + [("snapshot", position) for position in (1, 3, 9, 20)]
-    + [("leader_epoch_checkpoint", position) for position in (0, 2, 4, 8, 10)],
-)
-def test_a_flipped_bit_in_an_index_is_found(local: CheckedTier, suffix: str, position: int) -> None:
-    flip(path_of(local, 1, suffix), position)
-    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
-
-
-@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot", "leader_epoch_checkpoint"])
-@pytest.mark.parametrize("size_bytes", [-1, 3, 0])
-def test_a_truncated_index_is_found(local: CheckedTier, suffix: str, size_bytes: int) -> None:
-    cut(path_of(local, 1, suffix), size_bytes)
-    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
-
-
-@pytest.mark.parametrize(("suffix", "entry_bytes"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
-@pytest.mark.parametrize("entries", [1, 2])
-def test_an_index_cut_between_entries_is_found(local: CheckedTier, suffix: str, entry_bytes: int, entries: int) -> None:
-    if suffix == "txnindex":
-        entries += 1  # of the last one the transaction began in another segment
-    cut(path_of(local, 1, suffix), -entries * entry_bytes)
-    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
-
-
-def test_a_flipped_bit_in_the_indexes_of_aivens_format_is_found(aiven: CheckedTier) -> None:
-    flip(path_of(aiven, 1, "indexes"), 3)
-    assert the_finding(aiven, 1, "indexes").kind is FindingKind.INDEX
-
-
-def test_indexes_that_are_no_indexes_at_all_are_found_once(tmp_path: Path) -> None:
-    tier = aiven_tier(tmp_path, encryption=True)
-    path = path_of(tier, 1, "indexes")
-    path.write_bytes(bytes(path.stat().st_size))
-    assert the_finding(tier, 1, "indexes").kind is FindingKind.OBJECT_CORRUPT
-
-
-@pytest.mark.parametrize("size_bytes", [0, 100, -1])
-def test_a_truncated_object_of_indexes_is_found(aiven: CheckedTier, size_bytes: int) -> None:
-    cut(path_of(aiven, 1, "indexes"), size_bytes)
-    assert the_finding(aiven, 1, "indexes").kind is FindingKind.OBJECT_SIZE
-
-
-def test_a_checkpoint_of_another_history_is_found(local: CheckedTier) -> None:
-    path_of(local, 2, "leader_epoch_checkpoint").write_bytes(encode_leader_epochs([(0, 0), (2, 300)]))
-    assert the_finding(local, 2, "leader_epoch_checkpoint").kind is FindingKind.INDEX
-
-
-# --- manifests ---
-
-
-@pytest.mark.parametrize("size_bytes", [0, 10, -1])
-def test_a_truncated_manifest_is_found(aiven: CheckedTier, size_bytes: int) -> None:
-    cut(path_of(aiven, 0, "rsm-manifest"), size_bytes)
-    assert the_finding(aiven, 0, "rsm-manifest").kind is FindingKind.MANIFEST
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        b'"version":"',
-        b'"originalChunkSize":',
-        b'"originalFileSize":',
-        b'"offset":{"position":',
-        b'"leaderEpoch":{"position":',
-        b'"compression":',
-        b'"id":"',
-        b'"topicId":"',
-        b'"startOffset":',
-        b'"endOffset":',
-        b'"maxTimestampMs":',
-        b'"segmentLeaderEpochs":{"',
-        b'"chunkInd',
-    ],
-)
-def test_a_flipped_bit_in_a_manifest_is_found(aiven: CheckedTier, member: bytes) -> None:
-    path = path_of(aiven, 2, "rsm-manifest")
-    flip(path, path.read_bytes().index(member) + len(member))
-    assert the_finding(aiven, 2, "rsm-manifest").kind is FindingKind.MANIFEST
-
-
-@pytest.mark.parametrize("member", [b'"dataKey":"key1:', b'"aad":"', b'"encrypti'])
-def test_a_manifest_by_which_nothing_can_be_decrypted_is_found_once(tmp_path: Path, member: bytes) -> None:
-    tier = aiven_tier(tmp_path, compression=True, encryption=True)
-    path = path_of(tier, 2, "rsm-manifest")
-    flip(path, path.read_bytes().index(member) + len(member), mask=0x02)
-    assert the_finding(tier, 2, "rsm-manifest").kind is FindingKind.MANIFEST
-
-
-def test_metadata_that_are_not_the_manifests_are_found(aiven: CheckedTier) -> None:
-    aiven.metadatas[0] = replace(aiven.metadatas[0], max_timestamp_ms=aiven.metadatas[0].max_timestamp_ms + 1)
-    finding = the_finding(aiven, 0, "rsm-manifest")
-    assert finding.kind is FindingKind.MANIFEST
-    assert "maxTimestampMs" in finding.detail
-
-
 # --- objects of two segments, exchanged ---
 
 
-@pytest.mark.parametrize("suffix", ["index", "timeindex", "leader_epoch_checkpoint"])
-def test_exchanged_indexes_are_found_once_each(local: CheckedTier, suffix: str) -> None:
-    paths = exchange(local, suffix, 0, 2)
-    found = local.findings()
-    assert sorted(str(finding.object_name) for finding in found) == sorted(paths)
-    assert {finding.kind for finding in found} == {FindingKind.INDEX}
-
-
-def test_exchanged_logs_are_found_once_each(tier: CheckedTier) -> None:
-    paths = exchange(tier, "log", 0, 2)
-    found = tier.findings()
-    assert len(found) == 2
-    assert all(any(path.endswith(str(finding.object_name)) for path in paths) for finding in found)
-
-
-@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes"])
-def test_exchanged_objects_of_aivens_format_are_found(aiven: CheckedTier, suffix: str) -> None:
-    paths = exchange(aiven, suffix, 0, 2)
-    found = aiven.findings()
-    named = {path for path in paths for finding in found if path.endswith(str(finding.object_name))}
-    assert named == set(paths)
-    assert all(str(finding.object_name).endswith(suffix) for finding in found)
-
-
-def exchange(tier: CheckedTier, suffix: str, one: int, other: int) -> list[str]:
-    paths = [path_of(tier, number, suffix) for number in (one, other)]
-    contents = [path.read_bytes() for path in paths]
-    for path, content in zip(paths, reversed(contents), strict=True):
-        path.write_bytes(content)
-    return [str(path) for path in paths]
+def test_exchanged_objects_are_found_and_nothing_else(tier: CheckedTier) -> None:
+    suffixes = ("index", "timeindex", "leader_epoch_checkpoint") if is_local(tier) else ("rsm-manifest", "indexes")
+    for suffix in ("log", *suffixes):
+        paths = [path_of(tier, number, suffix) for number in (0, 2)]
+        contents = [path.read_bytes() for path in paths]
+        with damaged(tier, 0, suffix, replaced(contents[1])), damaged(tier, 2, suffix, replaced(contents[0])):
+            found = tier.findings()
+        named = {str(path) for path in paths for finding in found if str(path).endswith(str(finding.object_name))}
+        assert named == {str(path) for path in paths}, suffix
+        assert all(str(finding.object_name).endswith(suffix) for finding in found)
+        assert len(found) == 2 or not (suffix == "log" or is_local(tier))
+        assert {finding.kind for finding in found} == {FindingKind.INDEX} or suffix not in _FLIPPED_AT
 
 
 # --- the store in trouble ---
 
 
-def test_trouble_that_passes_is_not_found(local: CheckedTier) -> None:
+def test_trouble_that_passes_is_not_found_and_what_stays_says_that_nothing_was_checked(local: CheckedTier) -> None:
     store = ScriptedStore(local.manager)
     store.fail(RetriableRemoteStorageError("503"), times=3)
     assert check_segment(store, local.metadatas[1], wait=no_wait).findings == ()
-
-
-@pytest.mark.parametrize("error", [RetriableRemoteStorageError("503"), RemoteAccessDeniedError("403")])
-def test_trouble_that_stays_says_that_the_segment_was_not_checked(local: CheckedTier, error: Exception) -> None:
-    store = ScriptedStore(local.manager)
-    store.fail(error, times=None)
-    report = check_segment(store, local.metadatas[1], wait=no_wait)
-    assert [finding.kind for finding in report.findings] == [FindingKind.NOT_CHECKED]
-    assert str(error) in report.findings[0].detail
+    for error in (RetriableRemoteStorageError("503"), RemoteAccessDeniedError("403")):
+        store.heal()
+        store.fail(error, times=None)
+        (finding,) = check_segment(store, local.metadatas[1], wait=no_wait).findings
+        assert finding.kind is FindingKind.NOT_CHECKED
+        assert str(error) in finding.detail
 
 
 def test_a_check_holds_little_of_a_large_segment(tmp_path: Path) -> None:
@@ -413,38 +327,21 @@ def test_offsets_that_follow_one_another_have_no_findings() -> None:
     checked = check(FOUR)
     assert checked.findings == []
     assert (checked.batch_count, checked.record_count, checked.byte_count) == (4, 20, sum(map(len, FOUR)))
-
-
-def test_records_that_compaction_took_out_of_a_batch_are_no_gap() -> None:
+    # Compaction took the last records out of the first batch: that is no gap.
     assert check([data_batch(0, record_count=2, last_offset_delta=4), *FOUR[1:]]).findings == []
 
 
-def test_a_gap_is_found_once_where_it_ends() -> None:
-    assert found(check([FOUR[0], *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0]))]
-
-
-@pytest.mark.parametrize("base_offset", [3, 0, 7, 14, 15, 1 << 40])
-def test_a_wrong_base_offset_is_found_once(base_offset: int) -> None:
-    """As a bit flip makes it: no CRC covers it."""
-    wrong = base_offset.to_bytes(8, "big") + FOUR[1][8:]
-    assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0]))]
-
-
-def test_a_repeated_batch_is_found_once() -> None:
-    assert found(check([FOUR[0], FOUR[1], FOUR[1], *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0] + FOUR[1]))]
-
-
-@pytest.mark.parametrize("start", [1, 20, 1000])
-def test_another_segments_log_is_found_once(start: int) -> None:
-    assert found(check(FOUR, start=start, end=start + 19)) == [(FindingKind.OFFSETS, 0)]
-
-
-def test_a_log_that_ends_before_its_segment_is_found() -> None:
-    assert found(check(FOUR[:3])) == [(FindingKind.OFFSETS, sum(map(len, FOUR[:3])))]
-
-
-def test_a_log_that_goes_on_behind_its_segment_is_found() -> None:
-    assert found(check(FOUR, end=17)) == [(FindingKind.OFFSETS, sum(map(len, FOUR[:3])))]
+def test_offsets_that_do_not_follow_are_found_once() -> None:
+    one, three = len(FOUR[0]), sum(map(len, FOUR[:3]))
+    assert found(check([FOUR[0], *FOUR[2:]])) == [(FindingKind.OFFSETS, one)], "a gap"
+    for base_offset in (3, 0, 7, 14, 15, 1 << 40):  # as a bit flip makes it: no CRC covers it
+        wrong = base_offset.to_bytes(8, "big") + FOUR[1][8:]
+        assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, one)], base_offset
+    assert found(check([FOUR[0], FOUR[1], *FOUR[1:]])) == [(FindingKind.OFFSETS, 2 * one)], "a batch twice"
+    for start in (1, 20, 1000):
+        assert found(check(FOUR, start=start, end=start + 19)) == [(FindingKind.OFFSETS, 0)], "another segment's log"
+    assert found(check(FOUR[:3])) == [(FindingKind.OFFSETS, three)], "it ends before its segment"
+    assert found(check(FOUR, end=17)) == [(FindingKind.OFFSETS, three)], "it goes on behind its segment"
 
 
 def test_leader_epochs_are_the_metadatas() -> None:

@@ -11,6 +11,7 @@ from copier.index_files import encode_leader_epochs, encode_producer_snapshot
 from storage.errors import CorruptObjectError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from tests.support.cases import case
 
 
 @st.composite
@@ -25,24 +26,18 @@ def test_entries_and_text_are_each_others_inverse(epochs: LeaderEpochs) -> None:
     assert parse_leader_epochs(encode_leader_epochs(epochs)) == epochs
 
 
-def test_a_brokers_checkpoint_is_read_and_written() -> None:
+def test_a_brokers_checkpoint_is_read_and_written_and_a_cut_one_is_corrupt() -> None:
     assert parse_leader_epochs(b"0\n1\n0 4000\n") == ((0, 4000),)
     assert encode_leader_epochs([(0, 4000)]) == b"0\n1\n0 4000\n"
+    shared = b"0\n3\n0 0\n1 0\n5 7\n"
+    assert parse_leader_epochs(shared) == ((0, 0), (1, 0), (5, 7)), "epochs without records share a start offset"
+    for cut in range(len(shared)):
+        with case(cut), pytest.raises(CorruptObjectError):
+            parse_leader_epochs(shared[:cut])
 
 
-def test_epochs_without_records_share_a_start_offset() -> None:
-    assert parse_leader_epochs(b"0\n3\n0 0\n1 0\n5 7\n") == ((0, 0), (1, 0), (5, 7))
-
-
-@pytest.mark.parametrize("cut", range(len(b"0\n2\n0 0\n3 4000\n")))
-def test_a_cut_checkpoint_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptObjectError):
-        parse_leader_epochs(b"0\n2\n0 0\n3 4000\n"[:cut])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_malformed_checkpoints_are_corrupt() -> None:
+    for text, message in [
         (b"", "x: line 1 is not version 0, or there is no line 2"),
         (b"\n", "x: line 1 is not version 0"),
         (b"1\n0\n", "x: line 1 is not version 0"),
@@ -64,12 +59,10 @@ def test_a_cut_checkpoint_is_corrupt(cut: int) -> None:
         (b"0\n2\n1 0\n1 5\n", "x: line 4 does not ascend"),
         (b"0\n2\n1 5\n2 4\n", "x: line 4 does not ascend"),
         (b"0\n1\n0 \xff\n", "x: not ASCII at byte 6"),
-    ],
-)
-def test_malformed_checkpoints_are_corrupt(text: bytes, message: str) -> None:
-    with pytest.raises(CorruptObjectError) as caught:
-        parse_leader_epochs(text, "x")
-    assert message in str(caught.value)
+    ]:
+        with case(text, message), pytest.raises(CorruptObjectError) as caught:
+            parse_leader_epochs(text, "x")
+        assert message in str(caught.value)
 
 
 @given(st.one_of(st.binary(max_size=40), st.text("0123 \n", max_size=40).map(str.encode)))
@@ -117,32 +110,25 @@ def test_states_and_bytes_are_each_others_inverse(producers: list[ProducerState]
     assert parse_producer_snapshot(encode_producer_snapshot(producers)) == tuple(producers)
 
 
-@pytest.mark.parametrize("cut", range(len(BROKER_OPEN)))
-def test_a_cut_snapshot_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptObjectError):
-        parse_producer_snapshot(BROKER_OPEN[:cut])
+def test_a_cut_or_damaged_snapshot_is_corrupt() -> None:
+    for at in range(len(BROKER_OPEN)):
+        with case("cut", at), pytest.raises(CorruptObjectError):
+            parse_producer_snapshot(BROKER_OPEN[:at])
+    for at in range(2, len(BROKER_OPEN)):
+        damaged = bytearray(BROKER_OPEN)
+        damaged[at] ^= 1
+        with case("flipped", at), pytest.raises(CorruptObjectError, match="x: checksum at byte 2 does not match"):
+            parse_producer_snapshot(bytes(damaged), "x")
 
 
-@pytest.mark.parametrize("damaged_byte", range(2, len(BROKER_OPEN)))
-def test_a_damaged_byte_breaks_the_checksum(damaged_byte: int) -> None:
-    damaged = bytearray(BROKER_OPEN)
-    damaged[damaged_byte] ^= 1
-    with pytest.raises(CorruptObjectError, match="x: checksum at byte 2 does not match"):
-        parse_producer_snapshot(bytes(damaged), "x")
-
-
-@pytest.mark.parametrize("version", [0, 2, -1])
-def test_another_version_is_corrupt(version: int) -> None:
-    with pytest.raises(CorruptObjectError, match=f"x: version {version} at byte 0"):
-        parse_producer_snapshot(with_checksum(version, bytes(4)), "x")
-
-
-@pytest.mark.parametrize("count", [-1, 1, 2**31 - 1])
-def test_a_count_that_is_not_the_lengths_is_corrupt(count: int) -> None:
-    with pytest.raises(CorruptObjectError, match=f"x: {count} entries at byte 6 do not fill 10 bytes"):
-        parse_producer_snapshot(with_checksum(1, struct.pack(">i", count)), "x")
-
-
-def test_trailing_bytes_are_corrupt() -> None:
-    with pytest.raises(CorruptObjectError, match="do not fill 57 bytes"):
-        parse_producer_snapshot(with_checksum(1, BROKER_OPEN[6:] + b"\x00"))
+def test_another_version_or_length_is_corrupt() -> None:
+    for version, checked, told in (
+        *[(version, bytes(4), f"x: version {version} at byte 0") for version in (0, 2, -1)],
+        *[
+            (1, struct.pack(">i", count), f"x: {count} entries at byte 6 do not fill 10 bytes")
+            for count in (-1, 1, 2**31 - 1)
+        ],
+        (1, BROKER_OPEN[6:] + b"\x00", "do not fill 57 bytes"),
+    ):
+        with pytest.raises(CorruptObjectError, match=told):
+            parse_producer_snapshot(with_checksum(version, checked), "x")

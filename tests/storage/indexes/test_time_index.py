@@ -24,28 +24,13 @@ def index_entries(draw: st.DrawFn) -> list[tuple[int, int]]:
     return [(t, BASE_OFFSET + o) for t, o in zip(timestamps, sorted(offsets), strict=True)]
 
 
-def test_entries_are_big_endian_pairs_of_timestamp_and_relative_offset() -> None:
+def test_lookup_gives_the_last_entry_at_or_below_the_timestamp() -> None:
     assert encode_time_index(BASE_OFFSET, BROKER_ENTRIES) == BROKER_BYTES
-
-
-@pytest.mark.parametrize(
-    ("timestamp_ms", "found"),
-    [
-        (0, (-1, 6000)),
-        (1700000020122, (-1, 6000)),
-        (1700000020123, (1700000020123, 6323)),
-        (1700000020246, (1700000020123, 6323)),
-        (2**62, (1700000020247, 6447)),
-    ],
-)
-def test_lookup_gives_the_last_entry_at_or_below_the_timestamp(timestamp_ms: int, found: tuple[int, int]) -> None:
-    assert TimeIndex(BROKER_BYTES, BASE_OFFSET).lookup(timestamp_ms) == found
-
-
-def test_an_empty_index_sends_every_search_to_the_base_offset() -> None:
-    index = TimeIndex(b"", BASE_OFFSET)
-    assert len(index) == 0
-    assert index.lookup(2**62) == (-1, BASE_OFFSET)
+    index, (first, second) = TimeIndex(BROKER_BYTES, BASE_OFFSET), BROKER_ENTRIES
+    times = (0, 1700000020122, 1700000020123, 1700000020246, 2**62)
+    assert [index.lookup(time) for time in times] == [(-1, 6000), (-1, 6000), first, first, second]
+    empty = TimeIndex(b"", BASE_OFFSET)
+    assert (len(empty), empty.lookup(2**62)) == (0, (-1, BASE_OFFSET))
 
 
 @given(index_entries(), st.integers(-1, 2**63 - 1))
@@ -65,38 +50,29 @@ def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
     index.lookup(5)
 
 
-@pytest.mark.parametrize("cut", [cut for cut in range(1, 24) if cut % 12])
-def test_a_cut_entry_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptObjectError, match=f"x: {cut} bytes is not a multiple of 12"):
-        TimeIndex(BROKER_BYTES[:cut], BASE_OFFSET, "x")
+def test_a_cut_entry_is_corrupt() -> None:
+    for cut in [cut for cut in range(1, 24) if cut % 12]:
+        with pytest.raises(CorruptObjectError, match=f"x: {cut} bytes is not a multiple of 12"):
+            TimeIndex(BROKER_BYTES[:cut], BASE_OFFSET, "x")
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
+def test_entries_that_do_not_ascend_are_corrupt() -> None:
+    for entries in [
         [(-1, 0)],
         [(5, -1)],
         [(5, 0), (5, 1)],
         [(5, 3), (6, 2)],
         [(0, 0), (0, 0)],  # a preallocated file that was not trimmed
-    ],
-)
-def test_entries_that_do_not_ascend_are_corrupt(entries: list[tuple[int, int]]) -> None:
-    data = b"".join(struct.pack(">qi", *entry) for entry in entries)
-    with pytest.raises(CorruptObjectError, match=f"x: entry does not ascend at byte {12 * (len(entries) - 1)}"):
-        TimeIndex(data, 0, "x")
+    ]:
+        data = b"".join(struct.pack(">qi", *entry) for entry in entries)
+        with pytest.raises(CorruptObjectError, match=f"x: entry does not ascend at byte {12 * (len(entries) - 1)}"):
+            TimeIndex(data, 0, "x")
 
 
 def test_a_rebuilt_index_keeps_the_newest_timestamp_and_where_it_first_appeared() -> None:
     # One abort marker, newer than all data behind it: a broker wrote exactly one entry for such a segment.
     batches = [(0, 6820, 1795237254573), (78, 6944, 1700000020743), (65235, 7068, 1700000020867)]
     assert build_time_index(6820, batches) == encode_time_index(6820, [(1795237254573, 6820)])
-
-
-def test_a_rebuilt_index_ends_with_the_maximum_timestamp() -> None:
     batches = [(0, 9, 100), (5000, 19, 90), (10000, 29, 200), (10100, 39, 300)]
-    assert build_time_index(0, batches) == encode_time_index(0, [(100, 9), (200, 29), (300, 39)])
-
-
-def test_a_rebuilt_index_of_records_without_timestamps_is_empty() -> None:
-    assert build_time_index(0, [(0, 9, -1), (5000, 19, -1)]) == b""
+    assert build_time_index(0, batches) == encode_time_index(0, [(100, 9), (200, 29), (300, 39)]), "it ends with it"
+    assert build_time_index(0, [(0, 9, -1), (5000, 19, -1)]) == b"", "records without timestamps"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from copier.index_files import encode_transaction_index
 from storage.errors import CorruptObjectError
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from tests.support.cases import case
 
 # A broker's entry (docs/kafka-tier.md#transaction-index): producer 1, first 6000, marker 6820, LSO 6821.
 BROKER_BYTES = bytes.fromhex("0000 0000000000000001 0000000000001770 0000000000001aa4 0000000000001aa5")
@@ -48,9 +49,8 @@ def test_entries_and_bytes_are_each_others_inverse(entries: list[AbortedTransact
     assert list(index) == entries
 
 
-@pytest.mark.parametrize(
-    ("fetch_offset", "upper_bound_offset", "first_offsets", "complete"),
-    [
+def test_aborted_transactions_of_a_range() -> None:
+    for fetch_offset, upper_bound_offset, first_offsets, complete in [
         (0, 5, [], True),  # LSO 10 of the first entry is beyond the range
         (0, 10, [], True),
         (0, 11, [10], True),
@@ -61,15 +61,11 @@ def test_entries_and_bytes_are_each_others_inverse(entries: list[AbortedTransact
         (51, 82, [60], False),  # beyond the last entry: the next segment's index may hold more
         (81, 200, [], False),
         (0, 200, [20, 10, 60], False),
-    ],
-)
-def test_aborted_transactions_of_a_range(
-    fetch_offset: int, upper_bound_offset: int, first_offsets: list[int], complete: bool
-) -> None:
-    index = TransactionIndex(encode_transaction_index(OVERLAPPING))
-    aborted, is_complete = index.collect_aborted(fetch_offset, upper_bound_offset)
-    assert [transaction.first_offset for transaction in aborted] == first_offsets
-    assert is_complete is complete
+    ]:
+        index = TransactionIndex(encode_transaction_index(OVERLAPPING))
+        aborted, is_complete = index.collect_aborted(fetch_offset, upper_bound_offset)
+        assert [transaction.first_offset for transaction in aborted] == first_offsets
+        assert is_complete is complete
 
 
 def test_an_absent_index_never_completes() -> None:
@@ -86,26 +82,23 @@ def test_what_is_collected_overlaps_the_range(entries: list[AbortedTransaction],
     assert complete or aborted == overlapping
 
 
-@pytest.mark.parametrize("cut", range(1, 34))
-def test_a_cut_entry_is_corrupt(cut: int) -> None:
-    with pytest.raises(CorruptObjectError, match=f"x: {cut} bytes is not a multiple of 34"):
-        TransactionIndex(BROKER_BYTES[:cut], "x")
+def test_a_cut_entry_is_corrupt() -> None:
+    for cut in range(1, 34):
+        with pytest.raises(CorruptObjectError, match=f"x: {cut} bytes is not a multiple of 34"):
+            TransactionIndex(BROKER_BYTES[:cut], "x")
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
+def test_impossible_entries_are_corrupt() -> None:
+    for entry, message in [
         ((1, 1, 7000, 7001, 7002), "x: version 1 at byte 34, only 0 is known"),
         ((0, 1, 7001, 7000, 7002), "x: impossible offsets at byte 34"),
         ((0, 1, -1, 7000, 7002), "x: impossible offsets at byte 34"),
         ((0, 1, 7000, 7001, -1), "x: impossible offsets at byte 34"),
         ((0, 1, 6000, 6820, 6821), "x: last offset does not ascend at byte 34"),
-    ],
-)
-def test_impossible_entries_are_corrupt(entry: tuple[int, ...], message: str) -> None:
-    with pytest.raises(CorruptObjectError) as caught:
-        TransactionIndex(BROKER_BYTES + struct.pack(">hqqqq", *entry), "x")
-    assert str(caught.value) == message
+    ]:
+        with case(entry, message), pytest.raises(CorruptObjectError) as caught:
+            TransactionIndex(BROKER_BYTES + struct.pack(">hqqqq", *entry), "x")
+        assert str(caught.value) == message
 
 
 @given(st.binary(max_size=140))

@@ -1,0 +1,96 @@
+"""The disk cache on file systems that are really full, read-only or closed to us, and beside another process."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage.cache.disk import RETRY_S
+from storage.cache.disk_folder import DiskFolder, identity_digest
+from storage.errors import StorageConfigError
+from tests.support.disk_cache import comes_back, data_of, disk_cache, files_below, key_of
+
+FIRST, SECOND = key_of(1), key_of(2)
+IDENTITY = identity_digest("a store")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    path = tmp_path / "tiny"
+    path.mkdir(mode=0o700)
+    options = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]
+    subprocess.run(["mount", *options, path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_disk_that_is_really_full_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
+    keys = [key_of(number, size_bytes=30_000) for number in range(20)]
+    with disk_cache(tiny_disk) as cache:
+        written = [key for key in keys if cache.disk.write(key, data_of(key))]
+        assert 5 < len(written) < 9
+        assert cache.errors("full") == 1
+        assert cache.served(*keys) == written
+        assert len(files_below(tiny_disk)) == len(written), "and no half of one"
+        cache.disk.drop(written[0])
+        comes_back(cache)
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_disk_that_is_really_read_only_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
+    with disk_cache(tiny_disk) as cache:
+        cache.write(FIRST)
+        remount(tiny_disk, "ro")
+        try:
+            assert not cache.disk.write(SECOND, data_of(SECOND))
+            cache.clock.now_s += RETRY_S * 20
+            assert cache.served(FIRST) == [FIRST]
+            cache.disk.close()
+            with disk_cache(tiny_disk, clock=cache.clock) as restarted:
+                assert restarted.served(FIRST) == [FIRST]
+                assert not restarted.disk.write(SECOND, data_of(SECOND))
+                assert restarted.errors("read_only") == 1
+                remount(tiny_disk, "rw")
+                comes_back(restarted)
+        finally:
+            remount(tiny_disk, "rw")
+
+
+def remount(path: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
+
+
+@pytest.mark.needs("user")
+def test_a_folder_that_may_not_be_written_is_denied(tmp_path: Path) -> None:
+    with disk_cache(tmp_path) as cache:
+        (tmp_path / "blocks" / "writing").chmod(0o500)
+        assert not cache.disk.write(SECOND, data_of(SECOND))
+        assert cache.errors("denied") == 1
+        comes_back(cache)
+
+
+def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
+    holder = (
+        "import sys, pathlib\nfrom storage.cache.disk_folder import DiskFolder\n"
+        f"DiskFolder(pathlib.Path(sys.argv[1]), {IDENTITY!r}, b'').open()\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", holder, str(tmp_path / "cache")]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        closing(DiskFolder(tmp_path / "cache", IDENTITY, b"")) as folder,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(StorageConfigError, match="in use by another process"):
+            folder.open()
+        process.kill()
+        process.wait()
+        assert folder.open()
