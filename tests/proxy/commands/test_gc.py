@@ -5,7 +5,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,18 @@ import pytest
 from proxy.commands import gc, metadata_records
 from proxy.commands.gc import GcOptions
 from proxy.process import exit_codes
-from proxy.upstream.metadata_topic import METADATA_TOPIC
-from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
 from storage.metadata.catalog import Catalog
-from storage.metadata.serde import MetadataRecord
 from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
 from storage.model import (
-    LogSegmentData,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     TopicIdPartition,
 )
-from storage.writing.metadata_records import encode
-from tests.support.config_files import load_lines
-from tests.support.fake_kafka import FakeKafka, FakeTopic
+from tests.support.command_world import METADATA_TOPIC_ID, CommandWorld
 from tests.support.metadata_records import (
     COPY_FINISHED,
     DELETE_FINISHED,
@@ -40,55 +34,32 @@ from tests.support.metadata_records import (
     named_partition,
     started,
 )
-from tests.support.segments import Record, data_batch
 
 Captured = pytest.CaptureFixture[str]
 
-LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 DAY_MS = 86_400_000
 OLD_S = 1_600_000_000
-TOPIC_ID = b"metadata topicid"
 KEPT = 5
 """Finished segments, of four objects each: one orphan beside them is 4.8 %."""
 TEMPORARY = ".tidegate-0123456789abcdef.tmp"
 
 
-@dataclass
-class World:
+class World(CommandWorld):
     """A tier of KEPT finished segments and what a test adds."""
 
-    cluster: FakeKafka
-    folder: Path
-    lines: str = ""
-    tier: str = "tier"
-    records: int = 0
-    made: list[Path] = field(default_factory=list)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, monkeypatch)
+        for number in range(KEPT):
+            self.add(started(f"kept {number}", number * 10, number * 10 + 9), COPY_FINISHED)
 
-    @property
-    def root(self) -> Path:
-        return self.folder / "tier" / ROOT_DIRECTORY_NAME
-
-    def publish(self, *records: MetadataRecord | bytes) -> None:
-        for record in records:
-            value = record if isinstance(record, bytes) else encode(record)
-            self.cluster.log(METADATA_TOPIC).append(
-                data_batch(self.records, records=[Record(None, value)]), self.records
-            )
-            self.records += 1
-
-    def copy(self, segment: RemoteLogSegmentMetadata, *states: RemoteLogSegmentState) -> None:
+    def add(self, segment: RemoteLogSegmentMetadata, *states: RemoteLogSegmentState) -> None:
         """A segment's objects, old ones, and its records."""
-        log = self.folder / "local.log"
-        log.write_bytes(bytes(segment.segment_size_bytes))
-        files = LocalTieredStorage({"dir": str(self.folder / "tier")})
-        files.copy_log_segment_data(segment, LogSegmentData(log, log, log, b""))
+        self.copy(segment, log=bytes(segment.segment_size_bytes))
         for path in self.root.rglob("*"):
             os.utime(path, (OLD_S, OLD_S))
         self.publish(segment, *(moved(segment, state) for state in states))
 
-    def put(
-        self, name: str, *, partition: TopicIdPartition = PARTITION, at_s: float = OLD_S, suffix: str = "log"
-    ) -> str:
+    def put(self, name: str, *, partition: TopicIdPartition = PARTITION, at_s: float = OLD_S) -> str:
         """One object that no record names; its name."""
         key = f"{partition_directory_name(partition)}/{segment_object_name(started(name, 0, 9), 'log')}"
         return self.put_file(key, at_s)
@@ -109,14 +80,10 @@ class World:
         return self._run(is_json=False, **changes)[1]
 
     def _run(self, *, is_json: bool, **changes: Any) -> tuple[int, str]:
-        lines = (
-            f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={LOCAL}\n"
-            f"rsm.config.dir={self.folder / self.tier}\n{self.lines}"
-        )
         given: dict[str, Any] = {"plan": None, "deletes": False, "owns_tier": True}
         options = GcOptions(**{"older_than_ms": DAY_MS, "orphan_percent_max": 5, **given, **changes})
         out = io.StringIO()
-        code = gc.run(load_lines(self.folder, lines, minimal=False), options, out, is_json=is_json)
+        code = gc.run(self.config(), options, out, is_json=is_json)
         return code, out.getvalue()
 
     def planned(self, **changes: Any) -> Path:
@@ -132,15 +99,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    cluster = FakeKafka()
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.open_transport)
-    monkeypatch.setattr(metadata_records, "SILENCE_S", 0.2)
-    cluster.add(1, "a", 1)
-    cluster.topics[METADATA_TOPIC] = FakeTopic(TOPIC_ID, [1])
-    world = World(cluster, tmp_path)
-    for number in range(KEPT):
-        world.copy(started(f"kept {number}", number * 10, number * 10 + 9), COPY_FINISHED)
-    return world
+    return World(tmp_path, monkeypatch)
 
 
 def names(document: dict[str, Any]) -> list[str]:
@@ -162,10 +121,10 @@ def test_an_orphan_is_planned_and_deleted_by_the_plan_alone(world: World) -> Non
 
 def test_what_may_be_somebodys_is_left_alone(world: World) -> None:
     """An id that any record names, in whatever state; what is young; what no record of this cluster speaks of."""
-    world.copy(started("under way", 100, 109))
-    world.copy(started("being deleted", 110, 119), COPY_FINISHED, DELETE_STARTED)
+    world.add(started("under way", 100, 109))
+    world.add(started("being deleted", 110, 119), COPY_FINISHED, DELETE_STARTED)
     forgotten = named_partition("orders", 1)
-    world.copy(started("of a partition that went", 0, 9, partition=forgotten), COPY_FINISHED)
+    world.add(started("of a partition that went", 0, 9, partition=forgotten), COPY_FINISHED)
     world.publish(RemotePartitionDeleteMetadata(forgotten, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED, 1, 1))
     world.put("young", at_s=time.time())
     world.put("foreign", partition=named_partition("of-another-cluster"))
@@ -178,7 +137,7 @@ def test_what_may_be_somebodys_is_left_alone(world: World) -> None:
 
 
 def test_what_was_deleted_and_is_still_there_is_an_orphan(world: World) -> None:
-    world.copy(started("deleted", 100, 109), COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED)
+    world.add(started("deleted", 100, 109), COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED)
     code, document = world.run(orphan_percent_max=50)
     assert (code, len(names(document))) == (exit_codes.DONE, 4)
     assert {Path(name).suffix for name in names(document)} >= {".log", ".index"}
@@ -195,32 +154,26 @@ def test_leftovers_of_a_crash_go_when_they_are_old(world: World) -> None:
     assert sum(path.endswith(".tmp") for path in world.files()) == 1
 
 
-def _replaced(world: World, orphan: str) -> None:
-    Path(orphan).write_bytes(b"other bytes")
-    os.utime(orphan, (OLD_S, OLD_S))
+def test_what_has_changed_since_the_plan_is_left_alone(world: World) -> None:
+    def replaced(orphan: str) -> None:
+        Path(orphan).write_bytes(b"other bytes")
+        os.utime(orphan, (OLD_S, OLD_S))
 
-
-def _touched(world: World, orphan: str) -> None:
-    os.utime(orphan, (OLD_S + 10, OLD_S + 10))
-
-
-def _named(world: World, orphan: str) -> None:
-    world.publish(started("orphan", 0, 9))
-
-
-def _gone(world: World, orphan: str) -> None:
-    Path(orphan).unlink()
-
-
-@pytest.mark.parametrize("change", [_replaced, _touched, _named, _gone], ids=lambda change: change.__name__[1:])
-def test_what_has_changed_since_the_plan_is_left_alone(world: World, change: Callable[[World, str], None]) -> None:
-    orphan = world.put("orphan")
-    plan = world.planned()
-    change(world, orphan)
-    before = world.files()
-    code, document = world.run(plan=plan, deletes=True)
-    assert (code, document["deleted_objects"], document["changed_since_plan"]) == (exit_codes.DONE, 0, 1)
-    assert world.files() == before
+    changes: list[Callable[[str], object]] = [
+        replaced,
+        lambda orphan: os.utime(orphan, (OLD_S + 10, OLD_S + 10)),
+        lambda orphan: Path(orphan).unlink(),
+        lambda orphan: world.publish(started("orphan", 0, 9)),
+    ]
+    for number, change in enumerate(changes):
+        orphan = world.put("orphan")
+        plan = world.planned()
+        change(orphan)
+        before = world.files()
+        code, document = world.run(plan=plan, deletes=True)
+        found = code, document["deleted_objects"], document["changed_since_plan"]
+        assert found == (exit_codes.DONE, 0, 1), number
+        assert world.files() == before, number
 
 
 def test_an_upload_that_begins_while_it_looks_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,30 +192,10 @@ def test_an_upload_that_begins_while_it_looks_is_seen(world: World, monkeypatch:
     assert Path(orphan).exists()
 
 
-def _another_place(world: World) -> None:
+def _move(world: World) -> None:
     (world.folder / "other").mkdir()
     world.root.rename(world.folder / "other" / ROOT_DIRECTORY_NAME)
     world.put("orphan")
-
-
-def _undecodable(world: World) -> None:
-    world.publish(b"\x09\x09\x09")
-
-
-def _too_many(world: World) -> None:
-    world.put("another orphan")
-
-
-def _full(world: World) -> None:
-    world.lines = f"catalog.segments.max={KEPT - 1}\n"
-
-
-def _of_another_cluster(world: World) -> None:
-    _snapshot(world, "another", TOPIC_ID)
-
-
-def _of_another_topic(world: World) -> None:
-    _snapshot(world, "fake", b"another topic id")
 
 
 def _snapshot(world: World, cluster_id: str, topic_id: bytes) -> None:
@@ -275,22 +208,25 @@ def _snapshot(world: World, cluster_id: str, topic_id: bytes) -> None:
     world.lines = f"catalog.snapshot.path={folder}\n"
 
 
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (_another_place, "none of 5 finished segments has an object here"),
-        (_undecodable, "a record of the metadata topic cannot be decoded (0/10: "),
-        (_too_many, "9.1 % of the objects are orphans, more than 5 %"),
-        (_full, "more segments than catalog.segments.max"),
-        (_of_another_cluster, "is of cluster another, and these brokers are of fake"),
-        (_of_another_topic, "is of metadata topic"),
-    ],
-    ids=lambda value: value.__name__[1:] if callable(value) else "",
-)
-def test_a_listing_that_looks_wrong_deletes_nothing(world: World, spoil: Callable[[World], None], why: str) -> None:
+SPOILT: dict[str, Callable[[World], object]] = {
+    "none of 5 finished segments has an object here": _move,
+    "a record of the metadata topic cannot be decoded (0/10: ": lambda world: world.publish(b"\x09\x09\x09"),
+    "9.1 % of the objects are orphans, more than 5 %": lambda world: world.put("another orphan"),
+    "more segments than catalog.segments.max": lambda world: setattr(
+        world, "lines", f"catalog.segments.max={KEPT - 1}\n"
+    ),
+    "is of cluster another, and these brokers are of fake": lambda world: _snapshot(
+        world, "another", METADATA_TOPIC_ID
+    ),
+    "is of metadata topic": lambda world: _snapshot(world, "fake", b"another topic id"),
+}
+
+
+@pytest.mark.parametrize("why", SPOILT)
+def test_a_listing_that_looks_wrong_deletes_nothing(world: World, why: str) -> None:
     world.put("orphan")
     plan = world.planned()
-    spoil(world)
+    SPOILT[why](world)
     before = world.files()
     code, document = world.run(plan=plan, deletes=True)
     assert code == exit_codes.FOUND_WRONG
@@ -312,58 +248,44 @@ def test_a_tier_without_a_finished_segment_is_not_known_to_be_ours(world: World)
     assert Path(orphan).exists()
 
 
-@pytest.mark.parametrize(
-    ("member", "value", "why"),
-    [
+def test_a_plan_of_another_tier_is_refused(world: World) -> None:
+    orphan = world.put("orphan")
+    plan = world.planned()
+    right = json.loads(plan.read_text())
+    for member, value, why in (
         ("cluster_id", "another", "another cluster: another, now fake"),
         ("metadata_topic_id", "AAAAAAAAAAAAAAAAAAAAAA", "another metadata topic"),
         ("store", "another", "another store or prefix"),
-    ],
-)
-def test_a_plan_of_another_tier_is_refused(world: World, member: str, value: str, why: str) -> None:
-    orphan = world.put("orphan")
-    plan = world.planned()
-    plan.write_text(json.dumps({**json.loads(plan.read_text()), member: value}))
-    code, document = world.run(plan=plan, deletes=True)
-    assert code == exit_codes.FOUND_WRONG
-    assert why in document["refusals"][0]
-    assert Path(orphan).exists()
+    ):
+        plan.write_text(json.dumps({**right, member: value}))
+        code, document = world.run(plan=plan, deletes=True)
+        assert code == exit_codes.FOUND_WRONG, member
+        assert why in document["refusals"][0]
+        assert Path(orphan).exists(), member
 
 
-def _trimmed(world: World) -> None:
-    world.cluster.log(METADATA_TOPIC).log_start_offset = 1
-
-
-def _silent(world: World) -> None:
-    # The leader is gone after it has told where the topic ends.
-    world.cluster.log(METADATA_TOPIC).end_offset = world.records + 1
-
-
-def _no_broker(world: World) -> None:
-    world.cluster.stop(1)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (_trimmed, "__remote_log_metadata-0 begins at offset 1: the records before are lost"),
-        (_silent, "gave none of the 1 records that are left"),
-        (_no_broker, "cannot connect to a:1"),
-    ],
-    ids=lambda value: value.__name__[1:] if callable(value) else "",
-)
 def test_a_topic_that_is_not_read_whole_deletes_nothing(
-    world: World, spoil: Callable[[World], None], why: str, capsys: Captured
+    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphan = world.put("orphan")
     plan = world.planned()
-    spoil(world)
-    assert world.run(plan=plan, deletes=True) == (exit_codes.FOUND_WRONG, {})
-    assert why in capsys.readouterr().err
-    assert Path(orphan).exists()
+
+    def assert_refused(why: str) -> None:
+        assert world.run(plan=plan, deletes=True) == (exit_codes.FOUND_WRONG, {})
+        assert why in capsys.readouterr().err
+        assert Path(orphan).exists()
+
+    world.metadata.log_start_offset = 1
+    assert_refused("__remote_log_metadata-0 begins at offset 1: the records before are lost")
+    world.metadata.log_start_offset = 0
+    monkeypatch.setattr(metadata_records, "SILENCE_S", 0.2)
+    world.metadata.end_offset += 1  # the leader is gone after it has told where the topic ends
+    assert_refused("gave none of the 1 records that are left")
+    world.cluster.stop(1)
+    assert_refused("cannot connect to a:1")
 
 
-def test_records_that_cannot_be_taken_in_delete_nothing(
+def test_records_that_nobody_takes_delete_nothing(
     world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphan = world.put("orphan")

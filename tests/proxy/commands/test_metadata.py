@@ -25,38 +25,29 @@ SEGMENT = replace(metadata_of(ORDERS, filled_segment(1000)), custom_metadata=Cus
 VALUE = encode(replace(SEGMENT, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
+def test_a_line_comes_back_as_the_record_it_was() -> None:
+    for event in (
         MetadataEvent(7, 21, 1700, None, VALUE),
         MetadataEvent(7, 21, -1, b"\xffkey", VALUE),
         MetadataEvent(7, 21, 0, b"key", None),
         MetadataEvent(7, 21, 0, None, b"not a record"),
-    ],
-)
-def test_a_line_comes_back_as_the_record_it_was(event: MetadataEvent) -> None:
-    line = record_line(event)
-    assert ("undecodable" in line) == (event.value == b"not a record")
-    assert parse_line(json.dumps(line) + "\n", 5) == replace(event, offset=5)
+    ):
+        line = record_line(event)
+        assert ("undecodable" in line) == (event.value == b"not a record")
+        assert parse_line(json.dumps(line) + "\n", 5) == replace(event, offset=5)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[]",
-        "7",
-        "{}",
+def test_what_no_dump_writes_is_refused_by_its_line() -> None:
+    for line in (
+        *("{", "[]", "7", "{}"),
         '{"metadata_partition":0,"timestamp_ms":1,"key":null,"value":null}',
         '{"metadata_partition":0,"timestamp_ms":1,"key":null,"value":"*"}',
         '{"metadata_partition":0,"timestamp_ms":1,"key":3,"value":"AA=="}',
         '{"metadata_partition":"0","timestamp_ms":1,"key":null,"value":"AA=="}',
         '{"metadata_partition":0,"timestamp_ms":1e99,"key":null,"value":"AA=="}',
-    ],
-)
-def test_what_no_dump_writes_is_refused_by_its_line(line: str) -> None:
-    with pytest.raises(LineError, match="line 5 is none that `tidegate metadata dump` writes"):
-        parse_line(line, 5)
+    ):
+        with pytest.raises(LineError, match="line 5 is none that `tidegate metadata dump` writes"):
+            pytest.fail(f"{line} was taken as {parse_line(line, 5)}")
 
 
 def test_empty_lines_and_the_head_are_no_records() -> None:
@@ -75,15 +66,15 @@ def test_a_record_goes_where_the_topics_own_partition_count_puts_it() -> None:
             place_of(unknown, count, source)
 
 
-@pytest.mark.parametrize("state", list(RemoteLogSegmentState)[:3])
-def test_a_catalog_of_the_current_records_is_the_same(state: RemoteLogSegmentState) -> None:
-    segment = replace(SEGMENT, state=state)
-    catalog, plan = Catalog(), Plan()
-    for record in records_of(segment):
-        plan.add(MetadataEvent(0, 1, 0, None, encode(record)))
-        assert catalog.apply(decode(encode(record)), initialized=True)
-    assert catalog.list_segments(ORDERS.topic_id, 3) == [segment]
-    assert (len(plan.segments), plan.topics) == (1, {"orders"})
+def test_a_catalog_of_the_current_records_is_the_same() -> None:
+    for state in list(RemoteLogSegmentState)[:3]:
+        segment = replace(SEGMENT, state=state)
+        catalog, plan = Catalog(), Plan()
+        for record in records_of(segment):
+            plan.add(MetadataEvent(0, 1, 0, None, encode(record)))
+            assert catalog.apply(decode(encode(record)), initialized=True)
+        assert catalog.list_segments(ORDERS.topic_id, 3) == [segment]
+        assert (len(plan.segments), plan.topics) == (1, {"orders"})
 
 
 def test_batches_hold_keys_values_and_times_and_are_bounded() -> None:

@@ -27,12 +27,10 @@ def test_json_is_one_document_or_one_line() -> None:
     assert json.loads(out.getvalue()) == {"a": [1]}
 
 
-@pytest.mark.parametrize(
-    ("time_ms", "shown"),
-    [(0, "1970-01-01T00:00:00.000Z"), (1_700_000_000_007, "2023-11-14T22:13:20.007Z"), (-1, None), (2**62, None)],
-)
-def test_times_are_iso_8601_if_a_calendar_has_them(time_ms: int, shown: str | None) -> None:
-    assert iso_time(time_ms) == shown
+def test_times_are_iso_8601_if_a_calendar_has_them() -> None:
+    assert iso_time(0) == "1970-01-01T00:00:00.000Z"
+    assert iso_time(1_700_000_000_007) == "2023-11-14T22:13:20.007Z"
+    assert iso_time(-1) is iso_time(2**62) is None
 
 
 def test_what_moves_a_cursor_is_shown_as_its_number() -> None:
@@ -44,10 +42,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_only(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    err = Terminal() if is_terminal else io.StringIO()
-    monkeypatch.setattr(sys, "stderr", err)
-    with Progress("checking", "bytes") as progress:
-        progress.told(1, 2000, ", 3 findings")
-    assert ("1/2,000 bytes, 3 findings" in err.getvalue()) == is_terminal
+def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for err in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", err)
+        with Progress("checking", "bytes") as progress:
+            progress.told(1, 2000, ", 3 findings")
+        assert ("1/2,000 bytes, 3 findings" in err.getvalue()) == err.isatty()

@@ -5,6 +5,7 @@ import json
 
 from proxy.commands.report import Report
 from proxy.config.model import EffectiveKey
+from tests.proxy.commands.test_output import Terminal
 
 
 def test_findings_are_one_line_each_and_only_wrong_ones_count() -> None:
@@ -40,10 +41,6 @@ def test_each_key_has_its_value_and_origin_on_one_line() -> None:
 
 
 def test_as_json_it_is_one_document_and_progress_is_for_terminals() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     out, terminal, file = io.StringIO(), Terminal(), io.StringIO()
     report = Report(out, as_json=True, progress=terminal)
     report.keys([EffectiveKey(name="mode", value="replica", origin="default", text="replica")])
