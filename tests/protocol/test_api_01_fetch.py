@@ -4,6 +4,7 @@ import pytest
 
 from protocol.fetch.messages import NO_TAGS, FetchPartition, PartitionAnswer, key_of, last_mentions, topic_key
 from protocol.wire.errors import LocalProtocolError
+from tests.support.for_each import for_each
 
 TOPIC_ID = bytes(range(16))
 
@@ -37,8 +38,8 @@ def test_of_a_partition_named_twice_the_first_place_and_the_last_wish_count() ->
     assert key_of(asked[0]) == key_of(asked[2]) != key_of(asked[1])
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
+@for_each(
+    "tags, expected",
     [
         (NO_TAGS, False),
         (b"\x01\x01\x01\x00", False),

@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,18 @@ from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
+from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
 
-every_version = pytest.mark.parametrize("api_version", kio_frames.versions_of(ApiKey.SASL_HANDSHAKE))
+VERSIONS = kio_frames.versions_of(ApiKey.SASL_HANDSHAKE)
 
 
-@every_version
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "AWS_MSK_IAM", ""])
+def request_of(body: bytes, api_version: int = 1) -> memoryview:
+    header = encode_request_header(ApiKey.SASL_HANDSHAKE, api_version, 1, None)
+    return memoryview(kio_frames.with_length(header + body))
+
+
+@for_each("mechanism, api_version", product(("PLAIN", "SCRAM-SHA-256", "AWS_MSK_IAM", ""), VERSIONS))
 def test_the_mechanism_is_read_whatever_it_is(mechanism: str, api_version: int) -> None:
     schema = kio_frames.schema(ApiKey.SASL_HANDSHAKE, api_version, kind="request")
     frame = kio_frames.request_frame(kio_frames.fill(schema, {"mechanism": mechanism}))
@@ -32,7 +38,7 @@ def test_the_mechanism_is_read_whatever_it_is(mechanism: str, api_version: int) 
     assert_refused_when_cut(decode_request, frame)
 
 
-@every_version
+@for_each("api_version", VERSIONS)
 def test_the_refusal_is_a_response_of_that_version(api_version: int) -> None:
     frame = encode_refusal(1234, api_version)
 
@@ -41,25 +47,20 @@ def test_the_refusal_is_a_response_of_that_version(api_version: int) -> None:
     assert (message.error_code.value, message.mechanisms) == (35, ())
 
 
-@pytest.mark.parametrize("api_version", [-1, 2])
+@for_each("api_version", [-1, 2])
 def test_a_version_that_does_not_exist(api_version: int) -> None:
-    header = encode_request_header(ApiKey.SASL_HANDSHAKE, api_version, 1, None)
-
     with pytest.raises(PeerProtocolError):
-        decode_request(memoryview(kio_frames.with_length(header + b"\x00\x05PLAIN")))
+        decode_request(request_of(b"\x00\x05PLAIN", api_version))
     with pytest.raises(LocalProtocolError):
         encode_refusal(1, api_version)
 
 
 def test_a_null_mechanism_is_the_peers_error() -> None:
-    header = encode_request_header(ApiKey.SASL_HANDSHAKE, 1, 1, None)
-
     with pytest.raises(PeerProtocolError):
-        decode_request(memoryview(kio_frames.with_length(header + b"\xff\xff")))
+        decode_request(request_of(b"\xff\xff"))
 
 
 @given(st.binary(max_size=60))
 def test_garbage_is_read_or_is_the_peers_error(body: bytes) -> None:
-    header = encode_request_header(ApiKey.SASL_HANDSHAKE, 1, 1, "c")
     with suppress(PeerProtocolError):
-        decode_request(memoryview(kio_frames.with_length(header + body)))
+        decode_request(request_of(body))

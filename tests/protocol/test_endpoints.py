@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocol.wire.endpoints import NodeAddress, nodes, read_endpoints, splice_addresses
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.primitives import Cursor, write_string, write_uvarint
+from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
 
 addresses = st.builds(NodeAddress, st.integers(-1, 2**31 - 1), st.text(max_size=130), st.integers(-1, 2**31 - 1))
@@ -35,7 +36,7 @@ def encode(elements: list[tuple[NodeAddress, str | None, bytes]]) -> bytes:
 
 
 @given(arrays, st.binary(max_size=5))
-def test_only_hosts_and_ports_of_real_nodes_change(
+def test_real_nodes_are_found_and_only_their_hosts_and_ports_change(
     elements: list[tuple[NodeAddress, str | None, bytes]], after: bytes
 ) -> None:
     array = memoryview(encode(elements) + after)
@@ -46,17 +47,12 @@ def test_only_hosts_and_ports_of_real_nodes_change(
         for node, rack, tags in elements
     ]
     assert splice_endpoints(array, advertised) == encode(moved) + after
-
-
-@given(arrays)
-def test_real_nodes_are_found(elements: list[tuple[NodeAddress, str | None, bytes]]) -> None:
-    found = find_endpoints(memoryview(encode(elements)))
-
+    found = find_endpoints(array)
     assert set(found) == {node for node, _, _ in elements if node.node_id >= 0 and node.host}
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("array", [b"\x00", b"\x01"], ids=["null", "empty"])
+@for_each("array", [b"\x00", b"\x01"])
 def test_nothing_in_nothing_out(array: bytes) -> None:
     assert find_endpoints(memoryview(array)) == []
     assert splice_endpoints(memoryview(array), {}) == array

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.sasl import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
+from tests.support.for_each import for_each
 
 # RFC 7677 §3
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -37,8 +38,8 @@ def test_a_signature_before_the_proof_is_refused() -> None:
         rfc_client().verify(SERVER_FINAL)
 
 
-@pytest.mark.parametrize(
-    ("server_first", "reason"),
+@for_each(
+    "server_first, reason",
     [
         (b"r=other,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
         (b"r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),

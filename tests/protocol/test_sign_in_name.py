@@ -4,6 +4,7 @@ import gc
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -18,12 +19,14 @@ from tests.protocol.test_sign_in import (
     SCRAM,
     SERVER_FINAL,
     SERVER_FIRST,
+    accepted,
     authenticate_answer,
     authenticate_frame,
     handshake,
     handshake_head,
 )
 from tests.support import kio_frames
+from tests.support.for_each import for_each
 
 SECRET = "pencil-4711"
 MECHANISMS = ("PLAIN", *SCRAM, "OAUTHBEARER", "GSSAPI", "")
@@ -77,7 +80,7 @@ TOLD: list[tuple[str, bytes, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("mechanism", "token", "name"), TOLD)
+@for_each("mechanism, token, name", TOLD)
 def test_the_name_of_a_token(mechanism: str, token: bytes, name: str | None) -> None:
     assert name_in_token(mechanism, memoryview(token)) == name
 
@@ -90,7 +93,7 @@ def test_no_token_raises(mechanism: str, token: bytes) -> None:
     assert name is None or (0 < len(name.encode()) <= NAME_BYTES_MAX and name.isprintable())
 
 
-@pytest.mark.parametrize("api_version", kio_frames.versions_of(ApiKey.SASL_AUTHENTICATE, "request"))
+@for_each("api_version", kio_frames.versions_of(ApiKey.SASL_AUTHENTICATE, "request"))
 def test_the_token_of_a_frame_by_another_codec(api_version: int) -> None:
     schema = kio_frames.schema(ApiKey.SASL_AUTHENTICATE, api_version, kind="request")
     frame = kio_frames.request_frame(kio_frames.fill(schema, {"auth_bytes": plain("alice")}))
@@ -137,12 +140,12 @@ class Talk:
 
 
 @pytest.fixture
-def talk(request: pytest.FixtureRequest) -> Talk:
-    return Talk(getattr(request, "param", 1))
+def talk() -> Talk:
+    return Talk()
 
 
-def test_a_certificate_names_who_has_not_signed_in() -> None:
-    certified_as, talk = SignInName("TLS", "CN=alice"), Talk()
+def test_a_certificate_names_who_has_not_signed_in(talk: Talk) -> None:
+    certified_as = SignInName("TLS", "CN=alice")
     talk.sign_in = SignIn(is_demanded=True, learns_name=True, certified_as=certified_as)
     talk.shake("PLAIN")
     assert talk.say(plain("bob"), error_code=58) == certified_as
@@ -151,36 +154,29 @@ def test_a_certificate_names_who_has_not_signed_in() -> None:
 
 
 def test_nothing_is_learnt_unless_somebody_wants_to_know() -> None:
-    sign_in = SignIn(is_demanded=True)
-    request = handshake("PLAIN", 1)
-    sign_in.on_handshake(request)
-    sign_in.on_handshake_answer(request, handshake_head())
+    sign_in = accepted("PLAIN", 1)
     assert not sign_in.wants_token
     assert sign_in.offered(None) is None
     authenticate_answer(sign_in, authenticate_frame(2, b""))
     assert (sign_in.is_signed_in, sign_in.signed_in_as) == (True, None)
 
 
-@pytest.mark.parametrize("talk", [0, 1], indirect=True)
-@pytest.mark.parametrize("mechanism", SCRAM)
-def test_the_first_message_of_scram_names_who_the_last_answer_lets_in(talk: Talk, mechanism: str) -> None:
+@for_each("api_version, mechanism", product((0, 1), SCRAM))
+def test_the_first_message_of_scram_names_who_the_last_answer_lets_in(api_version: int, mechanism: str) -> None:
+    talk = Talk(api_version)
     talk.shake(mechanism)
     assert talk.say(b"n,,n=alice,r=abc", SERVER_FIRST) is None
     assert talk.say(CLIENT_FINAL, SERVER_FINAL) == (mechanism, "alice")
 
 
-@pytest.mark.parametrize("talk", [0, 1], indirect=True)
-def test_a_refused_token_names_nobody_and_the_next_one_does(talk: Talk) -> None:
+@for_each("api_version", (0, 1))
+def test_a_refused_token_names_nobody_and_the_next_one_names_whom_it_tells_or_nobody(api_version: int) -> None:
     """Kafka's OAuthBearerSaslServer takes another token after one that it has refused."""
-    talk.shake("OAUTHBEARER")
-    assert talk.say(bearer({"sub": "admin"}), BEARER_ERROR) is None
-    assert talk.say(bearer({"sub": "mallory"})) == ("OAUTHBEARER", "mallory")
-
-
-def test_a_token_that_tells_none_takes_back_what_an_earlier_one_told(talk: Talk) -> None:
-    talk.shake("OAUTHBEARER")
-    assert talk.say(bearer({"sub": "admin"}), BEARER_ERROR) is None
-    assert talk.say(b"n,,\1auth=Bearer opaque\1\1") == ("OAUTHBEARER", None)
+    for token, name in ((bearer({"sub": "mallory"}), "mallory"), (b"n,,\1auth=Bearer opaque\1\1", None)):
+        talk = Talk(api_version)
+        talk.shake("OAUTHBEARER")
+        assert talk.say(bearer({"sub": "admin"}), BEARER_ERROR) is None
+        assert talk.say(token) == ("OAUTHBEARER", name)
 
 
 def test_pipelined_tokens_are_told_apart_by_their_own_answers(talk: Talk) -> None:
@@ -217,15 +213,16 @@ def test_a_second_sign_in_changes_the_name_once_it_succeeds(talk: Talk) -> None:
     assert talk.say(CLIENT_FINAL, SERVER_FINAL) == ("SCRAM-SHA-256", "bob")
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "rounds"),
+@for_each(
+    "mechanism, rounds",
     [
         ("PLAIN", [(plain("alice"), b"")]),
         ("SCRAM-SHA-256", [(b"n,,n=alice,r=abc", SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)]),
         ("OAUTHBEARER", [(bearer({"sub": "alice", "secret": SECRET}), b"")]),
     ],
 )
-def test_no_secret_is_kept(mechanism: str, rounds: list[tuple[bytes, bytes]], talk: Talk) -> None:
+def test_no_secret_is_kept(mechanism: str, rounds: list[tuple[bytes, bytes]]) -> None:
+    talk = Talk()
     talk.shake(mechanism)
     for token, answer in rounds:
         talk.say(token, answer)
@@ -249,10 +246,9 @@ def reachable_from(start: object) -> Iterator[object]:
                 left.append(referent)
 
 
-GROUP_FRAMES = [(key, version) for key in GROUP_APIS for version in kio_frames.versions_of(key, "request")]
-
-
-@pytest.mark.parametrize(("api_key", "api_version"), GROUP_FRAMES)
+@for_each(
+    "api_key, api_version", [(key, version) for key in GROUP_APIS for version in kio_frames.versions_of(key, "request")]
+)
 def test_the_group_of_a_frame_by_another_codec(api_key: int, api_version: int) -> None:
     """The head is enough, whatever follows; of a shorter one no other group is made."""
     schema = kio_frames.schema(api_key, api_version, kind="request")
