@@ -29,7 +29,7 @@ from tests.support.raw_client import RawClient
 from tests.support.s3_front import S3Front
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import s3_error
-from tests.support.secured_kafka import READ, password, secured_kafka
+from tests.support.secured_kafka import READ, SecuredKafka, password
 from tests.support.tidegate import own_tidegate
 from tests.support.toxiproxy import Link
 from tests.support.waiting import wait_until
@@ -225,37 +225,38 @@ async def test_a_wrong_key(
 
 @pytest.mark.integration
 @pytest.mark.needs("java", "kafka")
-def test_our_own_password_is_rotated() -> None:
+def test_our_own_password_is_rotated(guarded: SecuredKafka) -> None:
     """The leader's epoch has moved, so its lineage is to be learned again, and Tidegate is not let in to ask."""
-    with secured_kafka() as secured:
-        name, ends = secured.topic.name, {0: secured.topic.records}
-        secured.allow("reader", READ, name)
-        signing_in = {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "reader",
-            "sasl.password": password("reader"),
-        }
-        identity = secured.identity("tidegate", "SCRAM-SHA-256", "SASL_SSL")
-        identity["upstream.bootstrap.servers"] = secured.address("SASL_SSL")
-        with own_tidegate(secured.cluster, identity, bootstrap_servers=secured.address("SASL_SSL")) as running:
+    name, ends = guarded.topic.name, {0: guarded.topic.records}
+    guarded.allow("reader", READ, name)
+    signing_in = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader",
+        "sasl.password": password("reader"),
+    }
+    identity = guarded.identity("tidegate", "SCRAM-SHA-256", "SASL_SSL")
+    with own_tidegate(guarded.cluster, identity, bootstrap_servers=guarded.address("SASL_SSL")) as running:
 
-            def read() -> object:
-                return read_with_confluent(running.bootstrap_servers, name, ends, "read_uncommitted", signing_in)
+        def read() -> object:
+            return read_with_confluent(running.bootstrap_servers, name, ends, "read_uncommitted", signing_in)
 
-            right = read_with_confluent(secured.cluster.bootstrap_servers, name, ends, "read_uncommitted")
-            assert read() == right
-            served = running.metric("tidegate_served_tier_bytes_total")
-            assert served > 0
-            secured.set_scram_password("tidegate", "another")
-            secured.cluster.restart_broker(1)
+        right = read_with_confluent(guarded.cluster.bootstrap_servers, name, ends, "read_uncommitted")
+        assert read() == right
+        served = running.metric("tidegate_served_tier_bytes_total")
+        assert served > 0
+        guarded.set_scram_password("tidegate", "another")
+        try:
+            guarded.cluster.restart_broker(1)
             assert read() == right
             assert running.metric("tidegate_served_tier_bytes_total") == served
             assert running.metric("tidegate_fallback_reads_total", reason="identity") > 0
-            secured.set_scram_password("tidegate", password("tidegate"))
+        finally:
+            guarded.set_scram_password("tidegate", password("tidegate"))
 
-            def is_served_again() -> bool:
-                assert read() == right
-                return running.metric("tidegate_served_tier_bytes_total") > served
+        def is_served_again() -> bool:
+            assert read() == right
+            return running.metric("tidegate_served_tier_bytes_total") > served
 
-            wait_until(is_served_again, "the tier is read again", timeout_s=90.0)
+        wait_until(is_served_again, "the tier is read again", timeout_s=90.0)
+    guarded.withdraw("reader", READ, name)

@@ -7,9 +7,9 @@ import pytest
 from tests.support.client_programs import ClientPrograms
 from tests.support.differential_world import DifferentialWorld, differential_world
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
-from tests.support.kafka import TieredTopic
+from tests.support.kafka import TieredTopic, own_cluster
 from tests.support.s3_server import S3Server
-from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka
+from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
@@ -20,6 +20,26 @@ def differential() -> Iterator[DifferentialWorld]:
     """A broker with topics of every kind and several leader epochs, where nothing moves; only ask questions."""
     with differential_world() as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[KafkaCluster]:
+    """Two brokers: leaders move, and brokers stop, come back and come in addition. A new follower begins behind the
+    tier (KIP-1023)."""
+    with own_cluster(brokers=2, properties={"follower.fetch.last.tiered.offset.enable": "true"}) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def moody() -> Iterator[KafkaCluster]:
+    """A broker that may be stopped and started again, ends the sessions of who signs in by PLAIN after two seconds, and
+    looks for expired offsets twice a second."""
+    properties = {
+        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "2000",
+        "offsets.retention.check.interval.ms": "500",
+    }
+    with own_cluster(sasl_plain_users={"alice": password("alice")}, properties=properties) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from tests.integration.reading import Reading
 from tests.support.digests import Isolation, read_with_confluent
-from tests.support.kafka import TIERED, Record, fresh_name, own_cluster, produce, small_segments
+from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments
 from tests.support.replicas import move_leaders
 from tests.support.tidegate import own_tidegate
 from tests.support.waiting import wait_until
@@ -29,20 +29,13 @@ LOCAL_BYTES = 250_000
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    properties = {"follower.fetch.last.tiered.offset.enable": "true"}
-    with own_cluster(brokers=2, properties=properties) as started:
-        yield started
-
-
-def test_a_leader_whose_log_begins_behind_the_tier_is_read_through_in_order(cluster: KafkaCluster) -> None:
+def test_a_leader_whose_log_begins_behind_the_tier_is_read_through_in_order(pair: KafkaCluster) -> None:
     topic = fresh_name("from-tier")
-    end = fill(cluster, topic)
-    before = cluster.partition_offsets(topic)[0]
+    end = fill(pair, topic)
+    before = pair.partition_offsets(topic)[0]
     assert 0 < before.local_log_start_offset < before.latest_tiered_offset - 2 * BATCHES_PER_SEGMENT * BATCH_RECORDS
 
-    with own_tidegate(cluster) as tidegate, ExitStack() as stack:
+    with own_tidegate(pair) as tidegate, ExitStack() as stack:
         along = {
             isolation: stack.enter_context(Reading(tidegate.bootstrap_servers, topic, isolation=isolation))
             for isolation in ISOLATIONS
@@ -51,15 +44,15 @@ def test_a_leader_whose_log_begins_behind_the_tier_is_read_through_in_order(clus
             # Into what the old leader has in its own log, and the new one has not.
             reading.read_to(before.local_log_start_offset + BATCH_RECORDS + 1)
 
-        move_leaders(cluster, topic, {0: [1, 2]})
-        move_leaders(cluster, topic, {0: [2, 1]})
-        after = cluster.partition_offsets(topic)[0]
+        move_leaders(pair, topic, {0: [1, 2]})
+        move_leaders(pair, topic, {0: [2, 1]})
+        after = pair.partition_offsets(topic)[0]
         assert after.local_log_start_offset == before.latest_tiered_offset + 1, "the follower began behind the tier"
 
         for isolation, reading in along.items():
             # The last record of all is committed, so both kinds of reader come to it.
             reading.read_to(end)
-            direct = read_with_confluent(cluster.bootstrap_servers, topic, {0: end}, isolation)
+            direct = read_with_confluent(pair.bootstrap_servers, topic, {0: end}, isolation)
             assert not reading.errors
             assert reading.offsets[0] == sorted(set(reading.offsets[0]))
             assert reading.digest.result() == direct

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from proxy.process import exit_codes
 from tests.support.certificates import server_certificate
-from tests.support.kafka import TieredTopic, fresh_name, own_cluster
+from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
 from tests.support.waiting import wait_until
@@ -201,42 +201,49 @@ def test_sigterm_while_it_starts_is_exit_0_soon(tmp_path: Path) -> None:
 
 @pytest.mark.needs("java", "kafka")
 @pytest.mark.integration
-def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(tmp_path: Path) -> None:
-    with own_cluster() as cluster:
-        topic = fresh_name("outage")
-        cluster.create_topic(topic, 1, {})
-        cluster.broker(1).stop()
-        properties = at_ports(before_kafka(cluster))
-        with serving(tmp_path, properties) as served, closing(socket.socket()) as early:
-            served.wait_log("upstream_unavailable")
-            early.connect(address_of(properties))
-            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 1, "the early client is held")
-            assert "ready:" not in served.log()
-            status, body = served.page("/readyz")
-            assert status == 503
-            assert any(reason.startswith("upstream: ") for reason in json.loads(body)["reasons"])
-            assert served.page("/livez")[0] == 200
+def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(moody: KafkaCluster, tmp_path: Path) -> None:
+    topic = fresh_name("outage")
+    moody.create_topic(topic, 1, {})
+    moody.broker(1).stop()
+    try:
+        outlive(moody, topic, tmp_path)
+    finally:
+        if not moody.broker(1).is_running:
+            moody.broker(1).start()
 
+
+def outlive(cluster: KafkaCluster, topic: str, folder: Path) -> None:
+    properties = at_ports(before_kafka(cluster))
+    with serving(folder, properties) as served, closing(socket.socket()) as early:
+        served.wait_log("upstream_unavailable")
+        early.connect(address_of(properties))
+        wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 1, "the early client is held")
+        assert "ready:" not in served.log()
+        status, body = served.page("/readyz")
+        assert status == 503
+        assert any(reason.startswith("upstream: ") for reason in json.loads(body)["reasons"])
+        assert served.page("/livez")[0] == 200
+
+        cluster.broker(1).start()
+        served.wait_log("ready: ")
+        assert served.page("/readyz")[0] == 200
+        wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 0, "the early client is served")
+
+        with traffic(served.bootstrap, topic) as clients:
+            wait_until(lambda: len(clients.consumed) > 100, "records pass")
+            cluster.broker(1).stop()
+            wait_until(lambda: served.page("/readyz")[0] == 503, "not ready without a broker")
+            assert served.metric("tidegate_ready") == 0
+            assert served.metric("tidegate_condition_state", condition="upstream", state="pending") == 1
+            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") > 0, "clients are held")
+            before = len(clients.consumed)
             cluster.broker(1).start()
-            served.wait_log("ready: ")
-            assert served.page("/readyz")[0] == 200
-            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 0, "the early client is served")
-
-            with traffic(served.bootstrap, topic) as clients:
-                wait_until(lambda: len(clients.consumed) > 100, "records pass")
-                cluster.broker(1).stop()
-                wait_until(lambda: served.page("/readyz")[0] == 503, "not ready without a broker")
-                assert served.metric("tidegate_ready") == 0
-                assert served.metric("tidegate_condition_state", condition="upstream", state="pending") == 1
-                wait_until(lambda: served.metric("tidegate_upstream_connect_waits") > 0, "clients are held")
-                before = len(clients.consumed)
-                cluster.broker(1).start()
-                wait_until(lambda: served.page("/readyz")[0] == 200, "ready again")
-                wait_until(lambda: len(clients.consumed) > before + 100, "records pass again", timeout_s=60)
-                clients.stop()
-                assert (clients.fatal, clients.failed) == ([], [])
-            served.terminate()
-            assert served.process.wait(START_S_MAX) == exit_codes.DONE
+            wait_until(lambda: served.page("/readyz")[0] == 200, "ready again")
+            wait_until(lambda: len(clients.consumed) > before + 100, "records pass again", timeout_s=60)
+            clients.stop()
+            assert (clients.fatal, clients.failed) == ([], [])
+        served.terminate()
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE
 
 
 def test_a_change_behind_kubernetes_links_is_found_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:

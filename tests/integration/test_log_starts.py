@@ -1,6 +1,5 @@
 """Log starts of an own tier at a real coordinator: kept with their topic ids, and lost by the retention of offsets."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -14,7 +13,6 @@ from proxy.upstream.cluster import Cluster
 from proxy.upstream.group_offsets import ROLE, GroupOffsets
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
-from tests.support.kafka import own_cluster
 from tests.support.metadata_records import finish, started
 from tests.support.secured_kafka import HOST
 from tests.support.waiting import HANG_S_MAX
@@ -28,18 +26,11 @@ COMMIT_WITH_RETENTION = Api(8, "offset_commit", 2, 4)
 """Whose requests say for how long the offsets are kept; of later ones the broker's `offsets.retention.minutes` says."""
 
 
-@pytest.fixture(scope="module")
-def forgetful() -> Iterator[KafkaCluster]:
-    """A broker that looks for expired offsets twice a second."""
-    with own_cluster(properties={"offsets.retention.check.interval.ms": "500"}) as cluster:
-        cluster.create_topic(TOPIC, partitions=1)
-        yield cluster
-
-
-async def test_a_log_start_outlives_the_retention_of_offsets(forgetful: KafkaCluster, nursery: trio.Nursery) -> None:
+async def test_a_log_start_outlives_the_retention_of_offsets(moody: KafkaCluster, nursery: trio.Nursery) -> None:
     """Given a log start that was raised, when the coordinator's retention takes its offset, then a process that starts
     meanwhile goes by the first segment, and has the log start again as soon as one that knows it has looked."""
-    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, forgetful.broker(1).port),)), nursery)
+    moody.create_topic(TOPIC, partitions=1)
+    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, moody.broker(1).port),)), nursery)
     offsets = GroupOffsets(cluster, LOG_START_GROUP)
     with trio.fail_after(HANG_S_MAX):
         (topic,) = await cluster.learn_topics([TOPIC])

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.wire.errors import ErrorCode
 from tests.support.certificates import server_certificate
-from tests.support.kafka import TIERED, TieredTopic, orders, own_cluster, produce, small_segments, wait_settled
+from tests.support.kafka import TIERED, TieredTopic, orders, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
@@ -49,38 +49,37 @@ def one_port(cluster: KafkaCluster, folder: Path, **properties: str) -> Iterator
         yield OnePort(running, ssl.create_default_context(cafile=str(certificate)))
 
 
-def test_clients_read_the_tier_through_the_brokers_that_they_name(tmp_path: Path) -> None:
-    with own_cluster(brokers=2) as pair:
-        # One replica each: a follower would answer a Fetch, too.
-        pair.create_topic(TOPIC, 2, {**TIERED, **small_segments(batches=4)}, replication_factor=1)
-        produce(pair, TOPIC, orders(2000, 2), batch_num_messages=100)
-        wait_settled(pair, TOPIC)
-        with one_port(pair, tmp_path) as made:
-            port = made.tidegate.address[1]
-            for bootstrap in (f"bootstrap.{DOMAIN}", "localhost", "127.0.0.1"):
-                with made.client(bootstrap) as client:
-                    brokers = client.metadata([]).brokers
-                told = {int(each.node_id): (each.host, int(each.port)) for each in brokers}
-                assert told == {node_id: (f"broker-{node_id}.{DOMAIN}", port) for node_id in (1, 2)}
-            with made.client(f"any.{DOMAIN}") as client:
-                (found,) = client.metadata([TOPIC]).topics
-            leaders = {int(each.partition_index): int(each.leader_id) for each in found.partitions}
-            assert sorted(leaders.values()) == [1, 2]
+def test_clients_read_the_tier_through_the_brokers_that_they_name(pair: KafkaCluster, tmp_path: Path) -> None:
+    # One replica each: a follower would answer a Fetch, too.
+    pair.create_topic(TOPIC, 2, {**TIERED, **small_segments(batches=4)}, replication_factor=1)
+    produce(pair, TOPIC, orders(2000, 2), batch_num_messages=100)
+    wait_settled(pair, TOPIC)
+    with one_port(pair, tmp_path) as made:
+        port = made.tidegate.address[1]
+        for bootstrap in (f"bootstrap.{DOMAIN}", "localhost", "127.0.0.1"):
+            with made.client(bootstrap) as client:
+                brokers = client.metadata([]).brokers
+            told = {int(each.node_id): (each.host, int(each.port)) for each in brokers}
+            assert told == {node_id: (f"broker-{node_id}.{DOMAIN}", port) for node_id in (1, 2)}
+        with made.client(f"any.{DOMAIN}") as client:
+            (found,) = client.metadata([TOPIC]).topics
+        leaders = {int(each.partition_index): int(each.leader_id) for each in found.partitions}
+        assert sorted(leaders.values()) == [1, 2]
 
-            served_bytes = 0
-            for partition, leader in leaders.items():
-                part = first_fetch(made, f"BROKER-{leader}.{DOMAIN}", partition)
-                assert (part.error_code, bool(part.records)) == (0, True)
-                served_bytes += len(part.records)
-                other = first_fetch(made, f"broker-{3 - leader}.{DOMAIN}", partition)
-                assert (other.error_code, other.records) == (NOT_LEADER_OR_FOLLOWER, b"")
-            assert made.tidegate.metric("tidegate_served_tier_bytes_total") == served_bytes
+        served_bytes = 0
+        for partition, leader in leaders.items():
+            part = first_fetch(made, f"BROKER-{leader}.{DOMAIN}", partition)
+            assert (part.error_code, bool(part.records)) == (0, True)
+            served_bytes += len(part.records)
+            other = first_fetch(made, f"broker-{3 - leader}.{DOMAIN}", partition)
+            assert (other.error_code, other.records) == (NOT_LEADER_OR_FOLLOWER, b"")
+        assert made.tidegate.metric("tidegate_served_tier_bytes_total") == served_bytes
 
-            pair.broker(2).stop()
-            pair.broker(2).choose_ports()
-            pair.broker(2).start()
-            (partition,) = (each for each, leader in leaders.items() if leader == 2)
-            wait_until(lambda: reads(made, partition), "broker 2 at its new address", timeout_s=MOVED_S_MAX)
+        pair.broker(2).stop()
+        pair.broker(2).choose_ports()
+        pair.broker(2).start()
+        (partition,) = (each for each, leader in leaders.items() if leader == 2)
+        wait_until(lambda: reads(made, partition), "broker 2 at its new address", timeout_s=MOVED_S_MAX)
 
 
 def test_the_name_of_a_broker_works_before_any_answer_has_told_it(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.differential_steps import QUIETLY, end_transaction, transacti
 from tests.support.digests import Digests, Isolation, TopicDigest, confluent_consumer, fields_of, read_with_confluent
 from tests.support.filled_topics import CODECS, ISOLATIONS
 from tests.support.kafka import Record, produce, small_segments
-from tests.support.plain_kafka import own_plain_cluster, standalone, wait_dropped
+from tests.support.plain_kafka import standalone, wait_dropped
 from tests.support.tier_proofs import check_whole, copied_offsets
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -147,25 +147,28 @@ def _send(producer: Producer, key: bytes, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-@pytest.mark.parametrize("restarts", [1, pytest.param(5, marks=pytest.mark.long)])
-def test_all_that_there_ever_was_is_read_in_order(tmp_path: Path, restarts: int) -> None:
+def test_all_that_there_ever_was_is_read_in_order(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given a broker that keeps RETENTION_MS and `serve` with `copy.enabled`, when producers of every kind have written
     through restarts of the broker, then everything is read through Tidegate as it was read at the broker while
     it was there; who read on where the broker's log starts, which moved all the time, heard no error; and no offset is
     lost."""
+    live(plain_kafka, tmp_path, restarts=1)
+
+
+def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
     with ExitStack() as stack:
-        kafka = stack.enter_context(own_plain_cluster())
         configs = {"retention.ms": str(RETENTION_MS), **small_segments(13)}
         kafka.create_topic(PLAIN, len(CODECS), configs)
         kafka.create_topic(ABORTING, 1, configs)
         properties = {
             "copy.topics": f"{PLAIN},{ABORTING}",
+            "copy.group.id": PLAIN,
             "copy.enabled": "true",
             "copy.segment.ms": "1000",
             "copy.segment.bytes": "64 KiB",
             "admin.listen": f"127.0.0.1:{free_port()}",
         }
-        served = stack.enter_context(standalone(kafka, tmp_path, properties))
+        served = stack.enter_context(standalone(kafka, folder, properties))
         served.wait_log("ready: bootstrap")
         tails = {
             (topic, isolation): stack.enter_context(reading(kafka.bootstrap_servers, topic, partitions, isolation))
@@ -213,6 +216,6 @@ def test_all_that_there_ever_was_is_read_in_order(tmp_path: Path, restarts: int)
         assert served.metric("tidegate_tier_holes_stepped_over_total") == 0
         assert not [word for word in ("copy_gap", "Traceback") if word in served.log()]
         for topic in ends:
-            segments = check_whole(kafka, tmp_path, topic, dict.fromkeys(ends[topic], 0), ends[topic])
+            segments = check_whole(kafka, folder, topic, dict.fromkeys(ends[topic], 0), ends[topic])
             for each in segments.values():
                 assert len({epoch for segment in each for epoch in segment.epochs}) > 1

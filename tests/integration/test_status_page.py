@@ -44,8 +44,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux
 
 AT_TOP_S_MAX = 10.0
 SESSION_MS = 60_000
-"""A broker that is stopped for as long stays the leader of what it leads."""
-
 METADATA_TOPIC = "__remote_log_metadata"
 LAGGING = 3
 """The metadata partition that is led by the broker that stops."""
@@ -60,6 +58,7 @@ PICTURES = ROOT / "artifacts" / "status-page"
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[KafkaCluster]:
+    """Of its own: a broker that is stopped stays the leader of what it leads, which others would have to wait for."""
     with own_cluster(brokers=2, properties={"broker.session.timeout.ms": str(SESSION_MS)}) as started:
         yield started
 

@@ -4,13 +4,11 @@ What clients read stays what a direct reader gets: nothing lost, nothing repeate
 test_unclean_election.py.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.integration.reading import Reading
 from tests.support.digests import read_with_confluent
-from tests.support.kafka import TIERED, fresh_name, orders, own_cluster, produce, small_segments, wait_settled
+from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments, wait_settled
 from tests.support.raw_client import RawClient
 from tests.support.replicas import broker_ports, move_leaders
 from tests.support.tidegate import own_tidegate
@@ -24,13 +22,6 @@ BATCHES_PER_SEGMENT = 4
 
 LISTENER_RETIRED_S_MAX = 15.0
 """A broker that was killed is missed after three seconds, its listener closed at most five later."""
-
-
-@pytest.fixture
-def pair() -> Iterator[KafkaCluster]:
-    """Two brokers, and a controller of its own."""
-    with own_cluster(brokers=2) as started:
-        yield started
 
 
 def test_a_consumer_gets_every_record_once_while_leaders_and_brokers_move(pair: KafkaCluster) -> None:

@@ -1,7 +1,6 @@
 """The own upstream client against a real broker: sign-in by every mechanism, frontiers, the metadata topic."""
 
 import ssl
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -28,13 +27,13 @@ from storage.model import (
     Uuid,
 )
 from storage.writing.metadata_records import encode
-from tests.support.kafka import TieredTopic, fresh_name, orders, own_cluster, produce
-from tests.support.secured_kafka import HOST, SecuredKafka
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce
+from tests.support.secured_kafka import HOST, SecuredKafka, password
 from tests.support.waiting import HANG_S_MAX
 from tools.demo.kafka_cluster import KafkaCluster
 
 SESSION_LIFETIME_MS = 2000
-ALICE, DORA = SaslCredentials("PLAIN", "alice", "alice-secret"), SaslCredentials("SCRAM-SHA-256", "dora", "ª ﬁ")
+ALICE, DORA = SaslCredentials("PLAIN", "alice", password("alice")), SaslCredentials("SCRAM-SHA-256", "dora", "ª ﬁ")
 """SASLprep would make "a fi" of the password."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
@@ -45,17 +44,14 @@ def settings_of(guarded: SecuredKafka, protocol: str, sasl: SaslCredentials) -> 
 
 
 @pytest.fixture(scope="module")
-def brief() -> Iterator[KafkaCluster]:
-    """A broker that ends sessions soon; alice signs in by PLAIN, dora by SCRAM."""
-    lifetime = {"listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(SESSION_LIFETIME_MS)}
-    with own_cluster(sasl_plain_users={ALICE.username: ALICE.password}, properties=lifetime) as cluster:
-        password = UserScramCredentialUpsertion(
-            DORA.username, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), DORA.password.encode()
-        )
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        for future in admin.alter_user_scram_credentials([password]).values():
-            future.result(30)
-        yield cluster
+def brief(moody: KafkaCluster) -> KafkaCluster:
+    """It ends sessions soon; alice signs in by PLAIN, dora by SCRAM."""
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    admin = AdminClient({"bootstrap.servers": moody.bootstrap_servers})
+    change = UserScramCredentialUpsertion(DORA.username, scram, DORA.password.encode())
+    for future in admin.alter_user_scram_credentials([change]).values():
+        future.result(30)
+    return moody
 
 
 def signing_in(brief: KafkaCluster, sasl: SaslCredentials) -> ClientSettings:
@@ -213,12 +209,11 @@ def _produce_transaction(servers: str, topic: str, partition: int, codec: str) -
     producer.commit_transaction(30)
 
 
-def test_followers_answer_frontiers_and_a_moved_broker_is_found() -> None:
-    with own_cluster(brokers=2) as cluster:
-        topic = fresh_name("replicated")
-        cluster.create_topic(topic, 1)
-        produce(cluster, topic, orders(100, 1))
-        trio.run(_ask_both_and_move_one, cluster, topic)
+def test_followers_answer_frontiers_and_a_moved_broker_is_found(pair: KafkaCluster) -> None:
+    topic = fresh_name("replicated")
+    pair.create_topic(topic, 1)
+    produce(pair, topic, orders(100, 1))
+    trio.run(_ask_both_and_move_one, pair, topic)
 
 
 async def _until_end_is(client: FrontierClient, node_id: int, query: OffsetQuery, offset: int) -> None:
