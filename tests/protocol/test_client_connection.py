@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from protocol.client import errors
 from protocol.client.connection import ClientSettings, ConnectionState, drive
-from protocol.client.errors import (
-    UpstreamAuthenticationError,
-    UpstreamConnectionError,
-    UpstreamError,
-    UpstreamProtocolError,
-    UpstreamRefusedError,
-    UpstreamTimeoutError,
-    UpstreamUnsupportedError,
-)
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
@@ -32,10 +24,12 @@ from protocol.client.messages import (
 )
 from protocol.client.sasl import SaslCredentials, Step
 from tests.support.fake_kafka import NO_TIME, api_versions_values, encode_response
+from tests.support.for_each import for_each
 
 ALICE = SaslCredentials("PLAIN", "alice", "open sesame")
 SETTINGS = ClientSettings(bootstrap_servers=(), client_host="host", frame_bytes_max=100_000)
 SIGNING_IN = ClientSettings(bootstrap_servers=(), sasl=ALICE)
+_NAMED: Question[Any] = Question(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
 OFFERED = {api.key: (api.version_min, api.version_max) for api in APIS}
 
 
@@ -47,7 +41,7 @@ def state_of(settings: ClientSettings = SETTINGS) -> ConnectionState:
     return ConnectionState("b:1", settings, "role")
 
 
-def signed_in(*, lifetime_ms: int = 0, refusal: str | None = None) -> dict[int, Values | UpstreamError]:
+def signed_in(*, lifetime_ms: int = 0, refusal: str | None = None) -> dict[int, Values | errors.UpstreamError]:
     """By API key what a broker that offers PLAIN answers."""
     code = ErrorCode.none if refusal is None else ErrorCode.sasl_authentication_failed
     lifetime = timedelta(milliseconds=lifetime_ms)
@@ -57,7 +51,7 @@ def signed_in(*, lifetime_ms: int = 0, refusal: str | None = None) -> dict[int, 
 
 
 def opened(
-    state: ConnectionState, answers: Mapping[int, Values | UpstreamError | bytes], asked: list[Any] | None = None
+    state: ConnectionState, answers: Mapping[int, Values | errors.UpstreamError | bytes], asked: list[Any] | None = None
 ) -> float:
     """What `opening` returns when a broker answers like this."""
     answers = {API_VERSIONS.key: api_versions_values(OFFERED), **answers}
@@ -67,7 +61,7 @@ def opened(
         if asked is not None:
             asked.append(step.values)
         given = answers[step.api.key]
-        if isinstance(given, UpstreamError):
+        if isinstance(given, errors.UpstreamError):
             raise given
         version = state.version_of(step)
         correlation_id, _ = state.request(step, version)
@@ -87,7 +81,7 @@ def test_opening_says_who_we_are_and_learns_the_versions() -> None:
     assert state.versions[FETCH.key] == (4, 18)
 
 
-@pytest.mark.parametrize(("lifetime_ms", "use_s"), [(0, math.inf), (10_000, 8.0)])
+@for_each("lifetime_ms, use_s", [(0, math.inf), (10_000, 8.0)])
 def test_plain_signs_in_and_is_used_for_most_of_the_session(lifetime_ms: int, use_s: float) -> None:
     asked: list[Any] = []
     assert opened(state_of(SIGNING_IN), signed_in(lifetime_ms=lifetime_ms), asked) == use_s
@@ -95,33 +89,32 @@ def test_plain_signs_in_and_is_used_for_most_of_the_session(lifetime_ms: int, us
 
 
 def test_a_refusal_names_broker_principal_and_mechanism_but_no_password() -> None:
-    with pytest.raises(UpstreamAuthenticationError) as caught:
+    with pytest.raises(errors.UpstreamAuthenticationError) as caught:
         opened(state_of(SIGNING_IN), signed_in(refusal="Authentication failed"))
     assert str(caught.value) == "b:1: PLAIN for 'alice' failed: Authentication failed"
     assert "open sesame" not in repr(SIGNING_IN)
 
 
-@pytest.mark.parametrize("kind", [UpstreamConnectionError, UpstreamTimeoutError])
-def test_a_broker_that_hangs_up_during_the_sign_in_says_who_signed_in(kind: type[UpstreamError]) -> None:
+@for_each("kind", [errors.UpstreamConnectionError, errors.UpstreamTimeoutError])
+def test_a_broker_that_hangs_up_during_the_sign_in_says_who_signed_in(kind: type[errors.UpstreamError]) -> None:
     answers = signed_in() | {SASL_AUTHENTICATE.key: kind("b:1: gone")}
     with pytest.raises(kind, match="b:1: gone while signing in as 'alice'"):
         opened(state_of(SIGNING_IN), answers)
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "says"),
+@for_each(
+    "answer, kind, says",
     [
-        (struct.pack(">ihi", 1, 35, 0), UpstreamUnsupportedError, r"b:1 is older than Kafka 2\.8"),
+        (struct.pack(">ihi", 1, 35, 0), errors.UpstreamUnsupportedError, r"b:1 is older than Kafka 2\.8"),
         (
             {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": NO_TIME},
-            UpstreamRefusedError,
+            errors.UpstreamRefusedError,
             "b:1: ApiVersions was refused with error code 42",
         ),
     ],
-    ids=["too-old", "refused"],
 )
 def test_api_versions_that_do_not_let_us_in_are_said(
-    answer: Values | bytes, kind: type[UpstreamError], says: str
+    answer: Values | bytes, kind: type[errors.UpstreamError], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
         opened(state_of(), {API_VERSIONS.key: answer})
@@ -130,36 +123,28 @@ def test_api_versions_that_do_not_let_us_in_are_said(
 def test_a_version_that_the_broker_lacks_is_refused_before_a_request_is_made() -> None:
     state = state_of()
     opened(state, {API_VERSIONS.key: api_versions_values({LIST_OFFSETS.key: (0, 7)})})
-    with pytest.raises(UpstreamUnsupportedError, match="b:1: list_offsets version 8 or later is needed"):
+    with pytest.raises(errors.UpstreamUnsupportedError, match="b:1: list_offsets version 8 or later is needed"):
         state.version_of(Question(LIST_OFFSETS, {}, version_needed=8))
     assert state.version_of(Question(LIST_OFFSETS, {})) == 7
 
 
-@pytest.mark.parametrize("size", [-1, 0, 3, 100_001])
+@for_each("size", [-1, 0, 3, 100_001])
 def test_a_frame_of_an_impossible_size_gets_no_memory(size: int) -> None:
-    with pytest.raises(UpstreamProtocolError, match=f"b:1: a frame of {size} bytes, 100000 are accepted"):
+    with pytest.raises(errors.UpstreamProtocolError, match=f"b:1: a frame of {size} bytes, 100000 are accepted"):
         state_of().frame_buffer(struct.pack(">i", size))
     assert len(state_of().frame_buffer(struct.pack(">i", 100_000))) == 100_004
 
 
-def test_answers_come_in_the_order_of_the_requests() -> None:
+def test_answers_come_in_the_order_of_the_requests_and_none_that_nobody_asked_for() -> None:
     state = state_of()
     first, second = (state.request(_NAMED, 3)[0] for _ in range(2))
-    assert state.answered(framed(struct.pack(">i", first))) == first
-    with pytest.raises(UpstreamProtocolError, match="request 77, which is not next"):
-        state.answered(framed(struct.pack(">i", 77)))
-    assert second != first
+    assert state.answered(framed(struct.pack(">i", first))) == first != second
+    for asked in (state, state_of()):
+        with pytest.raises(errors.UpstreamProtocolError, match="request 77, which is not next"):
+            asked.answered(framed(struct.pack(">i", 77)))
 
 
-def test_an_answer_that_nobody_asked_for_is_a_protocol_error() -> None:
-    with pytest.raises(UpstreamProtocolError, match="request 7, which is not next"):
-        state_of().answered(framed(struct.pack(">i", 7)))
-
-
-@pytest.mark.parametrize(("api", "says"), [(METADATA, "b:1: bad metadata response"), (FETCH, "b:1: ")])
+@for_each("api, says", [(METADATA, "b:1: bad metadata response"), (FETCH, "b:1: ")])
 def test_garbage_is_a_protocol_error_that_names_the_broker(api: Any, says: str) -> None:
-    with pytest.raises(UpstreamProtocolError, match=says):
+    with pytest.raises(errors.UpstreamProtocolError, match=says):
         state_of().decode(api, api.version_max, framed(struct.pack(">i", 1) + b"\xff" * 30))
-
-
-_NAMED: Question[Any] = Question(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})

@@ -4,13 +4,12 @@ import importlib.metadata
 import struct
 import uuid
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from kio import index, serial
+from kio import index
 from kio.schema.index import schema_name_map
 
-from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
+from protocol.client.errors import UpstreamProtocolError, UpstreamRefusedError, UpstreamUnsupportedError
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
@@ -24,25 +23,23 @@ from protocol.client.messages import (
     software_version,
     uuid_bytes,
 )
+from protocol.wire.framing import decode_request_header
+from tests.support import kio_frames
 from tests.support.fake_kafka import api_versions_values, encode_response
+from tests.support.for_each import for_each
 
+_PARTITION = {"partition": 3, "fetch_offset": 9, "partition_max_bytes": 500}
 FETCH_VALUES = {
     "replica_id": -1,
     "max_wait": timedelta(milliseconds=500),
     "min_bytes": 1,
     "max_bytes": 1000,
-    "topics": [
-        {
-            "topic": "t",
-            "topic_id": uuid.UUID(int=7),
-            "partitions": [{"partition": 3, "fetch_offset": 9, "partition_max_bytes": 500}],
-        }
-    ],
+    "topics": [{"topic": "t", "topic_id": uuid.UUID(int=7), "partitions": [_PARTITION]}],
     "forgotten_topics_data": (),
 }
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_kio_has_every_version_that_the_table_names_and_no_newer_one(api: Api) -> None:
     versions = sorted(schema_name_map[api.name])
     assert set(range(api.version_min, api.version_max + 1)) <= set(versions)
@@ -51,37 +48,36 @@ def test_kio_has_every_version_that_the_table_names_and_no_newer_one(api: Api) -
     assert (request_type.__api_key__, request_type.__version__) == (api.key, api.version_max)
 
 
-@pytest.mark.parametrize(
-    ("offered", "needed", "version"), [((0, 11), 0, 11), ((0, 99), 0, 11), ((1, 7), 0, 7), ((8, 8), 8, 8)]
-)
-def test_the_newest_common_version_is_taken(offered: tuple[int, int], needed: int, version: int) -> None:
-    assert negotiate(LIST_OFFSETS, {2: offered}, "b", needed) == version
-
-
-@pytest.mark.parametrize(
-    ("offered", "needed", "says"),
+@for_each(
+    "offered, needed, expected",
     [
+        ({2: (0, 11)}, 0, 11),
+        ({2: (0, 99)}, 0, 11),
+        ({2: (1, 7)}, 0, 7),
+        ({2: (8, 8)}, 8, 8),
         ({2: (0, 7)}, 8, "b: list_offsets version 8 or later is needed, the broker has versions 0 to 7"),
         ({2: (0, 0)}, 0, "version 1 or later is needed"),
         ({2: (12, 20)}, 0, "has versions 12 to 20"),
         ({}, 0, "does not have it"),
     ],
 )
-def test_no_common_version_is_said_clearly(offered: dict[int, tuple[int, int]], needed: int, says: str) -> None:
-    with pytest.raises(UpstreamUnsupportedError, match=says):
+def test_the_newest_common_version_is_taken_or_it_is_said_that_there_is_none(
+    offered: dict[int, tuple[int, int]], needed: int, expected: int | str
+) -> None:
+    if isinstance(expected, int):
+        assert negotiate(LIST_OFFSETS, offered, "b", needed) == expected
+        return
+    with pytest.raises(UpstreamUnsupportedError, match=expected):
         negotiate(LIST_OFFSETS, offered, "b", needed)
 
 
-@pytest.mark.parametrize("version", range(FETCH.version_min, FETCH.version_max + 1))
+@for_each("version", range(FETCH.version_min, FETCH.version_max + 1))
 def test_one_set_of_values_makes_a_request_of_every_version(version: int) -> None:
     frame = encode_request(FETCH, version, FETCH_VALUES, 5, "me")
-    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
-    assert struct.unpack_from(">hhi", frame, 4) == (1, version, 5)
-    request_type = index.load_request_schema(FETCH.key, version)
-    _, header_size = serial.entity_reader(request_type.__header_schema__)(frame, 4)
-    request: Any
-    request, size = serial.entity_reader(request_type)(frame, 4 + header_size)
-    assert 4 + header_size + size == len(frame)
+    header = decode_request_header(memoryview(frame))
+    assert (len(frame) - 4, header.api_key, header.api_version) == (struct.unpack_from(">i", frame)[0], 1, version)
+    assert (header.correlation_id, header.client_id) == (5, "me")
+    request = kio_frames.decode(index.load_request_schema(FETCH.key, version), frame[header.body_position :])
     [topic] = request.topics
     assert topic.partitions[0].fetch_offset == 9
     assert (topic.topic if version <= 12 else topic.topic_id) == ("t" if version <= 12 else uuid.UUID(int=7))
@@ -124,3 +120,9 @@ def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.
     software_version.cache_clear()
     assert software_version() == "0"
     software_version.cache_clear()
+
+
+def test_a_refusal_made_again_from_its_arguments_is_the_same() -> None:
+    first = UpstreamRefusedError("no", 29, True)
+    second = type(first)(*first.args)
+    assert (str(second), second.error_code, second.retriable) == ("no", 29, True)

@@ -2,9 +2,9 @@
 
 import base64
 import hashlib
-import hmac
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,12 +12,20 @@ from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Question
 from protocol.client.sasl import Compute, SaslCredentials, SignIn, sign_in
 from protocol.wire.errors import PeerProtocolError
+from tests.protocol.test_scram import server_final
 
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
 
 
 def answer(auth_bytes: bytes = b"", *, lifetime: object = timedelta(0)) -> SimpleNamespace:
     return SimpleNamespace(error_code=0, error_message=None, auth_bytes=auth_bytes, session_lifetime=lifetime)
+
+
+def begun(mechanism: str, username: str = "alice", secret: str = "open sesame") -> tuple[SignIn, Any]:
+    """A sign-in whose mechanism the broker has accepted, and its next step."""
+    steps = sign_in(SaslCredentials(mechanism, username, secret))
+    assert next(steps) == Question(SASL_HANDSHAKE, {"mechanism": mechanism})
+    return steps, steps.send(ACCEPTED)
 
 
 def asked_bytes(step: object) -> bytes:
@@ -37,31 +45,28 @@ def end(steps: SignIn, response: SimpleNamespace) -> float:
 
 
 def test_plain_takes_two_questions_and_acts_as_nobody_else() -> None:
-    steps = sign_in(SaslCredentials("PLAIN", "alice", "open sesame"))
-    assert next(steps) == Question(SASL_HANDSHAKE, {"mechanism": "PLAIN"})
-    step = steps.send(ACCEPTED)
+    steps, step = begun("PLAIN")
     assert asked_bytes(step) == b"\0alice\0open sesame"
     assert "open sesame" not in repr(step)
     assert end(steps, answer(lifetime=timedelta(seconds=90))) == 90.0
 
 
 def test_scram_shows_its_expensive_step_to_the_shell() -> None:
-    steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "open sesame"))
-    next(steps)
-    client_first = asked_bytes(steps.send(ACCEPTED)).decode()
-    bare = client_first.removeprefix("n,,")
+    steps, step = begun("SCRAM-SHA-256")
+    bare = asked_bytes(step).decode().removeprefix("n,,")
     server_first = f"{bare.partition(',')[2]}more,s={base64.b64encode(b'salt').decode()},i=4096"
     compute = steps.send(answer(server_first.encode()))
     assert isinstance(compute, Compute)
     client_final = compute.work()
     assert asked_bytes(steps.send(client_final)) == client_final
-    assert end(steps, answer(_server_final(bare, server_first, client_final.decode()))) == 0.0
+    salted = hashlib.pbkdf2_hmac("sha256", b"open sesame", b"salt", 4096)
+    message = f"{bare},{server_first},{client_final.decode().rpartition(',p=')[0]}".encode()
+    assert end(steps, answer(server_final("sha256", salted, message))) == 0.0
 
 
 def test_a_server_that_cannot_prove_itself_is_refused() -> None:
-    steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "open sesame"))
-    next(steps)
-    nonce = asked_bytes(steps.send(ACCEPTED)).decode().partition("r=")[2]
+    steps, step = begun("SCRAM-SHA-256")
+    nonce = asked_bytes(step).decode().partition("r=")[2]
     compute = steps.send(answer(f"r={nonce}more,s=c2FsdA==,i=4096".encode()))
     assert isinstance(compute, Compute)
     steps.send(compute.work())
@@ -77,18 +82,15 @@ def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
 
 
 def test_a_refused_token_is_ended_as_the_rfc_says() -> None:
-    steps = sign_in(SaslCredentials("OAUTHBEARER", "svc", "abc.def"))
-    next(steps)
-    assert asked_bytes(steps.send(ACCEPTED)) == b"n,,\x01auth=Bearer abc.def\x01\x01"
+    steps, step = begun("OAUTHBEARER", "svc", "abc.def")
+    assert asked_bytes(step) == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert asked_bytes(steps.send(answer(b'{"status":"invalid_token"}'))) == b"\x01"
     with pytest.raises(UpstreamAuthenticationError, match="OAUTHBEARER for 'svc' failed: the token was refused"):
         steps.send(answer())
 
 
 def test_a_lifetime_that_is_no_time_is_the_brokers_fault() -> None:
-    steps = sign_in(SaslCredentials("OAUTHBEARER", "svc", "abc.def"))
-    next(steps)
-    steps.send(ACCEPTED)
+    steps, _ = begun("OAUTHBEARER", "svc", "abc.def")
     with pytest.raises(PeerProtocolError, match="session lifetime is None"):
         steps.send(answer(lifetime=None))
 
@@ -96,11 +98,3 @@ def test_a_lifetime_that_is_no_time_is_the_brokers_fault() -> None:
 def test_an_unknown_mechanism_is_refused_when_it_is_configured() -> None:
     with pytest.raises(ValueError, match="GSSAPI"):
         SaslCredentials("GSSAPI", "alice", "x")
-
-
-def _server_final(client_first_bare: str, server_first: str, client_final: str) -> bytes:
-    """RFC 5802 §3: the server's signature over the whole exchange."""
-    salted = hashlib.pbkdf2_hmac("sha256", b"open sesame", b"salt", 4096)
-    message = f"{client_first_bare},{server_first},{client_final.rpartition(',p=')[0]}".encode()
-    key = hmac.digest(salted, b"Server Key", "sha256")
-    return b"v=" + base64.b64encode(hmac.digest(key, message, "sha256"))
