@@ -13,8 +13,9 @@ from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
 from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
+from tests.support.fake_wire import BROKERS_OWN
 from tests.support.for_each import for_each
-from tests.support.offsets_world import BROKERS_OWN, OffsetsWorld, request_of
+from tests.support.offsets_world import OffsetsWorld, request_of
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH
 from tests.support.virtual_time import in_virtual_time
@@ -42,7 +43,7 @@ def world(nursery: trio.Nursery) -> OffsetsWorld:
 async def test_what_is_no_time_is_relayed_and_costs_nothing(world: OffsetsWorld, time: int) -> None:
     world.add()
     assert await world.is_relayed([("orders", 0, time)])
-    assert not world.tier_world.client_of_ours.offsets_asked
+    assert not world.client_of_ours.offsets_asked
     assert not world.search.searched
 
 
@@ -62,7 +63,7 @@ async def test_what_is_no_time_is_relayed_and_costs_nothing(world: OffsetsWorld,
 async def test_what_is_not_the_tiers_is_relayed(world: OffsetsWorld, questions: Any, fields: dict[str, int]) -> None:
     world.add()
     assert await world.is_relayed(questions, **fields)
-    assert not world.broker.requests
+    assert not world.broker.offset_requests
 
 
 async def test_a_connection_to_no_broker_in_particular_is_relayed(nursery: trio.Nursery) -> None:
@@ -82,9 +83,9 @@ async def test_a_segment_that_the_broker_has_too_is_the_brokers(world: OffsetsWo
 @in_virtual_time
 async def test_where_the_broker_does_not_tell_its_log_start_all_is_relayed(world: OffsetsWorld, trouble: str) -> None:
     partition = world.add()
-    await world.tier_world.frontiers.refresh(1, [partition])
+    await world.frontiers.refresh(1, [partition])
     await trio.sleep(0.1)
-    client = world.tier_world.client_of_ours
+    client = world.client_of_ours
     if trouble == "no answer":
         client.failure = UpstreamConnectionError("down")
     elif trouble == "too old":
@@ -103,7 +104,7 @@ async def test_where_the_broker_does_not_tell_its_log_start_all_is_relayed(world
 
 async def test_without_a_lineage_it_is_relayed(world: OffsetsWorld) -> None:
     world.add()
-    world.tier_world.client_of_ours.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
+    world.client_of_ours.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
     assert await world.is_relayed([("orders", 0, 4000)])
 
 
@@ -116,7 +117,7 @@ async def test_the_record_is_the_answer_in_every_version(world: OffsetsWorld, ve
     world.search.results[world.add()] = FOUND
     epoch = 3 if version >= 4 else -1
     assert await world.answers([("orders", 0, 4000)], api_version=version) == [(0, 4000, 17, epoch)]
-    assert world.broker.asked == [[("orders", 0, LATEST)]]
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST)]]
     assert world.search.searched == [(0, 4000, 0)]
 
 
@@ -131,7 +132,7 @@ async def test_the_request_goes_upstream_as_it_was_but_for_those_timestamps(worl
     answers = await world.answers(questions, **fields)
     assert answers[:2] == [BROKERS, OURS]
     assert answers[2][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    (sent,) = world.broker.requests
+    (sent,) = world.broker.offset_requests
     assert [each.timestamp for each in sent.partitions] == [300, LATEST, EARLIEST]
     assert {each.current_leader_epoch for each in sent.partitions} == {5}
     assert (sent.client_id, sent.replica_id) == ("a-client", -1)
@@ -155,7 +156,7 @@ async def test_a_segment_that_came_after_the_lineage_has_it_built_anew(world: Of
     world.log(partition).epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 600)
     await world.answers([("orders", 0, 4000)])
     world.log(partition).epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 1500)
-    world.tier_world.add_segment(partition, 500, 999, newest_ms=9000)
+    world.add_segment(partition, 500, 999, newest_ms=9000)
     assert await world.answers([("orders", 0, 8000)]) == [OURS]
     assert world.search.searched[-1] == (500, 8000, 0)
 
@@ -171,7 +172,7 @@ async def test_what_may_not_be_fetched_yet_is_not_found(
     assert await world.answers([("orders", 0, 4000)], isolation_level=isolation) == [answer]
     world.search.results[partition] = FoundTimestamp(4000, 1500, 3)
     assert await world.answers([("orders", 0, 4000)], isolation_level=isolation) == [NOT_FOUND]
-    assert len(world.broker.requests) == 2
+    assert len(world.broker.offset_requests) == 2
 
 
 async def test_what_the_tier_does_not_have_is_asked_of_the_broker(world: OffsetsWorld) -> None:
@@ -180,7 +181,7 @@ async def test_what_the_tier_does_not_have_is_asked_of_the_broker(world: Offsets
     world.broker.throttle_times_ms = [30, 70]
     response = await world.list_offsets([("orders", 0, 4000), ("orders", 1, 3000)])
     assert [(each.timestamp, each.offset) for each in response.partitions] == [(4000, 17), BROKERS_OWN]
-    assert world.broker.asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 1, 3000)]]
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 1, 3000)]]
     assert response.throttle_time_ms == 70
 
 
@@ -193,13 +194,14 @@ async def test_the_longer_throttle_time_is_told(world: OffsetsWorld) -> None:
 async def test_a_segment_that_retention_took_is_asked_of_the_broker(world: OffsetsWorld) -> None:
     partition = world.add()
     world.search.results[partition] = errors.RemoteResourceNotFoundError("no log")
-    world.search.on_search = lambda: world.tier_world.catalog.forget(partition.topic_id, 0)
+    world.search.on_search = lambda: world.catalog.forget(partition.topic_id, 0)
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
 
 
 async def test_a_partition_that_the_broker_leaves_out_is_left_out(world: OffsetsWorld) -> None:
-    world.search.results[world.add()] = FOUND
-    world.broker.left_out.add(("orders", 0))
+    partition = world.add()
+    world.search.results[partition] = FOUND
+    world.broker.left_out.add(partition)
     assert (await world.list_offsets([("orders", 0, 4000)])).partitions == []
 
 
@@ -223,7 +225,7 @@ async def test_the_brokers_error_wins_and_is_not_waited_for(world: OffsetsWorld,
     world.log(refused).error_code = code
     assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [(code, -1, -1, -1), OURS]
     assert trio.current_time() < 1.0
-    assert len(world.broker.requests) == 1
+    assert len(world.broker.offset_requests) == 1
 
 
 async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(world: OffsetsWorld) -> None:
@@ -249,10 +251,11 @@ async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(w
 @for_each("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
 @in_virtual_time
 async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsWorld, code: ErrorCode) -> None:
-    world.search.results[world.add()] = FOUND
-    world.broker.latest_error_codes["orders", 0] = code
+    partition = world.add()
+    world.search.results[partition] = FOUND
+    world.log(partition).latest_error_code = code
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
-    assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
 
 
 @for_each(
@@ -310,8 +313,8 @@ async def test_a_search_that_is_too_much_work_is_asked_of_the_broker(world: Offs
     much, little = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {much: ScanLimitError("too many records"), little: FOUND}
     assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [BROKERS, OURS]
-    assert world.broker.asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 0, 4000)]]
-    assert world.tier_world.fallback.reads_tier(much)
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 0, 4000)]]
+    assert world.fallback.reads_tier(much)
 
 
 async def test_the_connections_searches_are_counted_as_its_own(world: OffsetsWorld, nursery: trio.Nursery) -> None:
@@ -322,7 +325,7 @@ async def test_the_connections_searches_are_counted_as_its_own(world: OffsetsWor
     world.search.results[quick] = FOUND
     nursery.start_soon(world.answers, [("orders", number, 4000) for number in range(40)])
     await trio.sleep(1.0)
-    world.service = ListOffsetsService(world.lookup, world.tier_world.fallback)
+    world.service = ListOffsetsService(world.lookup, world.fallback)
     assert await world.answers([("quick", 0, 4000)]) == [OURS]
     assert trio.current_time() == pytest.approx(1.0)
 
@@ -332,7 +335,7 @@ async def test_what_names_too_much_is_the_brokers_unread(world: OffsetsWorld, mo
     world.search.results[world.add()] = FOUND
     assert await world.is_relayed([("orders", number, 4000) for number in range(3)])
     assert world.search.searched == []
-    assert world.tier_world.sample("tidegate_requests_unread_total", api_key="2") == 1
+    assert world.sample("tidegate_requests_unread_total", api_key="2") == 1
 
 
 # --- names ---
@@ -342,11 +345,11 @@ async def test_a_topic_made_anew_under_its_name_gets_no_old_offset(world: Offset
     old, other = world.add("orders", 0), world.add("other", 0)
     world.search.results = {old: FOUND, other: FOUND}
     world.search.delays_s[old] = 1000.0
-    world.tier_world.client_of_ours.ids["orders"] = uuid_of("made anew")
+    world.client_of_ours.ids["orders"] = uuid_of("made anew")
     assert await world.answers([("orders", 0, 4000), ("other", 0, 4000)]) == [BROKERS, OURS]
-    assert world.broker.asked[1] == [("orders", 0, 4000)]
+    assert world.broker.offsets_asked[1] == [("orders", 0, 4000)]
     assert trio.current_time() < 1.0
-    assert world.tier_world.tier.topic_id("orders") is None
+    assert world.tier.topic_id("orders") is None
 
 
 @for_each("failure", [None, UpstreamConnectionError("down")])
@@ -355,8 +358,8 @@ async def test_a_name_that_the_broker_does_not_confirm_is_the_brokers_to_answer(
     world: OffsetsWorld, failure: Exception | None
 ) -> None:
     world.search.results[world.add()] = FOUND
-    world.tier_world.client_of_ours.ids.clear()
-    world.tier_world.client_of_ours.ids_failure = failure
+    world.client_of_ours.ids.clear()
+    world.client_of_ours.ids_failure = failure
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
 
 
@@ -365,11 +368,11 @@ async def test_a_name_is_confirmed_after_the_brokers_answer_and_only_where_it_ma
     world.search.results[partition] = FOUND
     world.broker.latency_s = 1.0
     requests_before: list[int] = []
-    client = world.tier_world.client_of_ours
+    client = world.client_of_ours
     real = client.topic_ids
 
     async def noted(node_id: int, names: Any) -> dict[str, bytes]:
-        requests_before.append(len(world.broker.requests))
+        requests_before.append(len(world.broker.offset_requests))
         assert trio.current_time() == 1.0
         return await real(node_id, names)
 

@@ -6,7 +6,7 @@ import trio
 from protocol.client.errors import UpstreamConnectionError
 from protocol.wire.errors import ErrorCode, PeerProtocolError
 from proxy.offsets.delete_records import COMMIT_S_MAX
-from tests.support.own_tier_world import OwnTierWorld, delete_frame
+from tests.support.offsets_world import OffsetsWorld, delete_frame
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import NODE_ID
 
@@ -17,13 +17,13 @@ TIMED_OUT = (ErrorCode.REQUEST_TIMED_OUT, -1)
 
 
 @pytest.fixture
-def world(nursery: trio.Nursery) -> OwnTierWorld:
-    world = OwnTierWorld(nursery)
+def world(nursery: trio.Nursery) -> OffsetsWorld:
+    world = OffsetsWorld(nursery, owns_tier=True)
     world.add_own()
     return world
 
 
-async def delete(world: OwnTierWorld, *offsets: int, version: int = 2, timeout_ms: int = 0) -> list[tuple[int, int]]:
+async def delete(world: OffsetsWorld, *offsets: int, version: int = 2, timeout_ms: int = 0) -> list[tuple[int, int]]:
     """Of each partition of orders: error code and low watermark."""
     deletions = [("orders", number, offset) for number, offset in enumerate(offsets)]
     answers = await world.delete(deletions, version=version, timeout_ms=timeout_ms)
@@ -31,7 +31,7 @@ async def delete(world: OwnTierWorld, *offsets: int, version: int = 2, timeout_m
     return [(each.error_code, each.low_watermark) for each in answers]
 
 
-async def test_below_the_local_log_it_is_the_tiers(world: OwnTierWorld) -> None:
+async def test_below_the_local_log_it_is_the_tiers(world: OffsetsWorld) -> None:
     for version in (0, 1, 2):
         start = 300 + version
         assert await delete(world, start, version=version) == [(0, start)], f"version {version}"
@@ -40,28 +40,28 @@ async def test_below_the_local_log_it_is_the_tiers(world: OwnTierWorld) -> None:
     assert world.log(ORDERS).local_log_start_offset == 1000
 
 
-async def test_above_it_both_begin_there(world: OwnTierWorld) -> None:
+async def test_above_it_both_begin_there(world: OffsetsWorld) -> None:
     for offset, low_watermark in ((1000, 1000), (1200, 1200), (-1, 1500)):
         assert await delete(world, offset) == [(0, low_watermark)]
         assert world.log_starts.get(ORDERS) == world.log(ORDERS).local_log_start_offset == low_watermark
 
 
-async def test_the_request_goes_upstream_as_it_came(world: OwnTierWorld) -> None:
+async def test_the_request_goes_upstream_as_it_came(world: OffsetsWorld) -> None:
     await delete(world, 300, timeout_ms=1234)
-    (sent,) = world.own_broker.frames
+    (sent,) = world.broker.frames
     whole = delete_frame([("orders", 0, 300)], version=2, timeout_ms=1234)
     assert (sent[:8], sent[12:]) == (whole[:8], whole[12:])
 
 
-async def test_what_upstream_refuses_moves_nothing(world: OwnTierWorld) -> None:
+async def test_what_upstream_refuses_moves_nothing(world: OffsetsWorld) -> None:
     world.add_own("orders", 1)
     for code in (1, 3, 6, 29):
-        world.own_broker.codes["orders", 0] = code
+        world.log(ORDERS).error_code = code
         assert await delete(world, 300, 400) == [(code, -1), (0, 400)]
         assert world.log_starts.raised == {topic_partition("orders", 1): 400}, f"code {code}"
 
 
-async def test_what_cannot_be_committed_is_to_be_tried_again(world: OwnTierWorld) -> None:
+async def test_what_cannot_be_committed_is_to_be_tried_again(world: OffsetsWorld) -> None:
     world.log_starts.raises = UpstreamConnectionError("the coordinator is down")
     assert await delete(world, 300) == [TIMED_OUT]
     assert world.log_starts.get(ORDERS) == 0
@@ -69,7 +69,7 @@ async def test_what_cannot_be_committed_is_to_be_tried_again(world: OwnTierWorld
     assert await delete(world, 300) == [(0, 300)]
 
 
-async def test_a_commit_is_not_waited_for_for_ever(world: OwnTierWorld) -> None:
+async def test_a_commit_is_not_waited_for_for_ever(world: OffsetsWorld) -> None:
     world.log_starts.delay_s = 1000.0
     for timeout_ms, waited_s in ((0, COMMIT_S_MAX), (2000, 2.0), (10**6, COMMIT_S_MAX)):
         started_s = trio.current_time()
@@ -77,22 +77,22 @@ async def test_a_commit_is_not_waited_for_for_ever(world: OwnTierWorld) -> None:
         assert trio.current_time() - started_s == pytest.approx(waited_s), f"timeout {timeout_ms} ms"
 
 
-async def test_where_it_cannot_be_told_whose_it_is_it_is_to_be_tried_again(world: OwnTierWorld) -> None:
-    world.tier_world.client_of_ours.ids_failure = UpstreamConnectionError("down")
+async def test_where_it_cannot_be_told_whose_it_is_it_is_to_be_tried_again(world: OffsetsWorld) -> None:
+    world.client_of_ours.ids_failure = UpstreamConnectionError("down")
     assert await delete(world, 300) == [TIMED_OUT]
-    world.tier_world.client_of_ours.ids_failure = None
-    world.tier_world.tail.not_ready.add(ORDERS)
+    world.client_of_ours.ids_failure = None
+    world.tail.not_ready.add(ORDERS)
     assert await delete(world, 300) == [TIMED_OUT]
     assert not world.log_starts.raised
 
 
-async def test_a_topic_that_was_made_anew_is_the_brokers_alone(world: OwnTierWorld) -> None:
-    world.tier_world.client_of_ours.ids["orders"] = uuid_of("another topic")
+async def test_a_topic_that_was_made_anew_is_the_brokers_alone(world: OffsetsWorld) -> None:
+    world.client_of_ours.ids["orders"] = uuid_of("another topic")
     assert await delete(world, 300) == [(0, 1000)]
     assert not world.log_starts.raised
 
 
-async def test_topics_that_were_never_in_the_tier_are_relayed(world: OwnTierWorld) -> None:
+async def test_topics_that_were_never_in_the_tier_are_relayed(world: OffsetsWorld) -> None:
     world.add_own("local", segments=())
     assert await world.delete([("local", 0, 300)]) is None
     world.is_catalog_loaded = False
@@ -100,15 +100,15 @@ async def test_topics_that_were_never_in_the_tier_are_relayed(world: OwnTierWorl
     assert not world.log_starts.raised
 
 
-async def test_the_next_fetch_asks_where_the_log_starts(world: OwnTierWorld) -> None:
-    frontiers = world.tier_world.frontiers
+async def test_the_next_fetch_asks_where_the_log_starts(world: OffsetsWorld) -> None:
+    frontiers = world.frontiers
     await frontiers.refresh(NODE_ID, [ORDERS])
     assert frontiers.get(NODE_ID, ORDERS) is not None
     await delete(world, 300)
     assert frontiers.get(NODE_ID, ORDERS) is None
 
 
-async def test_a_malformed_request_is_the_clients_error(world: OwnTierWorld) -> None:
+async def test_a_malformed_request_is_the_clients_error(world: OffsetsWorld) -> None:
     frame = bytearray(delete_frame([("orders", 0, 1)], version=2) + b"\x00")
     with pytest.raises(PeerProtocolError):
         await world.delete_records.handle(memoryview(frame), world.wire)

@@ -5,8 +5,8 @@ import trio
 
 from protocol.client.errors import UpstreamConnectionError
 from protocol.wire.errors import ErrorCode, PeerProtocolError
-from tests.support.own_tier_world import OwnTierWorld, epochs_frame
-from tests.support.segments import uuid_of
+from tests.support.offsets_world import OffsetsWorld, epochs_frame
+from tests.support.segments import topic_partition, uuid_of
 
 pytestmark = pytest.mark.autojump
 
@@ -15,24 +15,23 @@ EPOCHS = {1: 0, 3: 400, 4: 700}
 
 
 @pytest.fixture
-def world(nursery: trio.Nursery) -> OwnTierWorld:
+def world(nursery: trio.Nursery) -> OffsetsWorld:
     return made(nursery)
 
 
-def made(nursery: trio.Nursery) -> OwnTierWorld:
-    world = OwnTierWorld(nursery)
-    world.add_own(epochs=EPOCHS)
-    world.own_broker.broker_epochs["orders", 0] = [(5, 1000), (8, 1200)]
+def made(nursery: trio.Nursery) -> OffsetsWorld:
+    world = OffsetsWorld(nursery, owns_tier=True)
+    world.add_own(epochs=EPOCHS, local_epochs=[(5, 1000), (8, 1200)])
     return world
 
 
-async def ends(world: OwnTierWorld, *epochs: int, version: int = 4) -> list[tuple[int, int | None, int]]:
+async def ends(world: OffsetsWorld, *epochs: int, version: int = 4) -> list[tuple[int, int | None, int]]:
     answers = await world.epoch_ends([("orders", 0, epoch) for epoch in epochs], version=version)
     assert answers is not None
     return [(each.error_code, each.leader_epoch, each.end_offset) for each in answers]
 
 
-async def test_all_epochs_are_told_as_by_a_broker_that_kept_everything(world: OwnTierWorld) -> None:
+async def test_all_epochs_are_told_as_by_a_broker_that_kept_everything(world: OffsetsWorld) -> None:
     asked = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     below = (0, 0, 0)  # the first: as it was asked, and where the log starts
     tiers = [(0, 1, 400), (0, 1, 400), (0, 3, 700), (0, 4, 1000)]
@@ -41,32 +40,32 @@ async def test_all_epochs_are_told_as_by_a_broker_that_kept_everything(world: Ow
         assert await ends(world, *asked, version=version) == [below, *tiers, *brokers], f"version {version}"
 
 
-async def test_below_the_log_start_there_are_no_epochs(world: OwnTierWorld) -> None:
-    (partition,) = world.log_starts.world.catalog.partitions()
+async def test_below_the_log_start_there_are_no_epochs(world: OffsetsWorld) -> None:
+    (partition,) = world.catalog.partitions()
     world.log_starts.raised[partition] = 450
     assert await ends(world, 0, 1, 2, 3, 4) == [(0, 0, 450), (0, 1, 450), (0, 2, 450), (0, 3, 700), (0, 4, 1000)]
     world.log_starts.raised[partition] = 1100
     assert await ends(world, 1, 4, 5) == [(0, 1, 1000), (0, 4, 1000), (0, 5, 1200)]
 
 
-async def test_the_request_goes_upstream_as_it_came(world: OwnTierWorld) -> None:
+async def test_the_request_goes_upstream_as_it_came(world: OffsetsWorld) -> None:
     await ends(world, 1)
-    (sent,) = world.own_broker.frames
+    (sent,) = world.broker.frames
     whole = epochs_frame([("orders", 0, 1)], version=4)
     assert (sent[:8], sent[12:]) == (whole[:8], whole[12:])
 
 
-async def test_the_brokers_error_stands_and_costs_nothing(world: OwnTierWorld) -> None:
+async def test_the_brokers_error_stands_and_costs_nothing(world: OffsetsWorld) -> None:
     for code in (3, 6, 29, 74, 75):
-        world.own_broker.codes["orders", 0] = code
+        world.log(topic_partition()).error_code = code
         assert await ends(world, 1) == [(code, -1, -1)]
-        assert not world.tier_world.client_of_ours.ids_asked, f"code {code}"
+        assert not world.client_of_ours.ids_asked, f"code {code}"
 
 
-async def test_topics_that_were_never_in_the_tier_are_relayed(world: OwnTierWorld) -> None:
+async def test_topics_that_were_never_in_the_tier_are_relayed(world: OffsetsWorld) -> None:
     world.add_own("local", segments=())
     assert await world.epoch_ends([("local", 0, 1)]) is None
-    assert not world.own_broker.frames
+    assert not world.broker.frames
 
 
 async def test_what_cannot_be_looked_up_is_left_as_the_broker_said(nursery: trio.Nursery) -> None:
@@ -78,11 +77,11 @@ async def test_what_cannot_be_looked_up_is_left_as_the_broker_said(nursery: trio
         "epoch_error_codes": [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2,  # no lineage
     }.items():
         world = made(nursery)
-        setattr(world.tier_world.client_of_ours, name, trouble)
+        setattr(world.client_of_ours, name, trouble)
         assert await ends(world, 1) == [(0, 1, 1000)], name
 
 
-async def test_a_malformed_request_is_the_clients_error(world: OwnTierWorld) -> None:
+async def test_a_malformed_request_is_the_clients_error(world: OffsetsWorld) -> None:
     frame = bytearray(epochs_frame([("orders", 0, 1)], version=4) + b"\x00")
     with pytest.raises(PeerProtocolError):
         await world.leader_epochs.handle(memoryview(frame), world.wire)

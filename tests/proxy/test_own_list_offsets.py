@@ -16,8 +16,8 @@ from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
 from storage.model import TopicIdPartition
-from tests.support.offsets_world import BROKERS_OWN
-from tests.support.own_tier_world import OwnTierWorld
+from tests.support.fake_wire import BROKERS_OWN
+from tests.support.offsets_world import OffsetsWorld
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH
 
@@ -32,8 +32,8 @@ DOWN = UpstreamConnectionError("down")
 
 
 @pytest.fixture
-def world(nursery: trio.Nursery) -> OwnTierWorld:
-    return OwnTierWorld(nursery)
+def world(nursery: trio.Nursery) -> OffsetsWorld:
+    return OffsetsWorld(nursery, owns_tier=True)
 
 
 # --- where the log starts ---
@@ -41,56 +41,56 @@ def world(nursery: trio.Nursery) -> OwnTierWorld:
 
 async def test_earliest_is_the_tiers_log_start(nursery: trio.Nursery) -> None:
     for version in range(1, 12):
-        world = OwnTierWorld(nursery)
+        world = OffsetsWorld(nursery, owns_tier=True)
         partition = world.add_own(segments=[(100, 499, 5000), (500, 999, 9000)])
         epoch = LEADER_EPOCH if version >= 4 else -1
         for start in (100, 600):
             world.log_starts.raised[partition] = start
-            answers = await world.own_answers([("orders", 0, EARLIEST)], api_version=version)
+            answers = await world.answers([("orders", 0, EARLIEST)], api_version=version)
             assert answers == [(0, -1, start, epoch)], f"version {version}"
-        assert world.broker.asked == [[("orders", 0, EARLIEST)]] * 2, f"version {version}"
+        assert world.broker.offsets_asked == [[("orders", 0, EARLIEST)]] * 2, f"version {version}"
 
 
-async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OwnTierWorld) -> None:
+async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OffsetsWorld) -> None:
     partition = world.add_own(epochs={1: 0, 3: 400, 4: 700})
     for start, epoch in ((0, 1), (399, 1), (400, 3), (999, 4)):
         world.log_starts.raised[partition] = start
-        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, start, epoch)]
+        assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, start, epoch)]
 
 
-async def test_a_tier_that_begins_no_lower_than_the_local_log_has_no_say(world: OwnTierWorld) -> None:
+async def test_a_tier_that_begins_no_lower_than_the_local_log_has_no_say(world: OffsetsWorld) -> None:
     partition = world.add_own()
     for raised in (1000, 1200):
         world.log_starts.raised[partition] = raised
-        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 1000, LEADER_EPOCH)]
-        assert not world.tier_world.client_of_ours.offsets_asked
+        assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 1000, LEADER_EPOCH)]
+        assert not world.client_of_ours.offsets_asked
 
 
-async def test_without_a_lineage_the_offset_is_told_all_the_same(world: OwnTierWorld) -> None:
+async def test_without_a_lineage_the_offset_is_told_all_the_same(world: OffsetsWorld) -> None:
     world.add_own()
-    world.tier_world.client_of_ours.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 9
-    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, -1)]
+    world.client_of_ours.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 9
+    assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, -1)]
 
 
-async def test_what_the_local_log_alone_decides_is_relayed(world: OwnTierWorld) -> None:
+async def test_what_the_local_log_alone_decides_is_relayed(world: OffsetsWorld) -> None:
     world.add_own()
     for time in (LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, -7):
-        assert await world.own_is_relayed([("orders", 0, time)]), f"time {time}"
+        assert await world.is_relayed([("orders", 0, time)]), f"time {time}"
     for time, version in ((LATEST_TIERED, 8), (PENDING, 10)):  # the version does not have it
-        assert await world.own_is_relayed([("orders", 0, time)], api_version=version), f"time {time}"
+        assert await world.is_relayed([("orders", 0, time)], api_version=version), f"time {time}"
     for replica_id in (-2, 1):
-        assert await world.own_is_relayed([("orders", 0, EARLIEST)], replica_id=replica_id), f"replica {replica_id}"
-    assert not world.broker.requests
+        assert await world.is_relayed([("orders", 0, EARLIEST)], replica_id=replica_id), f"replica {replica_id}"
+    assert not world.broker.offset_requests
 
 
-async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question(world: OwnTierWorld) -> None:
+async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question(world: OffsetsWorld) -> None:
     world.add_own()
     world.add_own("local", segments=())
-    assert await world.own_is_relayed([("local", 0, EARLIEST), ("local", 0, 4000)])
-    assert not world.tier_world.client_of_ours.ids_asked
+    assert await world.is_relayed([("local", 0, EARLIEST), ("local", 0, 4000)])
+    assert not world.client_of_ours.ids_asked
     world.is_catalog_loaded = False
-    world.tier_world.tail.not_ready.add(topic_partition("local", 0))
-    assert await world.own_answers([("local", 0, EARLIEST)]) == [COME_AGAIN]
+    world.tail.not_ready.add(topic_partition("local", 0))
+    assert await world.answers([("local", 0, EARLIEST)]) == [COME_AGAIN]
 
 
 # --- the broker's word ---
@@ -98,42 +98,41 @@ async def test_topics_that_were_never_in_the_tier_are_relayed_without_a_question
 
 async def test_the_brokers_error_wins(nursery: trio.Nursery) -> None:
     for time, code in product((EARLIEST, LATEST_TIERED, PENDING, 4000), (3, 6, 29, 74, 75)):
-        world = OwnTierWorld(nursery)
+        world = OffsetsWorld(nursery, owns_tier=True)
         partition = world.add_own()
         world.search.results[partition] = FoundTimestamp(4000, 17, 3)
         world.log(partition).error_code = code
-        ((found, *offsets),) = await world.own_answers([("orders", 0, time)])
+        ((found, *offsets),) = await world.answers([("orders", 0, time)])
         assert (found, offsets) == (code, [-1, -1, -1]), f"time {time}, code {code}"
         assert not world.search.searched, f"time {time}, code {code}"
-        assert not world.tier_world.client_of_ours.ids_asked, f"time {time}, code {code}"
+        assert not world.client_of_ours.ids_asked, f"time {time}, code {code}"
 
 
 async def test_while_the_high_watermark_lags_the_local_log_is_not_asked(nursery: trio.Nursery) -> None:
     for code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE):
-        world = OwnTierWorld(nursery)
-        world.add_own()
-        world.broker.latest_error_codes["orders", 0] = code
-        assert [answer[0] for answer in await world.own_answers([("orders", 0, 4000)])] == [code]
-        assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
-        assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, EARLIEST)]]
+        world = OffsetsWorld(nursery, owns_tier=True)
+        world.log(world.add_own()).latest_error_code = code
+        assert [answer[0] for answer in await world.answers([("orders", 0, 4000)])] == [code]
+        assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
+        assert world.broker.offsets_asked == [[("orders", 0, LATEST)], [("orders", 0, EARLIEST)]]
 
 
-async def test_a_partition_that_is_named_twice_is_the_brokers_and_the_others_are_not(world: OwnTierWorld) -> None:
+async def test_a_partition_that_is_named_twice_is_the_brokers_and_the_others_are_not(world: OffsetsWorld) -> None:
     world.add_own("orders", 0)
     world.add_own("orders", 1)
     questions = [("orders", 0, EARLIEST), ("orders", 0, 4000), ("orders", 1, EARLIEST)]
-    answers = await world.own_answers(questions)
+    answers = await world.answers(questions)
     assert [answer[2] for answer in answers] == [1000, BROKERS_OWN[1], 0]
-    assert world.broker.asked == [questions]
+    assert world.broker.offsets_asked == [questions]
 
 
-async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OwnTierWorld) -> None:
+async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OffsetsWorld) -> None:
     world.add_own()
-    world.tier_world.client_of_ours.ids["orders"] = uuid_of("another topic")
+    world.client_of_ours.ids["orders"] = uuid_of("another topic")
     questions = [("orders", 0, EARLIEST), ("other", 0, 4000)]
     world.add_own("other")
-    world.tier_world.client_of_ours.ids["other"] = uuid_of("another one")
-    answers = await world.own_answers(questions)
+    world.client_of_ours.ids["other"] = uuid_of("another one")
+    answers = await world.answers(questions)
     assert answers == [(0, -1, 1000, LEADER_EPOCH), BROKERS]
     assert not world.search.searched
 
@@ -141,89 +140,89 @@ async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OwnTierWorld
 # --- what cannot be told ---
 
 
-TROUBLES: dict[str, Callable[[OwnTierWorld, TopicIdPartition], object]] = {
-    "no ids": lambda world, _: setattr(world.tier_world.client_of_ours, "ids_failure", DOWN),
-    "not told": lambda world, _: world.tier_world.client_of_ours.ids.clear(),
-    "not read yet": lambda world, orders: world.tier_world.tail.not_ready.add(orders),
-    "no room": lambda world, orders: world.tier_world.catalog.contents().refused.add((orders.topic_id, 0)),
+TROUBLES: dict[str, Callable[[OffsetsWorld, TopicIdPartition], object]] = {
+    "no ids": lambda world, _: setattr(world.client_of_ours, "ids_failure", DOWN),
+    "not told": lambda world, _: world.client_of_ours.ids.clear(),
+    "not read yet": lambda world, orders: world.tail.not_ready.add(orders),
+    "no room": lambda world, orders: world.catalog.contents().refused.add((orders.topic_id, 0)),
 }
 
 
 async def test_what_may_be_in_the_tier_is_never_left_to_the_broker(nursery: trio.Nursery) -> None:
     for trouble, time in product(TROUBLES, (EARLIEST, LATEST_TIERED, PENDING, 4000)):
-        world = OwnTierWorld(nursery)
+        world = OffsetsWorld(nursery, owns_tier=True)
         TROUBLES[trouble](world, world.add_own())
         started_s = trio.current_time()
-        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"{trouble}, time {time}"
+        assert await world.answers([("orders", 0, time)]) == [COME_AGAIN], f"{trouble}, time {time}"
         assert trio.current_time() - started_s >= COME_AGAIN_S_MIN, f"{trouble}, time {time}"
 
 
 async def test_without_local_log_start_or_lineage_it_comes_again(nursery: trio.Nursery) -> None:
     for time in (LATEST_TIERED, PENDING, 4000):
-        world = OwnTierWorld(nursery)
+        world = OffsetsWorld(nursery, owns_tier=True)
         world.add_own()
-        client = world.tier_world.client_of_ours
+        client = world.client_of_ours
         client.failure = DOWN
-        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
+        assert await world.answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
         client.failure = None
         client.epoch_error_codes = [ErrorCode.UNKNOWN_LEADER_EPOCH] * 2
-        assert await world.own_answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
+        assert await world.answers([("orders", 0, time)]) == [COME_AGAIN], f"time {time}"
 
 
-async def test_a_request_that_is_too_large_to_read_ends_the_connection(world: OwnTierWorld) -> None:
+async def test_a_request_that_is_too_large_to_read_ends_the_connection(world: OffsetsWorld) -> None:
     questions = [("orders", number, EARLIEST) for number in range(PARTITIONS_MAX + 1)]
     with pytest.raises(PeerProtocolError, match="10,000"):
-        await world.own_answers(questions)
+        await world.answers(questions)
 
 
 # --- borders of the tier ---
 
 
-async def test_latest_tiered_is_the_highest_offset_on_the_lineage(world: OwnTierWorld) -> None:
+async def test_latest_tiered_is_the_highest_offset_on_the_lineage(world: OffsetsWorld) -> None:
     partition = world.add_own(epochs={1: 0, 3: 400})
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
+    assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
     # Of a branch that was cut: the broker answers with another epoch.
-    world.tier_world.add_segment(partition, 900, 1200, epochs={4: 900})
+    world.add_segment(partition, 900, 1200, epochs={4: 900})
     world.log(partition).epoch_ends[4] = (3, 1000)
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
+    assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
     world.log(partition).epoch_ends[3] = (3, 950)
-    world.tier_world.lineages.forget(partition)
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, 3)]
+    world.lineages.forget(partition)
+    assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, 3)]
     world.log_starts.raised[partition] = 960
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, -1)]
+    assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 949, -1)]
 
 
-async def test_pending_upload_is_what_follows_and_its_epoch_may_be_the_brokers(world: OwnTierWorld) -> None:
+async def test_pending_upload_is_what_follows_and_its_epoch_may_be_the_brokers(world: OffsetsWorld) -> None:
     partition = world.add_own(segments=[(0, 499, 5000)])
-    assert await world.own_answers([("orders", 0, PENDING)]) == [(0, -1, 500, LEADER_EPOCH)]
+    assert await world.answers([("orders", 0, PENDING)]) == [(0, -1, 500, LEADER_EPOCH)]
     world.log_starts.raised[partition] = 700
-    assert await world.own_answers([("orders", 0, PENDING)]) == [(0, -1, 700, LEADER_EPOCH)]
+    assert await world.answers([("orders", 0, PENDING)]) == [(0, -1, 700, LEADER_EPOCH)]
     other = world.add_own("other", epochs={1: 0, 3: 400})
     world.log(other).epoch_ends |= {4: (3, 1000), 5: (5, 1500)}
-    assert await world.own_answers([("other", 0, PENDING)]) == [(0, -1, 1000, 5)]
+    assert await world.answers([("other", 0, PENDING)]) == [(0, -1, 1000, 5)]
 
 
-async def test_what_is_copied_up_to_the_high_watermark_leaves_nothing_pending(world: OwnTierWorld) -> None:
+async def test_what_is_copied_up_to_the_high_watermark_leaves_nothing_pending(world: OffsetsWorld) -> None:
     partition = world.add_own(segments=[(0, 1499, 5000)])
-    assert await world.own_answers([("orders", 0, PENDING)]) == [NOT_FOUND]
+    assert await world.answers([("orders", 0, PENDING)]) == [NOT_FOUND]
     world.log(partition).last_stable_offset = 1499
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)], isolation_level=1) == [NOT_FOUND]
-    assert await world.own_answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 1499, LEADER_EPOCH)]
+    assert await world.answers([("orders", 0, LATEST_TIERED)], isolation_level=1) == [NOT_FOUND]
+    assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 1499, LEADER_EPOCH)]
 
 
 # --- by time ---
 
 
-async def test_a_time_is_looked_for_in_the_tier_first_from_its_log_start_on(world: OwnTierWorld) -> None:
+async def test_a_time_is_looked_for_in_the_tier_first_from_its_log_start_on(world: OffsetsWorld) -> None:
     partition = world.add_own()
     world.search.results[partition] = FoundTimestamp(4000, 217, 3)
     world.log_starts.raised[partition] = 200
-    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 217, 3)]
+    assert await world.answers([("orders", 0, 4000)]) == [(0, 4000, 217, 3)]
     assert world.search.searched == [(0, 4000, 200)]
-    assert world.broker.asked == [[("orders", 0, LATEST)]]
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST)]]
 
 
-async def test_what_one_segment_does_not_have_the_next_one_may(world: OwnTierWorld) -> None:
+async def test_what_one_segment_does_not_have_the_next_one_may(world: OffsetsWorld) -> None:
     partition = world.add_own(segments=[(0, 299, 5000), (300, 599, 6000), (600, 999, 4500)])
 
     def in_the_last() -> None:
@@ -231,26 +230,26 @@ async def test_what_one_segment_does_not_have_the_next_one_may(world: OwnTierWor
             world.search.results[partition] = FoundTimestamp(4700, 350, 3)
 
     world.search.on_search = in_the_last
-    assert await world.own_answers([("orders", 0, 4600)]) == [(0, 4700, 350, 3)]
+    assert await world.answers([("orders", 0, 4600)]) == [(0, 4700, 350, 3)]
     assert [start for start, _, _ in world.search.searched] == [0, 300]
 
 
-async def test_what_the_tier_does_not_have_is_the_brokers(world: OwnTierWorld) -> None:
+async def test_what_the_tier_does_not_have_is_the_brokers(world: OffsetsWorld) -> None:
     world.add_own()
-    assert await world.own_answers([("orders", 0, 4000)]) == [BROKERS]
+    assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
     assert [start for start, _, _ in world.search.searched] == [0, 500]
-    assert world.broker.asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
+    assert world.broker.offsets_asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
     world.search.searched.clear()
-    assert await world.own_answers([("orders", 0, 9001)]) == [BROKERS]
+    assert await world.answers([("orders", 0, 9001)]) == [BROKERS]
     assert not world.search.searched
 
 
-async def test_what_may_not_be_fetched_yet_is_not_found(world: OwnTierWorld) -> None:
+async def test_what_may_not_be_fetched_yet_is_not_found(world: OffsetsWorld) -> None:
     partition = world.add_own()
     world.log(partition).last_stable_offset = 900
     world.search.results[partition] = FoundTimestamp(4000, 950, 3)
-    assert await world.own_answers([("orders", 0, 4000)], isolation_level=1) == [NOT_FOUND]
-    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 950, 3)]
+    assert await world.answers([("orders", 0, 4000)], isolation_level=1) == [NOT_FOUND]
+    assert await world.answers([("orders", 0, 4000)]) == [(0, 4000, 950, 3)]
 
 
 async def test_a_search_that_fails_is_not_the_brokers(nursery: trio.Nursery) -> None:
@@ -262,23 +261,23 @@ async def test_a_search_that_fails_is_not_the_brokers(nursery: trio.Nursery) -> 
         ScanLimitError("too many records"): TIMED_OUT,
     }
     for failure, answer in failures.items():
-        world = OwnTierWorld(nursery)
+        world = OffsetsWorld(nursery, owns_tier=True)
         one, other = world.add_own("orders", 0), world.add_own("orders", 1)
         world.search.results |= {one: failure, other: FoundTimestamp(4000, 17, 3)}
-        answers = await world.own_answers([("orders", 0, 4000), ("orders", 1, 4000)])
+        answers = await world.answers([("orders", 0, 4000), ("orders", 1, 4000)])
         assert answers == [answer, (0, 4000, 17, 3)], failure
-        assert len(world.broker.requests) == 1, failure
+        assert len(world.broker.offset_requests) == 1, failure
 
 
-async def test_a_search_that_misses_the_deadline_timed_out(world: OwnTierWorld) -> None:
+async def test_a_search_that_misses_the_deadline_timed_out(world: OffsetsWorld) -> None:
     world.search.delays_s[world.add_own()] = 100.0
     for timeout_ms, waited_s in ((0, LOOKUP_TIMEOUT_S), (2000, 2.0)):
         started_s = trio.current_time()
-        assert await world.own_answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
+        assert await world.answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
         assert trio.current_time() - started_s == pytest.approx(waited_s), f"timeout {timeout_ms} ms"
 
 
-async def test_many_kinds_in_one_request(world: OwnTierWorld) -> None:
+async def test_many_kinds_in_one_request(world: OffsetsWorld) -> None:
     partition = world.add_own("orders", 0)
     for number in (1, 2, 3):
         world.add_own("orders", number)
@@ -292,7 +291,7 @@ async def test_many_kinds_in_one_request(world: OwnTierWorld) -> None:
         ("orders", 2, LATEST),
         ("orders", 3, LATEST_TIERED),
     ]
-    assert await world.own_answers(questions) == [
+    assert await world.answers(questions) == [
         (0, 4000, 17, 3),
         (0, -1, 1000, LEADER_EPOCH),
         (0, -1, 0, LEADER_EPOCH),
@@ -302,8 +301,8 @@ async def test_many_kinds_in_one_request(world: OwnTierWorld) -> None:
 
 
 async def test_a_connection_to_no_broker_in_particular_gets_the_tiers_offsets_too(nursery: trio.Nursery) -> None:
-    world = OwnTierWorld(nursery, node_id=None)
+    world = OffsetsWorld(nursery, node_id=None, owns_tier=True)
     partition = world.add_own()
     world.search.results[partition] = FoundTimestamp(4000, 17, 3)
-    assert await world.own_answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
-    assert await world.own_answers([("orders", 0, 4000)]) == [(0, 4000, 17, 3)]
+    assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
+    assert await world.answers([("orders", 0, 4000)]) == [(0, 4000, 17, 3)]

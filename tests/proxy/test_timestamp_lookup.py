@@ -39,7 +39,7 @@ async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsW
     assert {
         key: (each.partition, each.segment.start_offset, each.log_start_offset) for key, each in questions.items()
     } == {("orders", 0): (first, 0, 0), ("orders", 1): (second, 500, 600)}
-    assert world.tier_world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
+    assert world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
 
 
 async def test_lineages_of_many_partitions_are_asked_for_together(world: OffsetsWorld) -> None:
@@ -47,14 +47,14 @@ async def test_lineages_of_many_partitions_are_asked_for_together(world: Offsets
     partitions = [world.add("orders", number) for number in range(20)]
     questions = await planned(world, *(ask(number, 4000) for number in range(20)))
     assert {each.partition for each in questions.values()} == set(partitions)
-    assert [len(request) for request in world.tier_world.client_of_ours.epoch_requests] == [20]
+    assert [len(request) for request in world.client_of_ours.epoch_requests] == [20]
 
 
 async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed before: one stretch of all of them."""
     partition = world.add()
     count, stretches = 3 * SLICE_ITEMS, Stretches()
-    tier = world.tier_world.tier
+    tier = world.tier
     monkeypatch.setattr(tier, "partition", stretches(tier.partition))
     trio.lowlevel.add_instrument(stretches)
     questions = await planned(world, *(ask(number, 4000) for number in range(count)))
@@ -66,14 +66,14 @@ async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, mon
 
 async def test_a_topic_whose_id_is_not_known_is_learned(world: OffsetsWorld) -> None:
     partition = world.add()
-    cluster = world.tier_world.cluster
+    cluster = world.cluster
     cluster.unlearned = {"orders": cluster.ids.pop("orders")}
     questions = await planned(world, ask(0, 4000))
     assert [each.partition for each in questions.values()] == [partition]
 
 
 async def test_a_partition_whose_metadata_is_not_read_is_the_brokers(world: OffsetsWorld) -> None:
-    world.tier_world.tail.not_ready.add(world.add())
+    world.tail.not_ready.add(world.add())
     assert await planned(world, ask(0, 4000)) == {}
 
 
@@ -112,7 +112,7 @@ async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(
     (question,) = (await planned(world, ask(0, 4000))).values()
     with pytest.raises(RemoteResourceNotFoundError):
         await world.lookup.answer(question)
-    world.tier_world.catalog.forget(partition.topic_id, partition.partition)
+    world.catalog.forget(partition.topic_id, partition.partition)
     assert await world.lookup.answer(question) is None
     world.search.results[partition] = FOUND
     assert await world.lookup.answer(question) == FOUND
@@ -123,4 +123,4 @@ async def test_each_name_is_confirmed_once(world: OffsetsWorld) -> None:
         world.add("orders", number)
     questions = await planned(world, *(ask(number, 4000) for number in range(3)))
     assert await world.lookup.current(questions, NODE_ID) == set(questions)
-    assert world.tier_world.client_of_ours.ids_asked == [["orders"]]
+    assert world.client_of_ours.ids_asked == [["orders"]]

@@ -7,28 +7,42 @@
 
 The model knows what docs/protocol.md#fetch, docs/protocol.md#fetch-sessions say of a consumer's Fetch: rights, names
 and ids, leader epochs, out of range, preferred replicas, budgets with one oversize batch, the long poll, aborted
-transactions that come with records only, and remote reads of its own. Frames are answered one after another, as brokers
-do. Everything a test may change while it runs is an attribute.
+transactions that come with records only, and remote reads of its own. Beside that it answers ListOffsets, and as a
+broker without a tier OffsetForLeaderEpoch and DeleteRecords. Frames are answered one after another, as brokers do.
+Everything a test may change while it runs is an attribute.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import trio
+from kio.schema import errors as kio_errors
 
+from protocol import list_offsets
 from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer, decode_request
 from protocol.fetch.response import encode_response
 from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
+from protocol.list_offsets import (
+    ListOffsetsAnswer,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetTimestamp,
+)
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import decode_request_header
-from protocol.wire.identifiers import IsolationLevel
+from protocol.wire.framing import RequestHeader, decode_request_header
+from protocol.wire.identifiers import ApiKey, IsolationLevel
 from proxy.connection.request_handlers import PendingAnswer
 from storage.model import TopicIdPartition
+from tests.support import kio_frames
 
 BATCH_BYTES = 100
 """The size of every batch in the model, which has one record."""
+
+BROKERS_OWN = (77, 1234)
+"""Timestamp and offset with which the broker answers every look-up by time."""
 
 
 @dataclass
@@ -44,13 +58,19 @@ class FakePartitionLog:
     """-1: the high watermark."""
     leader_epoch: int = 5
     error_code: int = 0
+    """What clients get, whatever they ask."""
+    latest_error_code: int = 0
+    """What clients get that ask for LATEST."""
     offsets_error_code: int = 0
-    """What a Fetch and a ListOffsets get."""
+    """What Tidegate gets that asks for offsets."""
     preferred_read_replica: int = -1
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     tags: bytes = b"\x00"
     epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Leader epoch asked → (epoch answered, end offset); the others are answered by `epoch_end`."""
+    local_epochs: Sequence[tuple[int, int]] = ()
+    """What the local log alone remembers, as clients hear it: leader epochs and their starts, the first where that log
+    begins. None: the leader's own epoch."""
 
     @property
     def end_offset(self) -> int:
@@ -70,21 +90,37 @@ class FakePartitionLog:
         is_below_first = asked < min(known) or end <= self.log_start_offset
         return (asked, self.log_start_offset) if is_below_first else (answered, end)
 
+    def local_epoch_end(self, asked: int) -> tuple[int, int]:
+        """The same of a broker that has forgotten what its local log has not."""
+        entries = self.local_epochs or [(self.leader_epoch, self.local_log_start_offset)]
+        if asked == entries[-1][0]:
+            return asked, self.end_offset
+        higher = [start for epoch, start in entries if epoch > asked]
+        if not higher:
+            return -1, -1
+        lower = [epoch for epoch, _ in entries if epoch <= asked]
+        return (lower[-1] if lower else asked), higher[0]
+
     def append(self, records: int = 1) -> None:
         self.high_watermark = self.end_offset + records
         self.log_end_offset = self.high_watermark
 
 
 class FakeBrokerLog:
-    """What one broker has, and what it was asked: `fetches`, decoded, in order, and when."""
+    """What one broker has, and what it was asked: `fetches` and `offset_requests`, decoded, in order, and `frames` of
+    all else; `asked_at_s` is when Fetches came."""
 
     def __init__(self) -> None:
         self.logs: dict[tuple[bytes, int], FakePartitionLog] = {}
         self._topic_ids: dict[str | None, bytes] = {}
         self.fetches: list[FetchRequest] = []
         self.asked_at_s: list[float] = []
+        self.offset_requests: list[ListOffsetsRequest] = []
+        self.frames: list[bytes] = []
         self.remote_reads = 0
         self.throttle_time_ms = 0
+        self.throttle_times_ms: list[int] = []
+        """Of the next answers to ListOffsets."""
         self.tags = b"\x00"
         self.error_code = 0
         self.left_out: set[TopicIdPartition] = set()
@@ -111,9 +147,27 @@ class FakeBrokerLog:
             [(self._name(entry), entry.partition, entry.fetch_offset) for entry in f.partitions] for f in self.fetches
         ]
 
+    @property
+    def offsets_asked(self) -> list[list[tuple[str, int, int]]]:
+        """Of each ListOffsets: topic name, partition and timestamp of what it asked for."""
+        return [
+            [(each.topic, each.partition, each.timestamp) for each in request.partitions]
+            for request in self.offset_requests
+        ]
+
     async def answer(self, frame: bytes) -> bytes:
-        view = memoryview(frame)
-        request = decode_request(view, decode_request_header(view))
+        header = decode_request_header(memoryview(frame))
+        if header.api_key == ApiKey.FETCH:
+            return await self._fetch(decode_request(memoryview(frame), header))
+        await trio.sleep(self.latency_s)
+        if header.api_key == ApiKey.LIST_OFFSETS:
+            return self._list_offsets(list_offsets.decode_request(memoryview(frame), header))
+        self.frames.append(frame)
+        return self._by_name(frame, header)
+
+    # --- Fetch ---
+
+    async def _fetch(self, request: FetchRequest) -> bytes:
         self.fetches.append(request)
         self.asked_at_s.append(trio.current_time())
         await trio.sleep(self.latency_s)
@@ -205,6 +259,77 @@ class FakeBrokerLog:
             tags=self.tags if request.api_version >= ENDPOINTS_VERSION_MIN else b"\x00",
         )
         return b"".join(buffers)
+
+    # --- ListOffsets ---
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> bytes:
+        self.offset_requests.append(request)
+        throttle_time_ms = self.throttle_times_ms.pop(0) if self.throttle_times_ms else 0
+        logs = self.named()
+        answers = []
+        for asked in request.partitions:
+            log = logs.get((asked.topic, asked.partition))
+            if log is None or log.partition not in self.left_out:
+                answers.append(_offset_answer(asked, log, request.isolation_level))
+        response = ListOffsetsResponse(request.correlation_id, throttle_time_ms, answers)
+        return list_offsets.encode_response(response, request.api_version, request.correlation_id)
+
+    # --- OffsetForLeaderEpoch and DeleteRecords, as kio has them ---
+
+    def _by_name(self, frame: bytes, header: RequestHeader) -> bytes:
+        schema = kio_frames.schema(header.api_key, header.api_version, kind="request")
+        request = kio_frames.decode(schema, frame[header.body_position :])
+        answer = _deleted if header.api_key == ApiKey.DELETE_RECORDS else _epoch_end
+        logs, topics = self.named(), []
+        for topic in request.topics:
+            name = topic.name if hasattr(topic, "name") else topic.topic
+            topics.append(
+                {"name": name, "topic": name, "partitions": [answer(logs, name, asked) for asked in topic.partitions]}
+            )
+        response = kio_frames.fill(kio_frames.schema(header.api_key, header.api_version), {"topics": topics})
+        return kio_frames.response_frame(response, header.correlation_id)
+
+
+Logs = Mapping[tuple[str | None, int], FakePartitionLog]
+
+
+def _offset_answer(
+    asked: ListOffsetsPartition, log: FakePartitionLog | None, isolation_level: int
+) -> ListOffsetsAnswer:
+    is_latest = asked.timestamp == OffsetTimestamp.LATEST
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else log.error_code
+    code = code or (log.latest_error_code if log is not None and is_latest else 0)
+    answer = ListOffsetsAnswer(asked.topic, asked.partition, code)
+    if code or log is None:
+        return answer
+    answer.leader_epoch = log.leader_epoch
+    if is_latest:
+        committed = isolation_level == IsolationLevel.READ_COMMITTED
+        answer.offset = log.stable_offset if committed else log.high_watermark
+    elif asked.timestamp == OffsetTimestamp.EARLIEST:
+        answer.offset = log.log_start_offset
+    else:
+        answer.timestamp, answer.offset = BROKERS_OWN
+    return answer
+
+
+def _deleted(logs: Logs, topic: str, asked: Any) -> dict[str, object]:
+    log = logs[topic, int(asked.partition_index)]
+    if not log.error_code:
+        offset = log.high_watermark if asked.offset == -1 else asked.offset
+        log.local_log_start_offset = log.log_start_offset = max(log.local_log_start_offset, offset)
+    return {
+        "partition_index": asked.partition_index,
+        "low_watermark": -1 if log.error_code else log.local_log_start_offset,
+        "error_code": kio_errors.ErrorCode(log.error_code),
+    }
+
+
+def _epoch_end(logs: Logs, topic: str, asked: Any) -> dict[str, object]:
+    log = logs[topic, int(asked.partition)]
+    epoch, end = (-1, -1) if log.error_code else log.local_epoch_end(asked.leader_epoch)
+    code = kio_errors.ErrorCode(log.error_code)
+    return {"partition": asked.partition, "error_code": code, "leader_epoch": epoch, "end_offset": end}
 
 
 class AnswersFrames(Protocol):

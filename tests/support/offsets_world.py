@@ -1,47 +1,53 @@
-"""Everything behind a ListOffsetsService, in memory: a broker, catalog, a scripted search, and a client before it.
+"""Everything behind the services that tell of offsets, in memory: a `TierWorld` with a scripted search.
 
     world = OffsetsWorld(nursery)
     orders = world.add("orders", segments=[(0, 499, 5000), (500, 999, 9000)])     # first, last offset, newest time
     world.search.results[orders] = FoundTimestamp(4000, 17, 5)
     (answer,) = (await world.list_offsets([("orders", 0, 4000)])).partitions
 
-Its parts are the real ones (catalog, frontiers, lineages, tier, lookup) but for the two ends: `ScriptedSearch` looks
-into no segment, `OffsetsBroker` answers ListOffsets by the logs of `tests.support.tier_world`.
+With a tier of our own, whose log starts move:
+
+    world = OffsetsWorld(nursery, owns_tier=True)
+    orders = world.add_own("orders", local_log_start_offset=1000)      # what the broker has dropped is below that
+    (answer,) = await world.answers([("orders", 0, EARLIEST)])
+
+`ScriptedSearch` looks into no segment. The broker of a tier of our own knows nothing of that: it says EARLIEST of its
+own local log, and of leader epochs below that it says what a log's `local_epochs` make it say.
 """
 
-from collections.abc import Callable, Sequence
+import datetime
+import io
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import trio
 
-from protocol.list_offsets import (
-    ListOffsetsAnswer,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetTimestamp,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
-from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import decode_request_header
+from protocol.delete_records import DeleteRecordsAnswer
+from protocol.delete_records import decode_response as decode_deleted
+from protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, encode_request
+from protocol.list_offsets import decode_response as decode_offsets
+from protocol.offset_for_leader_epoch import LeaderEpochAnswer
+from protocol.offset_for_leader_epoch import decode_response as decode_epochs
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import RELAY, Relay
+from proxy.connection.request_handlers import RELAY, Answer, Relay
+from proxy.offsets.delete_records import DeleteRecordsService
+from proxy.offsets.leader_epochs import LeaderEpochsService
+from proxy.offsets.own_list_offsets import OwnListOffsetsService
 from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tests.support.fake_wire import FakePartitionLog, FakeWire
+from tests.support import kio_frames
+from tests.support.fake_wire import FakeWire
 from tests.support.tier_world import NODE_ID, TierWorld
 
-Question = tuple[str, int, int]
-"""Topic, partition, timestamp."""
+CORRELATION_ID = 4711
 
-BROKERS_OWN = (77, 1234)
-"""Timestamp and offset with which the broker answers every look-up by time."""
+Question = tuple[str, int, int]
+"""Topic, partition, and a timestamp, an offset or a leader epoch."""
 
 
 class ScriptedSearch:
@@ -70,76 +76,35 @@ class ScriptedSearch:
         return result
 
 
-class OffsetsBroker:
-    """The client's broker, which nothing but ListOffsets is asked of."""
+class OffsetsWorld(TierWorld):
+    """All of it, and one client connection, `wire`."""
 
-    def __init__(self, world: TierWorld) -> None:
-        self.requests: list[ListOffsetsRequest] = []
-        self.latency_s = 0.0
-        self.throttle_times_ms = [0]
-        self.latest_error_codes: dict[tuple[str, int], int] = {}
-        """For LATEST only."""
-        self.left_out: set[tuple[str, int]] = set()
-        self._world = world
-
-    async def answer(self, frame: bytes) -> bytes:
-        header = decode_request_header(memoryview(frame))
-        assert header.api_key == ApiKey.LIST_OFFSETS
-        request = decode_request(memoryview(frame), header)
-        self.requests.append(request)
-        await trio.sleep(self.latency_s)
-        throttle_time_ms = self.throttle_times_ms.pop(0) if self.throttle_times_ms else 0
-        logs = self._world.broker.named()
-        answers = [
-            self._answer(request, asked, logs.get((asked.topic, asked.partition)))
-            for asked in request.partitions
-            if (asked.topic, asked.partition) not in self.left_out
-        ]
-        response = ListOffsetsResponse(header.correlation_id, throttle_time_ms, answers)
-        return encode_response(response, header.api_version, header.correlation_id)
-
-    def _answer(
-        self, request: ListOffsetsRequest, asked: ListOffsetsPartition, log: FakePartitionLog | None
-    ) -> ListOffsetsAnswer:
-        is_latest = asked.timestamp == OffsetTimestamp.LATEST
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else log.error_code
-        code = code or (self.latest_error_codes.get((asked.topic, asked.partition), 0) if is_latest else 0)
-        answer = ListOffsetsAnswer(asked.topic, asked.partition, code)
-        if code or log is None:
-            return answer
-        answer.leader_epoch = log.leader_epoch
-        if is_latest:
-            committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-            answer.offset = log.stable_offset if committed else log.high_watermark
-        elif asked.timestamp == OffsetTimestamp.EARLIEST:
-            answer.offset = log.log_start_offset
-        else:
-            answer.timestamp, answer.offset = BROKERS_OWN
-        return answer
-
-    @property
-    def asked(self) -> list[list[Question]]:
-        """What it was asked, request by request."""
-        return [
-            [(each.topic, each.partition, each.timestamp) for each in request.partitions] for request in self.requests
-        ]
-
-
-class OffsetsWorld:
-    """All of it."""
-
-    def __init__(self, nursery: trio.Nursery, *, node_id: int | None = NODE_ID) -> None:
-        self.tier_world = TierWorld(nursery)
-        self.search = ScriptedSearch(self.tier_world.catalog)
+    def __init__(self, nursery: trio.Nursery, *, node_id: int | None = NODE_ID, owns_tier: bool = False) -> None:
+        super().__init__(nursery, owns_tier=owns_tier)
+        self.is_catalog_loaded = True
+        self.search = ScriptedSearch(self.catalog)
         self.lookup = TimestampLookup(
-            tier=self.tier_world.tier,
-            client=self.tier_world.frontier_client,
-            lineages=self.tier_world.lineages,
+            tier=self.tier,
+            client=self.frontier_client,
+            lineages=self.lineages,
             search=cast(TimestampSearch, self.search),
-            meter=self.tier_world.meters.tier,
+            meter=self.meters.tier,
         )
-        self.service = ListOffsetsService(self.lookup, self.tier_world.fallback)
-        self.broker = OffsetsBroker(self.tier_world)
+        tier_offsets = TierOffsets(
+            catalog=self.catalog,
+            tail=self.tail,
+            tier=self.tier,
+            cluster=self.own_cluster,
+            client=self.frontier_client,
+            lookup=self.lookup,
+            log_starts=self.log_starts,
+            is_catalog_loaded=lambda: self.is_catalog_loaded,
+        )
+        self.service: ListOffsetsService | OwnListOffsetsService = (
+            OwnListOffsetsService(tier_offsets) if owns_tier else ListOffsetsService(self.lookup, self.fallback)
+        )
+        self.leader_epochs = LeaderEpochsService(tier_offsets)
+        self.delete_records = DeleteRecordsService(tier_offsets)
         self.wire = FakeWire(self.broker, nursery, node_id=node_id)
 
     def add(
@@ -152,22 +117,46 @@ class OffsetsWorld:
         **offsets: int,
     ) -> TopicIdPartition:
         """A partition whose segments (first and last offset, newest time) are in the tier, all of one leader epoch."""
-        partition = self.tier_world.add_partition(topic, number, segments=(), high_watermark=high_watermark, **offsets)
+        partition = self.add_partition(topic, number, segments=(), high_watermark=high_watermark, **offsets)
         for first, last, newest_ms in segments:
-            self.tier_world.add_segment(partition, first, last, newest_ms=newest_ms)
+            self.add_segment(partition, first, last, newest_ms=newest_ms)
         return partition
 
-    def log(self, partition: TopicIdPartition) -> FakePartitionLog:
-        return self.tier_world.log(partition)
+    def add_own(
+        self,
+        topic: str = "orders",
+        number: int = 0,
+        *,
+        local_log_start_offset: int = 1000,
+        epochs: Mapping[int, int] | None = None,
+        **fields: Any,
+    ) -> TopicIdPartition:
+        """A partition as `add` makes it, whose broker has dropped what is below its local log start.
+
+        Args:
+            epochs: leader epochs and their first offsets in the tier, whose segments are cut there; None: all is of
+                one epoch.
+        """
+        fields |= dict.fromkeys(("log_start_offset", "local_log_start_offset"), local_log_start_offset)
+        if epochs is None:
+            return self.add(topic, number, **fields)
+        partition = self.add(topic, number, segments=(), **fields)
+        log = self.log(partition)
+        log.epoch_ends.clear()
+        ends = [*[*epochs.values()][1:], local_log_start_offset]
+        for (epoch, start), end in zip(epochs.items(), ends, strict=True):
+            self.add_segment(partition, start, end - 1, epochs={epoch: start}, newest_ms=end)
+            log.epoch_ends[epoch] = (epoch, end)
+        return partition
+
+    # --- ListOffsets ---
 
     async def list_offsets(self, questions: Sequence[Question], **fields: Any) -> ListOffsetsResponse:
         """The answer to a request that is not relayed."""
         request = request_of(questions, **fields)
-        buffers = await self.service.handle(memoryview(bytearray(frame_of(request))), self.wire)
-        assert not isinstance(buffers, Relay), "the request was relayed"
-        response = decode_response(memoryview(b"".join(buffers)), request.api_version)
-        assert response.correlation_id == request.correlation_id
-        return response
+        frame = _answered(await self.service.handle(memoryview(bytearray(frame_of(request))), self.wire))
+        assert frame is not None, "the request was relayed"
+        return decode_offsets(frame, request.api_version)
 
     async def answers(self, questions: Sequence[Question], **fields: Any) -> list[tuple[int, int, int, int]]:
         """Of each partition: error code, timestamp, offset, leader epoch."""
@@ -176,17 +165,32 @@ class OffsetsWorld:
         return [(each.error_code, each.timestamp, each.offset, each.leader_epoch) for each in response.partitions]
 
     async def is_relayed(self, questions: Sequence[Question], **fields: Any) -> bool:
+        """Nothing in it is changed."""
         frame = frame_of(request_of(questions, **fields))
         patched = memoryview(bytearray(frame))
         relayed = await self.service.handle(patched, self.wire) is RELAY
         assert bytes(patched) == frame
         return relayed
 
+    # --- what a tier of our own answers beside that; None: it is relayed ---
+
+    async def delete(
+        self, deletions: Sequence[Question], *, version: int = 2, timeout_ms: int = 0
+    ) -> list[DeleteRecordsAnswer] | None:
+        frame = delete_frame(deletions, version=version, timeout_ms=timeout_ms)
+        answer = _answered(await self.delete_records.handle(memoryview(bytearray(frame)), self.wire))
+        return None if answer is None else decode_deleted(answer, version)
+
+    async def epoch_ends(self, asked: Sequence[Question], *, version: int = 4) -> list[LeaderEpochAnswer] | None:
+        frame = epochs_frame(asked, version=version)
+        answer = _answered(await self.leader_epochs.handle(memoryview(bytearray(frame)), self.wire))
+        return None if answer is None else decode_epochs(answer, version)
+
 
 def request_of(questions: Sequence[Question], **fields: Any) -> ListOffsetsRequest:
     """A consumer's ListOffsets: v11 unless `fields` says otherwise."""
     partitions = [ListOffsetsPartition(topic, partition, -1, time) for topic, partition, time in questions]
-    request = ListOffsetsRequest(11, 4711, "a-client", -1, IsolationLevel.READ_UNCOMMITTED, partitions)
+    request = ListOffsetsRequest(11, CORRELATION_ID, "a-client", -1, IsolationLevel.READ_UNCOMMITTED, partitions)
     for name, value in fields.items():
         setattr(request, name, value)
     return request
@@ -195,3 +199,41 @@ def request_of(questions: Sequence[Question], **fields: Any) -> ListOffsetsReque
 def frame_of(request: ListOffsetsRequest) -> bytes:
     """The frame that a client sends for it."""
     return encode_request(request, correlation_id=request.correlation_id)
+
+
+def delete_frame(deletions: Sequence[Question], *, version: int, timeout_ms: int = 0) -> bytes:
+    """A client's DeleteRecords."""
+    topics: dict[str, list[dict[str, object]]] = {}
+    for topic, number, offset in deletions:
+        topics.setdefault(topic, []).append({"partition_index": number, "offset": offset})
+    values = {
+        "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
+        "timeout": datetime.timedelta(milliseconds=timeout_ms),
+    }
+    return _client_frame(ApiKey.DELETE_RECORDS, version, values)
+
+
+def epochs_frame(asked: Sequence[Question], *, version: int) -> bytes:
+    """A client's OffsetForLeaderEpoch."""
+    topics: dict[str, list[dict[str, object]]] = {}
+    for topic, number, epoch in asked:
+        partition: dict[str, object] = {"partition": number, "current_leader_epoch": -1, "leader_epoch": epoch}
+        topics.setdefault(topic, []).append(partition)
+    named = [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()]
+    return _client_frame(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": -1, "topics": named})
+
+
+def _client_frame(api_key: ApiKey, version: int, values: Mapping[str, object]) -> bytes:
+    schema = kio_frames.schema(api_key, version, kind="request")
+    return kio_frames.request_frame(kio_frames.fill(schema, values), correlation_id=CORRELATION_ID)
+
+
+def _answered(outcome: Answer | Relay) -> memoryview | None:
+    """The whole answer, which is under the client's correlation id; None: the request was relayed."""
+    if isinstance(outcome, Relay):
+        return None
+    with io.BytesIO() as whole:
+        whole.writelines(outcome)
+        frame = whole.getvalue()
+    assert struct.unpack_from(">ii", frame) == (len(frame) - 4, CORRELATION_ID)
+    return memoryview(frame)

@@ -16,6 +16,7 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
+from protocol.client.errors import UpstreamError
 from protocol.client.leaders import PartitionLeader, TopicMetadata
 from protocol.client.messages import EpochEndOffset, OffsetAnswer, OffsetQuery
 from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse, encode_request
@@ -244,16 +245,26 @@ class FakeTail:
             self.on_catch_up()
 
 
+@dataclass
 class FakeLogStarts:
-    """Where the catalog's segments begin, or at `raised` if that is higher."""
+    """MovableLogStarts: where the catalog's segments begin, or at `raised` if that is higher; `raises` is how raising
+    fails."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self.raised: dict[TopicIdPartition, int] = {}
+    catalog: Catalog
+    raised: dict[TopicIdPartition, int] = field(default_factory=dict)
+    raises: UpstreamError | None = None
+    delay_s: float = 0.0
 
     def get(self, partition: TopicIdPartition) -> int | None:
-        summary = self._catalog.summary(partition)
+        summary = self.catalog.summary(partition)
         return None if summary is None else max(summary.start_offset, self.raised.get(partition, 0))
+
+    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        await trio.sleep(self.delay_s)
+        if self.raises is not None:
+            raise self.raises
+        self.raised |= {key: max(offset, self.raised.get(key, 0)) for key, offset in offsets.items()}
+        return {partition: max(self.raised[partition], self.get(partition) or 0) for partition in offsets}
 
 
 class TierWorld:

@@ -29,8 +29,8 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
         async with trio.open_nursery() as nursery:
             try:
                 await test(**given, **_made(wanted, nursery))
-            except Exception as failure:
-                failures.append(failure)
+            except Exception as error:
+                failures.append(error)
             nursery.cancel_scope.cancel()
         for failure in failures:
             raise failure
