@@ -4,6 +4,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ HERE, ELSEWHERE = (ip_network("127.0.0.1"),), (ip_network("192.0.2.0/24"), ip_ne
 V1 = b"PROXY TCP4 203.0.113.7 192.0.2.9 56324 9092\r\n"
 V2 = V2_SIGNATURE + b"\x21\x21" + struct.pack(">H", 36 + 300) + bytes.fromhex("20010db8" + "0" * 23 + "7") * 2
 V2 += struct.pack(">HH", 56324, 9092) + b"\4\1\x29" + bytes(297)
-LOCAL = V2_SIGNATURE + b"\x20\0\0\0"
 
 
 @asynccontextmanager
@@ -39,38 +39,35 @@ async def pair(host: str = "127.0.0.1") -> AsyncIterator[tuple[trio.SocketStream
         yield client, accepted
 
 
-@pytest.mark.parametrize(
-    ("header", "address"),
-    [
-        (V1, ClientAddress("203.0.113.7", "203.0.113.7:56324")),
-        (V2, ClientAddress("2001:db8::7", "[2001:db8::7]:56324")),
-        (b"PROXY TCP6 ::ffff:203.0.113.7 ::1 56324 9092\r\n", ClientAddress("203.0.113.7", "203.0.113.7:56324")),
-    ],
-)
-@pytest.mark.parametrize("piece_bytes", [1, 40, 4000])
-async def test_the_header_names_the_client_and_is_gone(header: bytes, address: ClientAddress, piece_bytes: int) -> None:
-    async with pair() as (client, accepted), trio.open_nursery() as nursery:
-        sent = header + b"the first request"
-
-        async def send() -> None:
-            for start in range(0, len(sent), piece_bytes):
-                await client.send_all(sent[start : start + piece_bytes])
-                await trio.testing.wait_all_tasks_blocked()
-            await client.send_eof()
-
-        nursery.start_soon(send)
-        assert await original_address(accepted.socket, HERE) == address
-        assert b"".join([part async for part in accepted]) == b"the first request"
+async def test_the_header_names_the_client_and_is_gone() -> None:
+    ipv4 = ClientAddress("203.0.113.7", "203.0.113.7:56324")
+    headers = {
+        V1: ipv4,
+        V2: ClientAddress("2001:db8::7", "[2001:db8::7]:56324"),
+        b"PROXY TCP6 ::ffff:203.0.113.7 ::1 56324 9092\r\n": ipv4,
+    }
+    for header, piece_bytes in product(headers, (1, 40, 4000)):
+        async with pair() as (client, accepted), trio.open_nursery() as nursery:
+            nursery.start_soon(send_in_pieces, client, header + b"the first request", piece_bytes)
+            assert await original_address(accepted.socket, HERE) == headers[header], f"{header!r}, {piece_bytes=}"
+            assert b"".join([part async for part in accepted]) == b"the first request"
 
 
-@pytest.mark.parametrize("header", [LOCAL, b"PROXY UNKNOWN\r\n"])
-async def test_where_it_names_nobody_the_connections_own_address_counts(header: bytes) -> None:
-    async with pair() as (client, accepted):
-        await client.send_all(header)
-        own = own_address(accepted.socket)
-        assert own.host == "127.0.0.1"
-        assert own.name == f"127.0.0.1:{client.socket.getsockname()[1]}"
-        assert await original_address(accepted.socket, HERE) == own
+async def send_in_pieces(client: trio.SocketStream, sent: bytes, piece_bytes: int) -> None:
+    for start in range(0, len(sent), piece_bytes):
+        await client.send_all(sent[start : start + piece_bytes])
+        await trio.testing.wait_all_tasks_blocked()
+    await client.send_eof()
+
+
+async def test_where_it_names_nobody_the_connections_own_address_counts() -> None:
+    for header in (V2_SIGNATURE + b"\x20\0\0\0", b"PROXY UNKNOWN\r\n"):
+        async with pair() as (client, accepted):
+            await client.send_all(header)
+            own = own_address(accepted.socket)
+            assert own.host == "127.0.0.1"
+            assert own.name == f"127.0.0.1:{client.socket.getsockname()[1]}"
+            assert await original_address(accepted.socket, HERE) == own
 
 
 async def test_a_listener_of_both_kinds_shows_ipv4_as_what_it_is() -> None:
@@ -104,25 +101,19 @@ async def test_a_socket_that_is_gone_or_nameless_is_not_trusted() -> None:
     assert own_address(left).host == ""
 
 
-@pytest.mark.parametrize(
-    ("sent", "error"),
-    [
+async def test_garbage_is_refused_and_an_end_before_the_first_byte_is_a_health_check() -> None:
+    for sent, error in (
         (ASK, "does not begin with a PROXY header"),
         (b"PROXY UNKNOWN" + b"x" * 200, "does not end within 107 bytes"),
         (V1[:-1], "ended inside a PROXY header"),
         (V2[:100], "ended inside a PROXY header"),
         (V2_SIGNATURE + b"\x21\x11\xff\xff", "of 65551 bytes"),
-    ],
-)
-async def test_garbage_is_refused(sent: bytes, error: str) -> None:
-    async with pair() as (client, accepted):
-        await client.send_all(sent)
-        await client.send_eof()
-        with pytest.raises(PeerProtocolError, match=error):
-            await original_address(accepted.socket, HERE)
-
-
-async def test_an_end_before_the_first_byte_is_a_health_check() -> None:
+    ):
+        async with pair() as (client, accepted):
+            await client.send_all(sent)
+            await client.send_eof()
+            with pytest.raises(PeerProtocolError, match=error):
+                await original_address(accepted.socket, HERE)
     async with pair() as (client, accepted):
         await client.send_eof()
         assert await original_address(accepted.socket, HERE) is None

@@ -5,6 +5,7 @@ All of it failed before: every such handshake was refused.
 
 import struct
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 import trio
@@ -43,21 +44,20 @@ def handshake_response(correlation_id: int, error_code: int = 0, mechanisms: byt
     return response(correlation_id, struct.pack(">h", error_code) + mechanisms)
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("name", SIGN_INS)
-async def test_raw_tokens_pass_by_turns_and_requests_follow(name: str, piece_bytes: int | None) -> None:
-    rounds = SIGN_INS[name]
-    async with conversation(piece_bytes=piece_bytes, handle_fetch=answer_fetch) as talk:
-        await signing_in(talk, name.split()[0])
-        for token, answer in rounds:
-            await talk.exchange(token, answer)
-        await talk.client.send(request(HEARTBEAT, 4, 2), fetch(3))
-        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
-        await talk.upstream.send(response(2))
-        await talk.client.expect(response(2), FETCH_ANSWER)
-        # Each token, and each answer to one, may make the client somebody else.
-        assert talk.handlers.forgotten == 2 * len(rounds)
-        assert talk.shown_lines == []
+async def test_raw_tokens_pass_by_turns_and_requests_follow() -> None:
+    for name, piece_bytes in product(SIGN_INS, PIECES):
+        rounds = SIGN_INS[name]
+        async with conversation(piece_bytes=piece_bytes, handle_fetch=answer_fetch) as talk:
+            await signing_in(talk, name.split()[0])
+            for token, answer in rounds:
+                await talk.exchange(token, answer)
+            await talk.client.send(request(HEARTBEAT, 4, 2), fetch(3))
+            await talk.upstream.expect(request(HEARTBEAT, 4, 2))
+            await talk.upstream.send(response(2))
+            await talk.client.expect(response(2), FETCH_ANSWER)
+            # Each token, and each answer to one, may make the client somebody else.
+            assert talk.handlers.forgotten == 2 * len(rounds), name
+            assert talk.shown_lines == [], name
 
 
 @pytest.mark.parametrize("piece_bytes", PIECES)
@@ -97,19 +97,18 @@ def test_a_whole_sign_in_sent_at_once_in_any_pieces_passes_unchanged(name: str, 
     trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("piece_bytes", PIECES)
-@pytest.mark.parametrize("error_code", [33, 34])
-async def test_after_a_raw_handshake_that_is_refused_no_tokens_come(error_code: int, piece_bytes: int | None) -> None:
-    async with conversation(piece_bytes=piece_bytes) as talk:
-        later = handshake(2, "PLAIN", 1)
-        await talk.client.send(handshake(1, "SCRAM-SHA-256", 0), later)
-        await talk.upstream.expect(handshake(1, "SCRAM-SHA-256", 0))
-        await talk.upstream.expect_silence()
-        await talk.upstream.send(handshake_response(1, error_code))
-        await talk.upstream.expect(later)
-        await talk.upstream.send(handshake_response(2))
-        await talk.client.expect(handshake_response(1, error_code), handshake_response(2))
-        assert talk.handlers.forgotten == 0
+async def test_after_a_raw_handshake_that_is_refused_no_tokens_come() -> None:
+    for error_code, piece_bytes in product((33, 34), PIECES):
+        async with conversation(piece_bytes=piece_bytes) as talk:
+            later = handshake(2, "PLAIN", 1)
+            await talk.client.send(handshake(1, "SCRAM-SHA-256", 0), later)
+            await talk.upstream.expect(handshake(1, "SCRAM-SHA-256", 0))
+            await talk.upstream.expect_silence()
+            await talk.upstream.send(handshake_response(1, error_code))
+            await talk.upstream.expect(later)
+            await talk.upstream.send(handshake_response(2))
+            await talk.client.expect(handshake_response(1, error_code), handshake_response(2))
+            assert talk.handlers.forgotten == 0
 
 
 async def signing_in(talk: Conversation, mechanism: str) -> None:
@@ -138,25 +137,24 @@ async def test_a_refused_bearer_token_is_told_before_the_broker_closes() -> None
         await assert_closed(talk, CloseCause.UPSTREAM)
 
 
-@pytest.mark.parametrize("sent", [b"", CLIENT_FIRST[:2], CLIENT_FIRST[:-1]])
-async def test_a_client_that_leaves_between_raw_tokens_or_inside_one(sent: bytes) -> None:
-    async with conversation() as talk:
-        await signing_in(talk, "SCRAM-SHA-256")
-        await talk.client.send(sent)
-        await talk.client.close()
-        await assert_closed(talk, CloseCause.MALFORMED_FRAME if sent else CloseCause.CLIENT)
+async def test_a_client_that_leaves_between_raw_tokens_or_inside_one() -> None:
+    for sent in (b"", CLIENT_FIRST[:2], CLIENT_FIRST[:-1]):
+        async with conversation() as talk:
+            await signing_in(talk, "SCRAM-SHA-256")
+            await talk.client.send(sent)
+            await talk.client.close()
+            await assert_closed(talk, CloseCause.MALFORMED_FRAME if sent else CloseCause.CLIENT)
 
 
-@pytest.mark.parametrize("size", [512 * 1024 + 1, 2**31 - 1, -1])
-@pytest.mark.parametrize("by_broker", [False, True])
-async def test_a_raw_token_larger_than_a_broker_takes_ends_the_connection(size: int, by_broker: bool) -> None:
-    async with conversation() as talk:
-        await signing_in(talk, "PLAIN")
-        if by_broker:
-            await talk.pass_on(PASSWORD)
-        await (talk.upstream if by_broker else talk.client).send(struct.pack(">i", size) + b"x" * 1000)
-        await assert_closed(talk, CloseCause.MALFORMED_FRAME if by_broker or size < 0 else CloseCause.LIMIT)
-        assert await (talk.client if by_broker else talk.upstream).expect_end() == b""
+async def test_a_raw_token_larger_than_a_broker_takes_ends_the_connection() -> None:
+    for size, by_broker in product((512 * 1024 + 1, 2**31 - 1, -1), (False, True)):
+        async with conversation() as talk:
+            await signing_in(talk, "PLAIN")
+            if by_broker:
+                await talk.pass_on(PASSWORD)
+            await (talk.upstream if by_broker else talk.client).send(struct.pack(">i", size) + b"x" * 1000)
+            await assert_closed(talk, CloseCause.MALFORMED_FRAME if by_broker or size < 0 else CloseCause.LIMIT)
+            assert await (talk.client if by_broker else talk.upstream).expect_end() == b""
 
 
 async def test_the_largest_raw_token_streams_in_bounded_memory() -> None:

@@ -92,12 +92,12 @@ def test_those_that_have_signed_in_may_have_all(world: World) -> None:
     assert causes(clients) == [None] * 4
 
 
-@pytest.mark.parametrize(("connections_max", "unsigned_max"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
-def test_half_is_rounded_up(connections_max: int, unsigned_max: int) -> None:
-    world = World(connections_max)
-    for _ in range(10):
-        world.connected(signed_in=False)
-    assert world.slots.taken == unsigned_max
+def test_half_is_rounded_up() -> None:
+    for connections_max, unsigned_max in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3)):
+        world = World(connections_max)
+        for _ in range(10):
+            world.connected(signed_in=False)
+        assert world.slots.taken == unsigned_max, f"{connections_max=}"
 
 
 def test_when_all_are_taken_the_last_one_that_has_not_signed_in_goes(world: World) -> None:
@@ -129,6 +129,21 @@ def test_each_spell_of_closing_is_said_once(world: World) -> None:
         world.now_s += SPELL_S + 1
         world.connected(signed_in=False)
         assert len(logs) == 2
+
+
+def test_a_spell_is_said_when_it_begins_and_when_it_comes_back() -> None:
+    now_s = 0.0
+    spells = Spells(lambda: now_s)
+    assert spells.begins("flood")
+    for pause_s in (1.0, SPELL_S, SPELL_S):
+        now_s += pause_s
+        assert not spells.begins("flood")
+    assert spells.begins("another")
+    now_s += SPELL_S + 1
+    assert spells.begins("flood")
+    spells.end("flood")  # it may be known to be over
+    spells.end("never began")
+    assert spells.begins("flood")
 
 
 # A broker that hangs.

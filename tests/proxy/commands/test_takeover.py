@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,16 +26,8 @@ from tests.support.serving import LOCAL_TIER
 Captured = pytest.CaptureFixture[str]
 
 ORDERS, OTHER = topic_partition("orders"), topic_partition("other")
-METADATA_0 = f"{METADATA_TOPIC}-0"
 TIER_EPOCHS = ((0, 0), (2, 20))
-HOLDER = """
-import fcntl, sys
-lock = open(sys.argv[1], "ab")
-fcntl.lockf(lock, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-"""Holds a lock as Java's FileChannel.lock does, until its input ends."""
+
 
 RESTORED = "0\n3\n0 0\n2 20\n6 40\n"
 
@@ -50,7 +40,7 @@ class World:
     segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.data.mkdir()
+        self.data.mkdir(parents=True)
         (self.data / "meta.properties").write_text("version=1\n")
         (self.data / ".kafka_cleanshutdown").write_text("{}")
         self.add_partition(ORDERS, [data_batch(40, record_count=20, leader_epoch=6)], "0\n1\n6 40\n")
@@ -155,41 +145,42 @@ def test_a_document_has_all_epochs(world: World) -> None:
     assert (partition["log_start_before"], partition["log_start"]) == (40, 0)
 
 
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [([], ["orders 0 0"]), (["orders 0 7"], ["orders 0 7"]), (["orders 0 25"], ["orders 0 0"])],
-    ids=["not named", "DeleteRecords inside the first segment", "where the broker's log began"],
-)
-def test_the_log_start_is_the_tiers(world: World, named: list[str], expected: list[str]) -> None:
-    world.set_log_starts(*named)
-    world.take_over(code=exit_codes.DONE, writes=True)
-    assert world.log_starts() == expected
+def test_the_log_start_is_the_tiers(tmp_path: Path) -> None:
+    for named, expected in (
+        ((), "orders 0 0"),
+        (("orders 0 7",), "orders 0 7"),  # DeleteRecords inside the first segment
+        (("orders 0 25",), "orders 0 0"),  # where the broker's log began
+    ):
+        world = World(tmp_path / expected / str(named))
+        world.set_log_starts(*named)
+        world.take_over(code=exit_codes.DONE, writes=True)
+        assert world.log_starts() == [expected], named
 
 
-@pytest.mark.parametrize(
-    ("committed", "named", "expected"),
-    [(None, "40", 0), (7, "40", 7), (25, "40", 25), (7, "12", 12), (25, "7", 25)],
-    ids=["nothing", "in the first segment", "in the second", "the broker knows more", "the broker knows less"],
-)
-def test_what_delete_records_has_committed_stays_deleted(
-    world: World, monkeypatch: pytest.MonkeyPatch, committed: int | None, named: str, expected: int
-) -> None:
-    kafka = FakeKafka()
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", kafka.open_transport)
-    kafka.add(1, "127.0.0.1", 1)
-    group = FakeGroup(kafka)
-    if committed is not None:
-        group.offsets["orders", 0] = committed, uuid_to_text(ORDERS.topic_id)
-    kafka.topics[METADATA_TOPIC] = FakeTopic(topic_partition(METADATA_TOPIC).topic_id, [1])
-    for segment in world.segments:
-        for record in records_of(segment):
-            kafka.log(METADATA_TOPIC).put(encode(record))
-    world.set_log_starts(f"orders 0 {named}")
+def test_what_delete_records_has_committed_stays_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for case, committed, named, expected in (
+        ("nothing", None, 40, 0),
+        ("in the first segment", 7, 40, 7),
+        ("in the second", 25, 40, 25),
+        ("the broker knows more", 7, 12, 12),
+        ("the broker knows less", 25, 7, 25),
+    ):
+        world, kafka = World(tmp_path / case), FakeKafka()
+        monkeypatch.setattr("proxy.upstream.connection.open_transport", kafka.open_transport)
+        kafka.add(1, "127.0.0.1", 1)
+        group = FakeGroup(kafka)
+        if committed is not None:
+            group.offsets["orders", 0] = committed, uuid_to_text(ORDERS.topic_id)
+        kafka.topics[METADATA_TOPIC] = FakeTopic(topic_partition(METADATA_TOPIC).topic_id, [1])
+        for segment in world.segments:
+            for record in records_of(segment):
+                kafka.log(METADATA_TOPIC).put(encode(record))
+        world.set_log_starts(f"orders 0 {named}")
 
-    document = json.loads(world.take_over(code=exit_codes.DONE, writes=True, is_offline=False, as_json=True))
+        document = json.loads(world.take_over(code=exit_codes.DONE, writes=True, is_offline=False, as_json=True))
 
-    assert world.log_starts() == [f"orders 0 {expected}"]
-    assert document["committed_log_starts_known"]
+        assert world.log_starts() == [f"orders 0 {expected}"], case
+        assert document["committed_log_starts_known"], case
 
 
 def test_offline_it_is_said_that_committed_log_starts_are_not_known(world: World) -> None:
@@ -204,17 +195,6 @@ def test_a_log_that_begins_where_the_tier_does_keeps_its_start(world: World) -> 
     world.add_segment(OTHER, build_segment(batches))
     world.take_over(code=exit_codes.DONE, topic="other", writes=True)
     assert world.log_starts() == ["__consumer_offsets 3 7", "orders 0 40"]
-    assert world.epochs() == "0\n1\n6 40\n"
-
-
-def test_a_broker_that_runs_is_left_alone(world: World, capsys: Captured) -> None:
-    command = [sys.executable, "-c", HOLDER, str(world.data / ".lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        world.take_over(code=exit_codes.FOUND_WRONG, writes=True)
-        holder.communicate()
-    assert "is in use: stop its broker in order" in capsys.readouterr().err
     assert world.epochs() == "0\n1\n6 40\n"
 
 
@@ -235,9 +215,8 @@ def test_gaps_and_half_copied_segments_are_told(world: World) -> None:
 
 
 def test_a_topic_of_another_id_is_not_taken(world: World, capsys: Captured) -> None:
-    (world.data / "orders-0" / "partition.metadata").write_text(
-        f"version: 0\ntopic_id: {uuid_to_text(OTHER.topic_id)}\n"
-    )
+    other_id = uuid_to_text(OTHER.topic_id)
+    (world.data / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {other_id}\n")
     world.take_over(code=exit_codes.FOUND_WRONG, writes=True)
     assert "no partition in these folders is in the tier by its topic id" in capsys.readouterr().err
 
@@ -247,40 +226,28 @@ def test_a_checkpoint_object_that_is_gone_is_a_problem(world: World) -> None:
     assert "WRONG   orders:0: " in world.take_over(code=exit_codes.FOUND_WRONG, writes=True)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
+def test_folders_that_are_not_a_brokers_are_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    orders, metadata = Path("orders-0/partition.metadata"), Path(f"{METADATA_TOPIC}-0")
+    damages: list[tuple[Callable[[Path], object], str]] = [
         (lambda data: (data / "meta.properties").unlink(), "has no meta.properties"),
         (lambda data: (data / ".kafka_cleanshutdown").unlink(), "did not stop in order"),
         (lambda data: (data / f"orders-1.{'0' * 32}-future").mkdir(), "on its way from another log folder"),
         (lambda data: (data / "log-start-offset-checkpoint").write_text("0\n5\n"), "is no checkpoint of offsets"),
-        (lambda data: (data / "orders-0" / "partition.metadata").write_text("version: 0\n"), "has no topic_id"),
-        (lambda data: (data / "orders-0" / "partition.metadata").write_text("topic_id: x\n"), "partition.metadata: "),
-        (
-            lambda data: (data / f"{METADATA_TOPIC}-0").rename(data / f"{METADATA_TOPIC}-1"),
-            "not in these folders as a whole",
-        ),
-        (lambda data: (data / f"{METADATA_TOPIC}-0" / f"{0:020}.log").write_bytes(bytes(99)), "00.log: "),
-    ],
-    ids=[
-        "other folder",
-        "killed",
-        "moved",
-        "log starts",
-        "old partition",
-        "no id",
-        "metadata elsewhere",
-        "metadata broken",
-    ],
-)
-def test_folders_that_are_not_a_brokers_are_one_clear_error(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: Captured, damage: Callable[[Path], object], message: str
-) -> None:
-    world.write_metadata()
-    damage(world.data)
+        (lambda data: (data / orders).write_text("version: 0\n"), "has no topic_id"),
+        (lambda data: (data / orders).write_text("topic_id: x\n"), "partition.metadata: "),
+        (lambda data: (data / metadata).rename(data / f"{METADATA_TOPIC}-1"), "not in these folders as a whole"),
+        (lambda data: (data / metadata / f"{0:020}.log").write_bytes(bytes(99)), "00.log: "),
+    ]
+    worlds = [World(tmp_path / str(number)) for number in range(len(damages))]
+    for world in worlds:
+        world.write_metadata()
     monkeypatch.setattr(World, "write_metadata", lambda _self: None)
-    world.take_over(code=exit_codes.FOUND_WRONG, writes=True)
-    assert message in capsys.readouterr().err
+    for world, (damage, message) in zip(worlds, damages, strict=True):
+        damage(world.data)
+        world.take_over(code=exit_codes.FOUND_WRONG, writes=True)
+        assert message in capsys.readouterr().err
 
 
 def test_a_tier_of_the_brokers_is_none_of_ours(world: World) -> None:

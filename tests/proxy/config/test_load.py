@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from copier.config import MetadataTopicConfig
 from proxy.config.load import copy_problems
 from proxy.config.model import SERVE_KEYS
@@ -49,70 +47,52 @@ SNI = "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
 CERTIFICATE = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\n"
 
 
-@pytest.mark.parametrize(
-    ("lines", "problem"),
-    [
-        ("proxy.listen=127.0.0.1:65535\n", "no port is left after it: set proxy.broker.port.start"),
-        ("proxy.broker.ports=1:19092\n", "proxy.broker.ports = 1:19092: port 19092 is the bootstrap listener's"),
-        ("admin.listen=127.0.0.1:19092\n", "admin.listen = 127.0.0.1:19092: is proxy.listen too"),
-        (
-            "cache.memory.bytes=1 GiB\n",
-            "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes + tier.inflight.bytes.max"
-            " + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them",
-        ),
-        (
-            "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n",
-            "readahead.stream.max.bytes = 33 MiB: at most readahead.total.max.bytes = 32 MiB",
-        ),
-        (
-            "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n",
-            "cache.block.bytes = 4 MiB: at most cache.memory.bytes = 2 MiB",
-        ),
-        ("cache.encrypt=maybe\n", "cache.encrypt = maybe: must be true or false"),
-        ("cache.encrypt.key.file=key\n", "cache.encrypt.key.file = key: needs cache.encrypt = true"),
-        ("cache.encrypt=true\n", "cache.encrypt = true: needs cache.path"),
-        ("proxy.protocol=true\n", "set proxy.protocol.trusted to the balancers' ones"),
-        ("proxy.protocol.trusted=10.0.0.7\n", "needs proxy.protocol = true"),
-        ("proxy.tls.key.file=server.key\n", "proxy.tls.key.file = server.key: needs proxy.tls.certificate.file"),
-        (f"{CERTIFICATE}proxy.tls.client.auth=requested\n", "needs proxy.tls.client.ca.file"),
-        (SNI, "proxy.tls.sni.pattern = broker-$(nodeId).example: needs proxy.tls.certificate.file"),
-        (
-            f"{CERTIFICATE}proxy.listen=0.0.0.0:19092\nproxy.tls.sni.pattern=kafka.example\n",
-            "proxy.tls.sni.pattern = kafka.example: must hold $(nodeId) exactly once",
-        ),
-        (
-            f"{SNI}{CERTIFICATE}proxy.broker.port.start=20000\n",
-            "proxy.broker.port.start = 20000: cannot be set together with proxy.tls.sni.pattern, which has one port for"
-            " all brokers",
-        ),
-        (
-            f"{SNI}{CERTIFICATE}proxy.broker.ports=1:20000\n",
-            "proxy.broker.ports = 1:20000: cannot be set together with proxy.tls.sni.pattern, which has one port for"
-            " all brokers",
-        ),
-        (
-            f"{SNI}{CERTIFICATE}proxy.advertised.host=b-$(nodeId).example\n",
-            "cannot hold $(nodeId) together with proxy.tls.sni.pattern, which is what clients are told",
-        ),
-    ],
-)
-def test_keys_that_contradict_each_other_are_one_problem(lines: str, problem: str, tmp_path: Path) -> None:
+ONE_PORT = "cannot be set together with proxy.tls.sni.pattern, which has one port for all brokers"
+CONTRADICTIONS = {
+    "proxy.listen=127.0.0.1:65535\n": "no port is left after it: set proxy.broker.port.start",
+    "proxy.broker.ports=1:19092\n": "proxy.broker.ports = 1:19092: port 19092 is the bootstrap listener's",
+    "admin.listen=127.0.0.1:19092\n": "admin.listen = 127.0.0.1:19092: is proxy.listen too",
+    "cache.memory.bytes=1 GiB\n": "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes"
+    " + tier.inflight.bytes.max + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them",
+    "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n": "readahead.stream.max.bytes = 33 MiB:"
+    " at most readahead.total.max.bytes = 32 MiB",
+    "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n": "cache.block.bytes = 4 MiB: at most cache.memory.bytes"
+    " = 2 MiB",
+    "cache.encrypt=maybe\n": "cache.encrypt = maybe: must be true or false",
+    "cache.encrypt.key.file=key\n": "cache.encrypt.key.file = key: needs cache.encrypt = true",
+    "cache.encrypt=true\n": "cache.encrypt = true: needs cache.path",
+    "proxy.protocol=true\n": "set proxy.protocol.trusted to the balancers' ones",
+    "proxy.protocol.trusted=10.0.0.7\n": "needs proxy.protocol = true",
+    "proxy.tls.key.file=server.key\n": "proxy.tls.key.file = server.key: needs proxy.tls.certificate.file",
+    f"{CERTIFICATE}proxy.tls.client.auth=requested\n": "needs proxy.tls.client.ca.file",
+    SNI: "proxy.tls.sni.pattern = broker-$(nodeId).example: needs proxy.tls.certificate.file",
+    f"{CERTIFICATE}proxy.listen=0.0.0.0:19092\nproxy.tls.sni.pattern=kafka.example\n": "proxy.tls.sni.pattern ="
+    " kafka.example: must hold $(nodeId) exactly once",
+    f"{SNI}{CERTIFICATE}proxy.broker.port.start=20000\n": f"proxy.broker.port.start = 20000: {ONE_PORT}",
+    f"{SNI}{CERTIFICATE}proxy.broker.ports=1:20000\n": f"proxy.broker.ports = 1:20000: {ONE_PORT}",
+    f"{SNI}{CERTIFICATE}proxy.advertised.host=b-$(nodeId).example\n": "cannot hold $(nodeId) together with"
+    " proxy.tls.sni.pattern, which is what clients are told",
+}
+
+
+def test_keys_that_contradict_each_other_are_one_problem(tmp_path: Path) -> None:
     server_certificate(tmp_path)
-    (found,) = problems_of(tmp_path, lines)
-    assert found.endswith(problem)
+    for lines, problem in CONTRADICTIONS.items():
+        (found,) = problems_of(tmp_path, lines)
+        assert found.endswith(problem), lines
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"])
-def test_a_wildcard_address_needs_an_advertised_host(host: str, tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, f"proxy.listen={host}:19092\n")
-    assert problem.endswith("set proxy.advertised.host")
-    config = load_lines(tmp_path, f"proxy.listen={host}:19092\nproxy.advertised.host=b-$(nodeId).example\n")
-    assert config.proxy.advertised_host == "b-$(nodeId).example"
+def test_a_wildcard_address_needs_an_advertised_host(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"):
+        (problem,) = problems_of(tmp_path, f"proxy.listen={host}:19092\n")
+        assert problem.endswith("set proxy.advertised.host"), host
+        config = load_lines(tmp_path, f"proxy.listen={host}:19092\nproxy.advertised.host=b-$(nodeId).example\n")
+        assert config.proxy.advertised_host == "b-$(nodeId).example", host
 
 
 def test_brokers_get_any_free_port_when_the_bootstrap_listener_does(tmp_path: Path) -> None:
-    assert load_lines(tmp_path, "proxy.listen=127.0.0.1:0\n").proxy.broker_port_start == 0
-    assert load_lines(tmp_path, "proxy.broker.port.start=0\n").proxy.broker_port_start == 0
+    for line in ("proxy.listen=127.0.0.1:0\n", "proxy.broker.port.start=0\n"):
+        assert load_lines(tmp_path, line).proxy.broker_port_start == 0, line
 
 
 def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> None:
@@ -121,11 +101,7 @@ def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> Non
     assert (config.readahead.total_bytes_max, config.tier.inflight_bytes_max) == (1024 * MIB, 1024 * MIB)
     assert shown(config, "tier.inflight.bytes.max") == ("1 GiB", "derived")
     assert shown(config, "cache.memory.bytes") == ("64 MiB", "tidegate.properties:4")
-
-
-def test_small_memory_makes_read_ahead_of_one_stream_small_too(tmp_path: Path) -> None:
-    config = load_lines(tmp_path, "readahead.total.max.bytes=32 MiB\n")
-    assert config.readahead.stream_bytes_max == 32 * MIB
+    assert load_lines(tmp_path, "readahead.total.max.bytes=32 MiB\n").readahead.stream_bytes_max == 32 * MIB
 
 
 def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
@@ -228,33 +204,25 @@ def test_copying_inside_serve_needs_its_mode_its_topics_and_a_folder(tmp_path: P
     config = load_lines(tmp_path, "mode=standalone\ncache.path=/cache\ncopy.topics=orders, ^web-.*\n")
     assert config.copy.staging_path == Path("/cache/staging")
     assert config.copy.topics is not None
-    assert [topic for topic in ("orders", "web-1", "orders2", "a-web-1") if config.copy.topics.holds(topic)] == [
-        "orders",
-        "web-1",
-    ]
+    held = [topic for topic in ("orders", "web-1", "orders2", "a-web-1") if config.copy.topics.holds(topic)]
+    assert held == ["orders", "web-1"]
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
+def test_topics_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    for value, reason in (
         ("a/b", "a/b is no topic name, and a regular expression begins with ^"),
         ("^a(", "'^a(' is no regular expression: missing ), unterminated subpattern"),
         (",", "must be topic names, separated by commas"),
-    ],
-)
-def test_topics_that_cannot_be_are_refused(tmp_path: Path, value: str, reason: str) -> None:
-    assert problems_of(tmp_path, f"copy.topics={value}\n") == (
-        f"tidegate.properties:3: copy.topics = {value}: {reason}",
-    )
+    ):
+        problem = f"tidegate.properties:3: copy.topics = {value}: {reason}"
+        assert problems_of(tmp_path, f"copy.topics={value}\n") == (problem,)
 
 
 def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
     certificate, key = server_certificate(tmp_path)
     (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
-    config = load_lines(
-        tmp_path,
-        "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=required\nproxy.tls.client.ca.file=server.pem\n",
-    )
+    client = "proxy.tls.client.auth=required\nproxy.tls.client.ca.file=server.pem\n"
+    config = load_lines(tmp_path, f"proxy.tls.certificate.file=both.pem\n{client}")
     assert config.proxy.tls is not None
     assert config.proxy.tls.client_auth == "required"
     assert config.proxy.tls.client_ca_certificates_pem == certificate.read_bytes()
@@ -270,29 +238,26 @@ MEMORY = f"{CHUNK_CACHE}class=io.aiven.kafka.tieredstorage.fetch.cache.MemoryChu
 
 
 def test_a_disk_cache_gives_size_retention_and_read_ahead(tmp_path: Path) -> None:
-    lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=1073741824\n{CHUNK_CACHE}retention.ms=600000\n"
-    config = load_lines(tmp_path, f"{lines}{CHUNK_CACHE}prefetch.max.size=268435456\n", minimal=False)
+    disk = f"{DISK}{CHUNK_CACHE}size=1073741824\n"
+    lines = f"{AIVEN}{disk}{CHUNK_CACHE}retention.ms=600000\n{CHUNK_CACHE}prefetch.max.size=268435456\n"
+    config = load_lines(tmp_path, lines, minimal=False)
     assert (config.cache.disk_bytes, config.cache.retention_ms) == (GIB, 600_000)
     assert config.readahead.stream_bytes_max == 256 * MIB
     assert config.cache.path is None
     origin = "tidegate.properties:5 rsm.config.fetch.chunk.cache.size"
     assert shown(config, "cache.disk.bytes") == ("1 GiB", origin)
+    ours = load_lines(tmp_path, f"{AIVEN}{disk}cache.disk.bytes=2 GiB\n", minimal=False)
+    assert ours.cache.disk_bytes == 2 * GIB, "ours come first"
+    assert load_lines(tmp_path, disk).cache.disk_bytes == 16 * GIB, "another plug-in's keys mean nothing to us"
 
 
-@pytest.mark.parametrize(
-    ("prefetch_mib", "total_mib", "stream_mib"), [(16, 512, 128), (16, 64, 64), (256, 512, 256), (1024, 300, 300)]
-)
-def test_the_plug_ins_prefetch_never_lowers_our_read_ahead(
-    prefetch_mib: int, total_mib: int, stream_mib: int, tmp_path: Path
-) -> None:
+def test_the_plug_ins_prefetch_never_lowers_our_read_ahead(tmp_path: Path) -> None:
     # Failed before: 16 MiB, the plug-in's own example, took 128 MiB down to an eighth.
-    lines = f"{AIVEN}{CHUNK_CACHE}prefetch.max.size={prefetch_mib * MIB}\nreadahead.total.max.bytes={total_mib} MiB\n"
-    assert load_lines(tmp_path, lines, minimal=False).readahead.stream_bytes_max == stream_mib * MIB
-
-
-def test_ours_come_first(tmp_path: Path) -> None:
-    lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=1073741824\ncache.disk.bytes=2 GiB\n"
-    assert load_lines(tmp_path, lines, minimal=False).cache.disk_bytes == 2 * GIB
+    for prefetch_mib, total_mib, stream_mib in ((16, 512, 128), (16, 64, 64), (256, 512, 256), (1024, 300, 300)):
+        prefetch = f"{CHUNK_CACHE}prefetch.max.size={prefetch_mib * MIB}\n"
+        lines = f"{AIVEN}{prefetch}readahead.total.max.bytes={total_mib} MiB\n"
+        found = load_lines(tmp_path, lines, minimal=False).readahead.stream_bytes_max
+        assert found == stream_mib * MIB, (prefetch_mib, total_mib)
 
 
 def test_a_memory_cache_is_taken_up_to_our_own_budget(tmp_path: Path) -> None:
@@ -305,10 +270,6 @@ def test_unlimited_and_none_are_not_taken(tmp_path: Path) -> None:
     lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=-1\n{CHUNK_CACHE}retention.ms=-1\n{CHUNK_CACHE}prefetch.max.size=0\n"
     config = load_lines(tmp_path, lines, minimal=False)
     assert (config.cache.disk_bytes, config.readahead.stream_bytes_max) == (16 * GIB, 128 * MIB)
-
-
-def test_other_plugins_keys_mean_nothing_to_us(tmp_path: Path) -> None:
-    assert load_lines(tmp_path, f"{DISK}{CHUNK_CACHE}size=1073741824\n").cache.disk_bytes == 16 * GIB
 
 
 def test_how_the_metadata_topic_is_made_is_in_the_plug_ins_own_keys(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from storage.metadata.catalog import PartitionSummary
 from storage.model import TopicIdPartition
 from tests.support.config_files import load_lines
 from tests.support.metadata_records import finish, named_partition, started
+from tests.support.serving import without_kafka
 
 PARTITIONS = 10_000
 
@@ -25,15 +26,8 @@ pytestmark = pytest.mark.usefixtures("restored_logging")
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[Application, httpx.AsyncClient]]:
     (folder / "tier").mkdir()
-    config = load_lines(
-        folder,
-        "upstream.bootstrap.servers=127.0.0.1:1\n"
-        "remote.log.storage.manager.class.name=org.apache.kafka.server.log.remote.storage.LocalTieredStorage\n"
-        "remote.log.metadata.manager.class.name=tidegate.InMemory\n"
-        f"rsm.config.dir={folder / 'tier'}\n"
-        "proxy.listen=127.0.0.1:0\nproxy.broker.port.start=0\nadmin.listen=127.0.0.1:0\n",
-        minimal=False,
-    )
+    lines = [f"{key}={value}\n" for key, value in without_kafka(folder).items()]
+    config = load_lines(folder, "".join(lines), minimal=False)
     async with run(config) as application:
         host, port = application.admin
         async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as admin:
@@ -61,9 +55,7 @@ async def test_ten_thousand_partitions_are_paged_and_found_by_topic(tmp_path: Pa
         assert "topic-042-7<" in (await admin.get("/?topic=c-042")).text
 
 
-async def test_a_part_that_fails_is_named_and_the_others_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_part_that_fails_is_named_and_others_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as (application, admin):
         first, second = named_partition("first"), named_partition("second")
         finish(application.catalog, *(started(each.topic, 0, 9, partition=each) for each in (first, second)))
@@ -96,9 +88,8 @@ def test_addresses_with_as_many_connections_as_they_may_have_are_told() -> None:
     assert addresses_at_limit({"10.0.0.7": 8}, None) == []
 
 
-@pytest.mark.parametrize(
-    ("log_start", "tier", "local_start", "hole"),
-    [
+def test_offsets_that_nobody_has_are_a_hole() -> None:
+    for log_start, tier, local_start, hole in (
         (0, (0, 99), 100, None),
         (0, (0, 149), 100, None),
         (50, (0, 99), 100, None),
@@ -108,11 +99,7 @@ def test_addresses_with_as_many_connections_as_they_may_have_are_told() -> None:
         (-1, (10, 99), 100, None),
         (100, (0, 50), 100, None),
         (60, (0, 50), 100, "60 to 99"),
-    ],
-)
-def test_offsets_that_nobody_has_are_a_hole(
-    log_start: int, tier: tuple[int, int], local_start: int, hole: str | None
-) -> None:
-    frontier = Frontier(local_start, 200, 0, 0.0, log_start)
-    found = hole_of(PartitionSummary(1, 1, *tier), frontier)
-    assert (found is None) if hole is None else (found is not None and f"offsets {hole} are" in found)
+    ):
+        found = hole_of(PartitionSummary(1, 1, *tier), Frontier(local_start, 200, 0, 0.0, log_start))
+        case = (log_start, tier, local_start, found)
+        assert (found is None) if hole is None else (found is not None and f"offsets {hole} are" in found), case

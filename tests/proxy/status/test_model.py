@@ -1,7 +1,5 @@
 """What follows from the document: what is in trouble, and in which order; several workers' documents as one."""
 
-import pytest
-
 from proxy.process.status.model import Query, Status, failed_last, lags_most, merged
 from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
 
@@ -40,13 +38,11 @@ def test_a_metadata_partition_that_is_not_read_is_worse_than_one_that_is_slow() 
     assert "900 records behind" in whats(status)[1]
 
 
-@pytest.mark.parametrize(("waits_ms", "is_trouble"), [(4_999, False), (5_000, True)])
-def test_a_client_is_stuck_when_it_has_taken_nothing_for_five_seconds(waits_ms: int, is_trouble: bool) -> None:
-    client = {"worker": None, "client": "10.0.0.7:4711", "waits_ms": waits_ms, "holds_bytes": 1_000_000}
-    found = whats(document(clients=[client]))
-    assert bool(found) is is_trouble
-    if is_trouble:
-        assert "10.0.0.7:4711 is stuck" in found[0]
+def test_a_client_is_stuck_when_it_has_taken_nothing_for_five_seconds() -> None:
+    client = {"worker": None, "client": "10.0.0.7:4711", "waits_ms": 4_999, "holds_bytes": 1_000_000}
+    assert whats(document(clients=[client])) == []
+    (found,) = whats(document(clients=[{**client, "waits_ms": 5_000}]))
+    assert "10.0.0.7:4711 is stuck" in found
 
 
 def test_a_limit_is_trouble_when_all_of_it_is_used() -> None:
@@ -62,20 +58,12 @@ def test_a_section_that_failed_is_trouble() -> None:
     assert whats(status) == ["warning: this part of the page failed: KeyError: 'x'"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "query"),
-    [
-        ({}, Query()),
-        ({"page": "3", "topic": "a b"}, Query(3, "a b")),
-        ({"page": "0"}, Query(1)),
-        ({"page": "-1"}, Query(1)),
-        ({"page": "٣"}, Query(1)),
-        ({"page": "9" * 400}, Query(1)),
-        ({"topic": "x" * 300}, Query(1, "x" * 249)),
-    ],
-)
-def test_a_query_that_makes_no_sense_is_the_first_page(asked: dict[str, str], query: Query) -> None:
-    assert Query.parse(asked) == query
+def test_a_query_that_makes_no_sense_is_the_first_page() -> None:
+    assert Query.parse({}) == Query()
+    assert Query.parse({"page": "3", "topic": "a b"}) == Query(3, "a b")
+    assert Query.parse({"topic": "x" * 300}) == Query(1, "x" * 249)
+    for page in ("0", "-1", "٣", "9" * 400):
+        assert Query.parse({"page": page}) == Query(1), page
 
 
 def cache(hits: int, misses: int, *, available: bool = True) -> dict[str, object]:

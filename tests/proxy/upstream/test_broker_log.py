@@ -33,9 +33,8 @@ def brokers(log: FakeLog, nursery: trio.Nursery) -> ClusterBrokerLog:
 
 
 async def test_the_range_ends_at_the_last_stable_offset(brokers: ClusterBrokerLog, log: FakeLog) -> None:
-    assert await brokers.range(ORDERS) == LogRange(
-        log_start_offset=40, last_stable_offset=90, leader_epoch=log.leader_epoch
-    )
+    expected = LogRange(log_start_offset=40, last_stable_offset=90, leader_epoch=log.leader_epoch)
+    assert await brokers.range(ORDERS) == expected
 
 
 async def test_batches_come_raw_by_topic_id_and_without_a_wait(brokers: ClusterBrokerLog, kafka: FakeKafka) -> None:
@@ -63,9 +62,7 @@ async def test_ends_of_epochs_are_the_leaders(brokers: ClusterBrokerLog, log: Fa
     assert await brokers.epoch_end(ORDERS, 1) == (-1, -1)
 
 
-async def test_a_name_that_is_another_topics_is_a_topic_that_is_gone(
-    brokers: ClusterBrokerLog, kafka: FakeKafka
-) -> None:
+async def test_a_name_that_is_another_topics_is_one_that_is_gone(brokers: ClusterBrokerLog, kafka: FakeKafka) -> None:
     """Whatever was known before; and the new topic is read as itself."""
     await brokers.range(ORDERS)
     kafka.add_log(AGAIN, end_offset=5)

@@ -154,25 +154,21 @@ async def test_a_request_that_is_cancelled_disturbs_no_other(broker: FakeBroker,
     assert (await connection.request(ASK_METADATA)).cluster_id == "second"
 
 
-@pytest.mark.parametrize(
-    ("frame", "reason"),
-    [
+async def test_a_hostile_answer_closes_the_connection(broker: FakeBroker, nursery: trio.Nursery) -> None:
+    for frame, reason in (
         (bytes(100_001), "a frame of 100001 bytes, 100000 are accepted"),
         (struct.pack(">i", 2) + b"\xff\xff", "bad metadata response"),
-    ],
-)
-async def test_a_hostile_answer_closes_the_connection(
-    broker: FakeBroker, connection: BrokerConnection, frame: bytes, reason: str
-) -> None:
+    ):
+        connection = await connect(broker, nursery)
 
-    async def handler(_request: object) -> bytes:
-        await trio.lowlevel.checkpoint()
-        return frame
+        async def handler(_request: object, frame: bytes = frame) -> bytes:
+            await trio.lowlevel.checkpoint()
+            return frame
 
-    broker.on(METADATA, handler)
-    with pytest.raises(UpstreamProtocolError, match=reason):
-        await connection.request(ASK_METADATA)
-    assert not connection.usable
+        broker.on(METADATA, handler)
+        with pytest.raises(UpstreamProtocolError, match=reason):
+            await connection.request(ASK_METADATA)
+        assert not connection.usable
 
 
 async def test_an_answer_that_nobody_asked_for_closes_it(broker: FakeBroker, connection: BrokerConnection) -> None:
@@ -213,9 +209,7 @@ async def test_a_session_is_given_up_before_its_lifetime_ends(broker: FakeBroker
     assert not connection.usable
 
 
-async def test_a_broker_that_says_nothing_is_given_up(
-    kafka: FakeKafka, broker: FakeBroker, nursery: trio.Nursery
-) -> None:
+async def test_a_silent_broker_is_given_up(kafka: FakeKafka, broker: FakeBroker, nursery: trio.Nursery) -> None:
     kafka.listening[("b", 1)] = broker
     broker.on(API_VERSIONS, never)
     settings = ClientSettings(bootstrap_servers=(), connect_timeout_s=3)

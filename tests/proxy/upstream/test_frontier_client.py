@@ -20,9 +20,8 @@ def broker(kafka: FakeKafka) -> FakeBroker:
         kafka.topics[name] = topic = FakeTopic(name.encode().ljust(16), [1] * 10)
         for number in range(10):
             ends = {epoch: (epoch, 10 * epoch + number) for epoch in range(5)}
-            topic.logs[number] = FakeLog(
-                100 * number, 100 * number + 4, 100 * number + 9, epoch_ends=ends, leader_epoch=7
-            )
+            start = 100 * number
+            topic.logs[number] = FakeLog(start, start + 4, start + 9, epoch_ends=ends, leader_epoch=7)
         topic.log(9).error_code = ErrorCode.not_leader_or_follower
     return kafka.add(1, "a")
 
@@ -77,32 +76,30 @@ async def test_a_lost_broker_is_one_plain_error(broker: FakeBroker, client: Fron
 
 
 async def test_epoch_ends_of_many_partitions_come_in_one_request(broker: FakeBroker, client: FrontierClient) -> None:
-    answers = await client.epoch_end_offsets(
-        1, {("orders", 3): [4, 0, 5, 4], ("other", 0): [2], ("orders", 1): [1], ("orders", 2): []}
-    )
+    wanted = {("orders", 3): [4, 0, 5, 4], ("other", 0): [2], ("orders", 1): [1], ("orders", 2): []}
+    answers = await client.epoch_end_offsets(1, wanted)
     assert answers == {
         ("orders", 3): {4: EpochEndOffset(0, 4, 43), 0: EpochEndOffset(0, 0, 3), 5: EpochEndOffset(0, -1, -1)},
         ("other", 0): {2: EpochEndOffset(0, 2, 20)},
         ("orders", 1): {1: EpochEndOffset(0, 1, 11)},
         ("orders", 2): {},
     }
-    [request] = broker.asked(OFFSET_FOR_LEADER_EPOCH)
-    assert [
-        (topic.topic, [(asked.partition, asked.leader_epoch) for asked in topic.partitions]) for topic in request.topics
-    ] == [("orders", [(3, 4), (3, 0), (3, 5), (1, 1)]), ("other", [(0, 2)])]
+    [told] = broker.asked(OFFSET_FOR_LEADER_EPOCH)
+    asked = {
+        topic.topic: [(each.partition, each.leader_epoch) for each in topic.partitions] for topic in request.topics
+    }
+    assert asked == {"orders": [(3, 4), (3, 0), (3, 5), (1, 1)], "other": [(0, 2)]}
 
 
-@pytest.mark.parametrize("partitions", [[], [0, 1], [0, 0, 0]])
 async def test_other_epoch_answers_than_were_asked_for_are_a_protocol_error(
-    broker: FakeBroker, client: FrontierClient, partitions: list[int]
+    broker: FakeBroker, client: FrontierClient
 ) -> None:
-    answers = [
-        {"error_code": ErrorCode.none, "partition": partition, "leader_epoch": 1, "end_offset": 1}
-        for partition in partitions
-    ]
-    broker.answer(OFFSET_FOR_LEADER_EPOCH, {"topics": [{"topic": "orders", "partitions": answers}]})
-    with pytest.raises(UpstreamProtocolError, match=r"broker 1 .*answers other questions"):
-        await client.epoch_end_offsets(1, {("orders", 0): [1, 2]})
+    end = {"error_code": ErrorCode.none, "leader_epoch": 1, "end_offset": 1}
+    for partitions in ([], [0, 1], [0, 0, 0]):
+        answers = [{**end, "partition": partition} for partition in partitions]
+        broker.answer(OFFSET_FOR_LEADER_EPOCH, {"topics": [{"topic": "orders", "partitions": answers}]})
+        with pytest.raises(UpstreamProtocolError, match=r"broker 1 .*answers other questions"):
+            await client.epoch_end_offsets(1, {("orders", 0): [1, 2]})
 
 
 async def test_no_question_needs_no_broker(broker: FakeBroker, client: FrontierClient) -> None:

@@ -13,7 +13,6 @@ from protocol.client.errors import (
     UpstreamRefusedError,
 )
 from protocol.client.groups import COMMITTED_BY, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, GroupOffset
-from protocol.client.messages import Api, Partition
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.group_offsets import PARTITIONS_MAX, GroupOffsets
 from tests.support.fake_groups import FakeGroup
@@ -41,29 +40,23 @@ async def test_what_is_committed_is_fetched_with_its_metadata(group: FakeGroup, 
     assert group.committed == [{ORDERS: (500, "an id"), OTHER: (7, COMMITTED_BY)}]
 
 
-@pytest.mark.parametrize("version", range(OFFSET_FETCH.version_min, OFFSET_FETCH.version_max + 1))
-async def test_every_version_of_fetch(kafka: FakeKafka, group: FakeGroup, offsets: GroupOffsets, version: int) -> None:
-    kafka.brokers[1].versions[OFFSET_FETCH.key] = (0, version)
-    group.offsets[ORDERS] = (500, None)
-    assert await offsets.fetch([ORDERS, OTHER]) == {ORDERS: GroupOffset(500, "")}
-    group.codes = [ErrorCode.group_authorization_failed]
-    with pytest.raises(GroupAuthorizationError, match="ACL Describe on Group a-group is missing"):
-        await offsets.fetch([ORDERS])
+async def test_every_version(kafka: FakeKafka, group: FakeGroup, offsets: GroupOffsets) -> None:
+    for api in (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH):
+        for version in range(api.version_min, api.version_max + 1):
+            for broker in kafka.brokers.values():
+                broker.versions[api.key] = (0, version)
+                broker.disconnect_all()
+            case = f"{api.name} version {version}"
+            await offsets.commit({ORDERS: GroupOffset(version, "x")})
+            assert group.offsets[ORDERS] == (version, "x"), case
+            group.offsets[ORDERS] = (500, None)
+            assert await offsets.fetch([ORDERS, OTHER]) == {ORDERS: GroupOffset(500, "")}, case
+            group.codes = [ErrorCode.group_authorization_failed]
+            with pytest.raises(GroupAuthorizationError, match="ACL Describe on Group a-group is missing"):
+                pytest.fail(f"{case}: {await offsets.fetch([ORDERS])}")
 
 
-@pytest.mark.parametrize("api", [FIND_COORDINATOR, OFFSET_COMMIT])
-async def test_every_version_of_the_others(kafka: FakeKafka, group: FakeGroup, offsets: GroupOffsets, api: Api) -> None:
-    for version in range(api.version_min, api.version_max + 1):
-        for broker in kafka.brokers.values():
-            broker.versions[api.key] = (0, version)
-            broker.disconnect_all()
-        await offsets.commit({ORDERS: GroupOffset(version, "x")})
-        assert group.offsets[ORDERS] == (version, "x")
-
-
-async def test_the_coordinator_is_asked_for_once_and_again_when_it_moves(
-    group: FakeGroup, offsets: GroupOffsets
-) -> None:
+async def test_a_coordinator_is_looked_up_once_and_when_it_moves(group: FakeGroup, offsets: GroupOffsets) -> None:
     await offsets.fetch([ORDERS])
     await offsets.fetch([ORDERS])
     assert group.asked == ["find", "fetch", "fetch"]
@@ -87,7 +80,7 @@ async def test_a_failure_that_does_not_pass_is_told(group: FakeGroup, offsets: G
 async def test_one_topic_without_a_right_does_not_hide_the_others(group: FakeGroup, offsets: GroupOffsets) -> None:
     group.offsets |= {ORDERS: (500, "x"), OTHER: (7, "y")}
     group.denied = {"other"}
-    refused: dict[Partition, UpstreamRefusedError] = {}
+    refused: dict[tuple[str, int], UpstreamRefusedError] = {}
     assert await offsets.fetch([ORDERS, OTHER], refused) == {ORDERS: GroupOffset(500, "x")}
     assert [*refused] == [OTHER]
     with pytest.raises(TopicAuthorizationError, match="ACL Describe on Topic other is missing"):
@@ -104,7 +97,7 @@ async def test_many_partitions_go_in_several_requests(group: FakeGroup, offsets:
     assert await offsets.fetch([]) == {}
 
 
-async def test_a_coordinator_that_is_down_is_one_plain_error(
+async def test_a_coordinator_that_is_down_is_an_error(
     kafka: FakeKafka, group: FakeGroup, offsets: GroupOffsets
 ) -> None:
     await offsets.fetch([ORDERS])

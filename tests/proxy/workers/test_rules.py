@@ -4,8 +4,6 @@ import signal
 from collections.abc import Mapping
 from typing import Any, cast
 
-import pytest
-
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import Condition, ConditionName, ConditionState
 from proxy.workers.channel import Channel, ChannelClosedError
@@ -31,44 +29,33 @@ def test_deaths_that_are_a_minute_old_do_not_count() -> None:
         assert pause_s <= BACKOFF_S[2]
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ({"a": (MET, "fine"), "b": (MET, "fine too")}, (MET, "fine")),
-        ({"a": (MET, "fine"), "b": (DEGRADED, "slow")}, (DEGRADED, "b: slow")),
-        ({"a": (DEGRADED, "slow"), "b": (PENDING, "starts")}, (PENDING, "b: starts")),
-        ({"a": (PENDING, "x"), "b": (PENDING, "y"), "c": (PENDING, "x")}, (PENDING, "a, c: x; b: y")),
-    ],
-    ids=["all met", "one degraded", "pending wins", "who says what"],
-)
-def test_a_condition_of_several_is_the_worst(
-    states: Mapping[str, tuple[ConditionState, str]], expected: tuple[ConditionState, str]
-) -> None:
-    found = {who: Condition(state, reason) for who, (state, reason) in states.items()}
-    assert worst(found) == Condition(*expected)
+def test_a_condition_of_several_is_the_worst() -> None:
+    fine, slow = Condition(MET, "fine"), Condition(DEGRADED, "slow")
+    starts, waits = Condition(PENDING, "starts"), Condition(PENDING, "waits")
+    for states, expected in (
+        ({"a": fine, "b": Condition(MET, "fine too")}, fine),
+        ({"a": fine, "b": slow}, Condition(DEGRADED, "b: slow")),
+        ({"a": slow, "b": starts}, Condition(PENDING, "b: starts")),
+        ({"a": starts, "b": waits, "c": starts}, Condition(PENDING, "a, c: starts; b: waits")),
+    ):
+        assert worst(states) == expected
 
 
 def report(state: ConditionState, reason: str, stage: str = "serving") -> Mapping[str, Any]:
     return {"state": stage, "conditions": {"catalog": {"state": state.value, "reason": reason}}}
 
 
-@pytest.mark.parametrize(
-    ("told", "alone", "beside_others"),
-    [
+def test_a_worker_that_starts_again_beside_others_only_degrades() -> None:
+    """A balancer that left the host for one worker's death would take its work from all the others."""
+    for told, alone, beside_others in (
         ("starts again (killed by SIGKILL)", PENDING, DEGRADED),
         (report(PENDING, "the catalog is being loaded", "starting"), PENDING, DEGRADED),
         (report(MET, "7 segments", "draining"), PENDING, DEGRADED),
         (report(DEGRADED, "the catalog is full"), DEGRADED, DEGRADED),
         (report(MET, "7 segments"), MET, MET),
-    ],
-    ids=["says nothing", "loads", "drains", "complains", "is ready"],
-)
-def test_a_worker_that_starts_again_beside_others_only_degrades(
-    told: Mapping[str, Any] | str, alone: ConditionState, beside_others: ConditionState
-) -> None:
-    """A balancer that left the host for one worker's death would take its work from all the others."""
-    states = [condition_of(told, ConditionName.CATALOG, is_excused=excused).state for excused in (False, True)]
-    assert states == [alone, beside_others]
+    ):
+        states = [condition_of(told, ConditionName.CATALOG, is_excused=excused).state for excused in (False, True)]
+        assert states == [alone, beside_others], told
 
 
 def test_an_end_is_told_in_words() -> None:

@@ -11,7 +11,7 @@ from proxy.commands import rewrap
 from proxy.commands.rewrap import RewrapOptions
 from proxy.config import load
 from storage.object_store.filesystem import FileSystemStore
-from tests.storage.writing.test_rewrap import Tier, both_pairs, make_tier
+from tests.storage.writing.all.test_rewrap import Tier, both_pairs, make_tier
 from tests.support.writing_tiers import object_key
 
 Captured = pytest.CaptureFixture[str]
