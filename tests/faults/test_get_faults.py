@@ -141,67 +141,65 @@ def ranges(http: ScriptedHttp) -> list[int]:
     return [int(line.partition("=")[2].partition("-")[0]) // BLOCK_BYTES for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "attempts"),
-    [
-        (s3_error(403, "AccessDenied"), RemoteAccessDeniedError, 1),
-        (NO_BUCKET, RemoteStoreNotFoundError, 1),
-        (NO_SUCH_KEY, RemoteResourceNotFoundError, 1),
-        (SLOW_DOWN, ThrottledError, ATTEMPTS_MAX),
-        (response(503), RetriableRemoteStorageError, ATTEMPTS_MAX),
-        (s3_error(500, "InternalError"), RetriableRemoteStorageError, ATTEMPTS_MAX),
-    ],
-    ids=["denied", "no bucket", "no object", "throttled", "unavailable", "broken"],
-)
-async def test_a_refusal_is_its_own_error(
-    http: ScriptedHttp, kind: str, answer: bytes | dict[str, bytes], error: type[Exception], attempts: int
-) -> None:
-    for _ in range(attempts):
-        http.answer(answer if isinstance(answer, bytes) else answer[kind])
-    http.answer(ranged())
-    async with over_http(http, kind) as world:
-        with pytest.raises(error) as raised:
-            await world.fetch()
-        assert type(raised.value) is error
-        assert ranges(http) == [0] * attempts
-        assert await world.fetch() == BODY, "nothing is remembered"
-
-
-BAD_BODIES = [
-    pytest.param("stall", 0, 0, id="silent before the first byte"),
-    pytest.param("stall", BLOCK_BYTES + 5000, 1, id="silent within a block"),
-    pytest.param("stall", 2 * BLOCK_BYTES, 2, id="silent between blocks"),
-    # A reset may overtake what was sent before it, whole blocks too.
-    pytest.param("reset", 5000, 0, id="reset"),
-    pytest.param("close", BLOCK_BYTES + 5000, 1, id="cut"),
+REFUSALS: list[tuple[bytes | dict[str, bytes], type[Exception], int]] = [
+    (s3_error(403, "AccessDenied"), RemoteAccessDeniedError, 1),
+    (NO_BUCKET, RemoteStoreNotFoundError, 1),
+    (NO_SUCH_KEY, RemoteResourceNotFoundError, 1),
+    (SLOW_DOWN, ThrottledError, ATTEMPTS_MAX),
+    (response(503), RetriableRemoteStorageError, ATTEMPTS_MAX),
+    (s3_error(500, "InternalError"), RetriableRemoteStorageError, ATTEMPTS_MAX),
 ]
 
 
-@pytest.mark.parametrize(("then", "sent_bytes", "arrived"), BAD_BODIES)
-async def test_a_body_that_breaks_is_gone_on_with_at_the_first_missing_block(
-    http: ScriptedHttp, kind: str, then: Then, sent_bytes: int, arrived: int
-) -> None:
+async def test_a_refusal_is_its_own_error(kind: str) -> None:
+    for answer, error, attempts in REFUSALS:
+        with scripted_http() as http:
+            for _ in range(attempts):
+                http.answer(answer if isinstance(answer, bytes) else answer[kind])
+            http.answer(ranged())
+            async with over_http(http, kind) as world:
+                with pytest.raises(error) as raised:
+                    await world.fetch()
+                assert type(raised.value) is error
+                assert ranges(http) == [0] * attempts, error
+                assert await world.fetch() == BODY, "nothing is remembered"
+
+
+BAD_BODIES: list[tuple[Then, int, int]] = [
+    ("stall", 0, 0),
+    ("stall", BLOCK_BYTES + 5000, 1),
+    ("stall", 2 * BLOCK_BYTES, 2),
+    # A reset may overtake what was sent before it, whole blocks too.
+    ("reset", 5000, 0),
+    ("close", BLOCK_BYTES + 5000, 1),
+]
+"""What comes after so many bytes, and how many blocks have arrived by then."""
+
+
+async def test_a_body_that_breaks_is_gone_on_with_at_the_first_missing_block(kind: str) -> None:
     """A silent one was waited for, while the store was healthy; its reader had empty answers meanwhile."""
-    http.answer(ranged(0, sent_bytes), then=then)
-    http.answer(ranged(arrived))
-    async with over_http(http, kind) as world:
-        assert await world.fetch() == BODY
-        assert ranges(http) == [0, arrived]
-        assert world.gets.sample("get_retries_total") == 1
+    for then, sent_bytes, arrived in BAD_BODIES:
+        with scripted_http() as http:
+            http.answer(ranged(0, sent_bytes), then=then)
+            http.answer(ranged(arrived))
+            async with over_http(http, kind) as world:
+                assert await world.fetch() == BODY
+                assert ranges(http) == [0, arrived], f"{then} after {sent_bytes}"
+                assert world.gets.sample("get_retries_total") == 1
 
 
-@pytest.mark.parametrize(("then", "sent_bytes", "arrived"), BAD_BODIES)
-async def test_a_body_that_breaks_each_time_is_an_error_that_says_how(
-    http: ScriptedHttp, then: Then, sent_bytes: int, arrived: int
-) -> None:
-    http.answer(ranged(0, sent_bytes), then=then)
-    http.answer(ranged(arrived, 5000), then=then)
-    async with over_http(http) as world:
-        with pytest.raises(RetriableRemoteStorageError) as raised:
-            await world.fetch()
-        assert isinstance(raised.value, StalledTransferError) == (then == "stall")
-        # A block that came gives the GET its attempts back, but the one that failed after it counts.
-        assert ranges(http) == [0] + [arrived] * ((STALLED_ATTEMPTS_MAX if then == "stall" else ATTEMPTS_MAX) - 1)
+async def test_a_body_that_breaks_each_time_is_an_error_that_says_how() -> None:
+    for then, sent_bytes, arrived in BAD_BODIES:
+        with scripted_http() as http:
+            http.answer(ranged(0, sent_bytes), then=then)
+            http.answer(ranged(arrived, 5000), then=then)
+            async with over_http(http) as world:
+                with pytest.raises(RetriableRemoteStorageError) as raised:
+                    await world.fetch()
+                assert isinstance(raised.value, StalledTransferError) == (then == "stall")
+                # A block that came gives the GET its attempts back, but the one that failed after it counts.
+                attempts = STALLED_ATTEMPTS_MAX if then == "stall" else ATTEMPTS_MAX
+                assert ranges(http) == [0] + [arrived] * (attempts - 1), f"{then} after {sent_bytes}"
 
 
 async def test_bad_answers_for_a_while_are_not_seen(http: ScriptedHttp, kind: str) -> None:

@@ -13,24 +13,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.support.digests import Isolation, Read, read_with_confluent, read_with_confluent_group, read_with_kcat
-from tests.support.filled_topics import (
-    ABORTED_TRANSACTIONS,
-    CODECS,
-    RECORDS_PER_PARTITION,
-    RECORDS_PER_TRANSACTION,
-    TRANSACTIONS,
-    FilledTopic,
-)
+from tests.support.digests import Read, read_with_confluent, read_with_confluent_group, read_with_kcat
+from tests.support.filled_topics import CODECS, ISOLATIONS, RECORDS_PER_PARTITION, FilledTopic
 from tests.support.kafka import fresh_name, orders
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
-
-READ_UNCOMMITTED: Isolation = "read_uncommitted"
-READ_COMMITTED: Isolation = "read_committed"
 
 
 @contextmanager
@@ -47,72 +37,54 @@ def weighed(tidegate: RunningTidegate, kafka: KafkaCluster, topic: FilledTopic) 
 
 
 # Those whose scenarios are in test_client_scenarios.py are not here again.
-READERS = [
-    pytest.param(partial(read_with_confluent_group, protocol="classic"), id="confluent-group"),
-    pytest.param(partial(read_with_confluent_group, protocol="consumer"), id="confluent-group-kip848"),
-    pytest.param(read_with_kcat, id="kcat", marks=pytest.mark.needs("kcat")),
-]
-
-
-@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
-@pytest.mark.parametrize("read", READERS)
-def test_a_whole_read_through_tidegate_is_the_direct_read(
-    read: Read, isolation: Isolation, tidegate: RunningTidegate, kafka: KafkaCluster, codecs: FilledTopic
-) -> None:
-    if isinstance(read, partial):
-        read = partial(read, group=fresh_name("group"))
-    with weighed(tidegate, kafka, codecs):
-        digests = read(tidegate.bootstrap_servers, codecs.name, codecs.ends, isolation)
-    assert digests == codecs.direct[isolation]
-    assert [each.records for each in digests.values()] == [RECORDS_PER_PARTITION] * len(CODECS)
-
-
-def test_aborted_records_are_not_the_same_as_committed_ones(transactions: FilledTopic) -> None:
-    uncommitted, committed = (transactions.direct[each][0].records for each in (READ_UNCOMMITTED, READ_COMMITTED))
-    assert uncommitted == TRANSACTIONS * RECORDS_PER_TRANSACTION
-    assert committed == uncommitted - ABORTED_TRANSACTIONS * RECORDS_PER_TRANSACTION
-
-
 @pytest.mark.parametrize(
-    "settings",
+    "read",
     [
-        pytest.param({"acks": 0}, id="acks-0"),
-        pytest.param({"acks": 1}, id="acks-1"),
-        pytest.param({"acks": -1}, id="acks-all"),
-        pytest.param({"enable.idempotence": True}, id="idempotent"),
-        pytest.param({"acks": -1, "compression.type": "zstd"}, id="zstd"),
+        pytest.param(partial(read_with_confluent_group, protocol="classic"), id="confluent-group"),
+        pytest.param(partial(read_with_confluent_group, protocol="consumer"), id="confluent-group-kip848"),
+        pytest.param(read_with_kcat, id="kcat", marks=pytest.mark.needs("kcat")),
     ],
 )
-def test_what_is_produced_through_tidegate_is_read_back(
-    settings: dict[str, str | int | float | bool], tidegate: RunningTidegate, kafka: KafkaCluster
+def test_a_whole_read_through_tidegate_is_the_direct_read(
+    read: Read, tidegate: RunningTidegate, kafka: KafkaCluster, codecs: FilledTopic
 ) -> None:
-    topic = fresh_name("clients-produced")
-    kafka.create_topic(topic, 2)
-    count = 2000
-    producer = Producer({"bootstrap.servers": tidegate.bootstrap_servers, "linger.ms": 5, **settings})
-    for record in orders(count, 2):
-        producer.produce(topic, record.value, record.key, record.partition, headers=list(record.headers))
-    assert producer.flush(30) == 0
-    # Nobody acknowledges acks=0: the records arrive a moment later.
-    wait_until(lambda: high_watermarks(kafka, topic) == [count // 2] * 2, "all records have arrived")
-    ends = {0: count // 2, 1: count // 2}
-    direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, READ_UNCOMMITTED)
-    assert read_with_confluent(tidegate.bootstrap_servers, topic, ends, READ_UNCOMMITTED) == direct
-    assert [each.records for each in direct.values()] == [count // 2] * 2
+    for isolation in ISOLATIONS:
+        by = partial(read, group=fresh_name("group")) if isinstance(read, partial) else read
+        with weighed(tidegate, kafka, codecs):
+            digests = by(tidegate.bootstrap_servers, codecs.name, codecs.ends, isolation)
+        assert digests == codecs.direct[isolation], isolation
+        assert [each.records for each in digests.values()] == [RECORDS_PER_PARTITION] * len(CODECS)
 
 
-def high_watermarks(kafka: KafkaCluster, topic: str) -> list[int]:
-    return [each.high_watermark for _, each in sorted(kafka.partition_offsets(topic).items())]
+def test_what_is_produced_through_tidegate_is_read_back(tidegate: RunningTidegate, kafka: KafkaCluster) -> None:
+    each_way: list[dict[str, str | int | float | bool]] = [
+        {"acks": 0},
+        {"acks": 1},
+        {"acks": -1},
+        {"enable.idempotence": True},
+        {"acks": -1, "compression.type": "zstd"},
+    ]
+    for settings in each_way:
+        topic, count = fresh_name("clients-produced"), 2000
+        kafka.create_topic(topic, 2)
+        producer = Producer({"bootstrap.servers": tidegate.bootstrap_servers, "linger.ms": 5, **settings})
+        for record in orders(count, 2):
+            producer.produce(topic, record.value, record.key, record.partition, headers=list(record.headers))
+        assert producer.flush(30) == 0, settings
+        # Nobody acknowledges acks=0: the records arrive a moment later.
+        wait_until(partial(has_records, kafka, topic, count // 2), f"all records of {settings}")
+        ends = {0: count // 2, 1: count // 2}
+        direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, "read_uncommitted")
+        assert read_with_confluent(tidegate.bootstrap_servers, topic, ends, "read_uncommitted") == direct, settings
+        assert [each.records for each in direct.values()] == [count // 2] * 2
 
 
-@pytest.fixture
-def admin(tidegate: RunningTidegate) -> AdminClient:
-    return AdminClient({"bootstrap.servers": tidegate.bootstrap_servers})
+def has_records(kafka: KafkaCluster, topic: str, count: int) -> bool:
+    return [each.high_watermark for each in kafka.partition_offsets(topic).values()] == [count] * 2
 
 
-def test_the_cluster_is_described_with_tidegates_addresses(
-    admin: AdminClient, tidegate: RunningTidegate, kafka: KafkaCluster
-) -> None:
+def test_the_cluster_is_described_with_tidegates_addresses(tidegate: RunningTidegate, kafka: KafkaCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": tidegate.bootstrap_servers})
     cluster = admin.describe_cluster().result(30)
     assert cluster.cluster_id == kafka.cluster_id
     assert [node.id for node in cluster.nodes] == [1]

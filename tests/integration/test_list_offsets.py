@@ -96,19 +96,13 @@ def sides(kafka: KafkaCluster, tidegate_of_times: RunningTidegate) -> Iterator[S
         yield Sides(broker, through)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_special_times_are_answered_as_the_broker_does(sides: Sides, topics: list[TimedTopic], version: int) -> None:
-    for topic, timestamp, isolation in itertools.product(topics, SPECIAL_TIMES, (0, 1)):
-        theirs, ours = sides.ask(version, [(topic.name, 0, timestamp)], isolation)
-        assert ours == theirs, f"{topic.name} at {timestamp}"
-
-
-def test_special_times_cost_no_tier_io(
+def test_special_times_are_answered_as_the_broker_does_without_tier_io(
     sides: Sides, topics: list[TimedTopic], tidegate_of_times: RunningTidegate
 ) -> None:
     before = tidegate_of_times.metric("tidegate_gets_total")
-    for topic, timestamp in itertools.product(topics, SPECIAL_TIMES):
-        sides.ask(11, [(topic.name, 0, timestamp)], 0)
+    for version, topic, timestamp, isolation in itertools.product(VERSIONS, topics, SPECIAL_TIMES, (0, 1)):
+        theirs, ours = sides.ask(version, [(topic.name, 0, timestamp)], isolation)
+        assert ours == theirs, f"version {version}: {topic.name} at {timestamp}"
     assert tidegate_of_times.metric("tidegate_gets_total") == before
 
 
@@ -144,12 +138,12 @@ def by_key(answer: ListedOffset) -> tuple[str, int]:
     return answer.topic, answer.partition
 
 
-@pytest.mark.parametrize("version", [1, 5, 11])
-def test_duplicates_are_answered_as_the_broker_does(sides: Sides, topics: list[TimedTopic], version: int) -> None:
+def test_duplicates_are_answered_as_the_broker_does(sides: Sides, topics: list[TimedTopic]) -> None:
     name = topics[0].name
-    theirs, ours = sides.ask(version, [(name, 0, FIRST_MS), (name, 0, FIRST_MS), (topics[1].name, 0, 5)], 0)
-    assert sorted(ours, key=repr) == sorted(theirs, key=repr)
-    assert any(answer.error_code for answer in theirs)
+    for version in (1, 5, 11):
+        theirs, ours = sides.ask(version, [(name, 0, FIRST_MS), (name, 0, FIRST_MS), (topics[1].name, 0, 5)], 0)
+        assert sorted(ours, key=repr) == sorted(theirs, key=repr), f"version {version}"
+        assert any(answer.error_code for answer in theirs), f"version {version}"
 
 
 def test_a_topic_made_anew_under_its_name_gets_no_old_offset(kafka: KafkaCluster, sides: Sides) -> None:

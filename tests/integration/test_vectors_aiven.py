@@ -115,15 +115,11 @@ def assert_read_whole(written: WrittenSegment) -> None:
 
 
 @pytest.mark.parametrize("folder", ORACLES)
-@pytest.mark.parametrize("name", CASES)
-def test_every_case_of_the_plugin_decodes_to_its_source_bytes(folder: str, name: str) -> None:
-    assert_read_whole(oracle_segment(folder, name))
-
-
-def test_no_case_is_left_out() -> None:
-    for folder in ORACLES:
-        cases = json.loads(vector("aiven", folder, "cases.json").read_text())
-        assert [case["case"] for case in cases] == list(CASES)
+def test_every_case_of_the_plugin_decodes_to_its_source_bytes(folder: str) -> None:
+    cases = json.loads(vector("aiven", folder, "cases.json").read_text())
+    assert [case["case"] for case in cases] == list(CASES)
+    for name in CASES:
+        assert_read_whole(oracle_segment(folder, name))
 
 
 def test_a_segment_of_a_real_broker_decodes_to_its_source_bytes(tmp_path: Path) -> None:
@@ -181,37 +177,38 @@ def flipped(path: Path) -> Iterator[None]:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["zstd-c4096", "zstd-onechunk"])
-def test_a_flipped_bit_in_a_compressed_log_never_changes_its_size(
-    damaged: Callable[[str], WrittenSegment], name: str
-) -> None:
+def test_a_flipped_bit_in_a_compressed_log_never_changes_its_size(damaged: Callable[[str], WrittenSegment]) -> None:
     # The plug-in's frames have no checksum: a flip that leaves a frame whole is for the record batches' own to find.
-    written = damaged(name)
-    opened = written.manager().open_log_segment(written.metadata)
-    found = 0
-    for _ in flipped(written.object_path(ObjectSuffix.LOG)):
-        try:
-            assert len(read_log(opened)) == len(written.log)
-        except CorruptObjectError:
-            found += 1
-    assert found
+    for name in ("zstd-c4096", "zstd-onechunk"):
+        written = damaged(name)
+        opened = written.manager().open_log_segment(written.metadata)
+        found = 0
+        for _ in flipped(written.object_path(ObjectSuffix.LOG)):
+            try:
+                assert len(read_log(opened)) == len(written.log), name
+            except CorruptObjectError:
+                found += 1
+        assert found, name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_flipped_bit_in_a_manifest_is_found_or_harmless(damaged: Callable[[str], WrittenSegment], name: str) -> None:
-    written = damaged(name)
-    manager = written.manager()
-    for _ in flipped(written.object_path(ObjectSuffix.MANIFEST)):
-        try:
-            log = manager.fetch_log_segment(written.metadata, 0)
-        except RemoteStorageError:
-            continue
-        assert log == written.log
+def test_a_flipped_bit_in_a_manifest_is_found_or_harmless(damaged: Callable[[str], WrittenSegment]) -> None:
+    for name in CASES:
+        written = damaged(name)
+        manager = written.manager()
+        for _ in flipped(written.object_path(ObjectSuffix.MANIFEST)):
+            try:
+                log = manager.fetch_log_segment(written.metadata, 0)
+            except RemoteStorageError:
+                continue
+            assert log == written.log, name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_truncated_object_is_corrupt_and_never_short(damaged: Callable[[str], WrittenSegment], name: str) -> None:
-    written = damaged(name)
+def test_a_truncated_object_is_corrupt_and_never_short(damaged: Callable[[str], WrittenSegment]) -> None:
+    for name in CASES:
+        assert_never_short(damaged(name))
+
+
+def assert_never_short(written: WrittenSegment) -> None:
     manager = written.manager()
 
     def read_all(opened: AivenSegment) -> None:

@@ -330,14 +330,12 @@ async def share_of(storage: TierStorage, recorded: Recorded, part: TierPart) -> 
 
 
 @pytest.mark.parametrize(("sizes", "max_bytes"), [(DEFAULTS, MIB), (DEFAULTS, 1), (SMALLEST, 50_000)], ids=str)
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_consumer_gets_every_record_once(
-    nursery: trio.Nursery, name: str, sizes: Sizes, max_bytes: int
-) -> None:
-    storage, recorded = open_frozen_tier(nursery, **sizes._asdict()), Recorded(name)
-    batches = await follow(storage, recorded, max_bytes=max_bytes, reader="consumer")
-    got = [record for batch in batches for record in decoded(batch) if record["o"] >= recorded.log_start]
-    assert got == list(recorded.truth())
+async def test_a_consumer_gets_every_record_once(nursery: trio.Nursery, sizes: Sizes, max_bytes: int) -> None:
+    storage = open_frozen_tier(nursery, **sizes._asdict())
+    for recorded in map(Recorded, NAMES):
+        batches = await follow(storage, recorded, max_bytes=max_bytes, reader="consumer")
+        got = [record for batch in batches for record in decoded(batch) if record["o"] >= recorded.log_start]
+        assert got == list(recorded.truth()), recorded.name
 
 
 @pytest.mark.parametrize("consumers", [1, 3])
