@@ -85,10 +85,8 @@ async def test_epoch_ends_of_many_partitions_come_in_one_request(broker: FakeBro
         ("orders", 2): {},
     }
     [told] = broker.asked(OFFSET_FOR_LEADER_EPOCH)
-    asked = {
-        topic.topic: [(each.partition, each.leader_epoch) for each in topic.partitions] for topic in request.topics
-    }
-    assert asked == {"orders": [(3, 4), (3, 0), (3, 5), (1, 1)], "other": [(0, 2)]}
+    asked = [(topic.topic, [(p.partition, p.leader_epoch) for p in topic.partitions]) for topic in told.topics]
+    assert asked == [("orders", [(3, 4), (3, 0), (3, 5), (1, 1)]), ("other", [(0, 2)])]
 
 
 async def test_other_epoch_answers_than_were_asked_for_are_a_protocol_error(
