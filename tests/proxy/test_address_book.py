@@ -97,60 +97,48 @@ async def test_many_that_ask_at_once_get_one_listener() -> None:
         assert len(targets) == 2
 
 
-async def test_broker_n_listens_at_start_plus_n_minus_the_least_id() -> None:
+async def test_ports_are_the_rules_or_a_brokers_own_and_clients_are_told_what_is_advertised() -> None:
     port = free_port()
     async with open_book(broker_port_start=port - 2, broker_id_min=1000) as (book, _):
         assert await book.advertise([NodeAddress(1002, "k", 1)]) == {1002: ("127.0.0.1", port)}
-
-
-async def test_a_port_of_its_own_wins_over_the_rule() -> None:
     port = free_port()
     async with open_book(broker_port_start=1, broker_ports={2: port}) as (book, _):
         assert await book.advertise([TWO]) == {2: ("127.0.0.1", port)}
+    advertised = {"advertised_host": "broker-$(nodeId).example.org", "advertised_port_start": 30000}
+    async with open_book(**advertised, broker_id_min=1) as (book, _):
+        told = await book.advertise([ONE, TWO])
+        assert told == {1: ("broker-1.example.org", 30000), 2: ("broker-2.example.org", 30001)}
 
 
-async def test_clients_are_told_the_advertised_host_and_port() -> None:
-    async with open_book(
-        advertised_host="broker-$(nodeId).example.org", advertised_port_start=30000, broker_id_min=1
-    ) as (book, _):
-        assert await book.advertise([ONE, TWO]) == {
-            1: ("broker-1.example.org", 30000),
-            2: ("broker-2.example.org", 30001),
-        }
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
+async def test_a_port_out_of_range_names_broker_and_key() -> None:
+    # An advertised port out of range failed before: clients were told port 66000.
+    out_of_range: list[tuple[dict[str, Any], str]] = [
         ({"broker_port_start": 65000, "broker_id_min": 0}, "proxy.broker.ports"),
         ({"broker_port_start": 20000, "broker_id_min": 1001}, "proxy.broker.id.min"),
         ({"advertised_port_start": 65000}, "proxy.advertised.port.start"),
         ({"advertised_port_start": 20000, "broker_id_min": 1001}, "proxy.advertised.port.start"),
-    ],
-)
-async def test_a_port_out_of_range_names_broker_and_key(changes: dict[str, Any], key: str) -> None:
-    # An advertised port out of range failed before: clients were told port 66000.
-    readiness = Readiness()
-    async with open_book(readiness=readiness, **changes) as (book, targets):
-        assert await book.advertise([NodeAddress(1000, "k", 1)]) == {}
-        assert key in readiness.broker_problems[1000]
-        assert any(complaint.startswith("broker 1000: ") for complaint in readiness.complaints)
-        await trio.testing.wait_all_tasks_blocked()
-        assert targets == []
-        assert book.advertised == {}
+    ]
+    for changes, key in out_of_range:
+        readiness = Readiness()
+        async with open_book(readiness=readiness, **changes) as (book, targets):
+            assert await book.advertise([NodeAddress(1000, "k", 1)]) == {}
+            assert key in readiness.broker_problems[1000]
+            assert any(complaint.startswith("broker 1000: ") for complaint in readiness.complaints)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (targets, book.advertised) == ([], {}), changes
 
 
-@pytest.mark.parametrize("by_rule", [True, False])
-async def test_a_taken_port_names_broker_address_and_key(by_rule: bool) -> None:
+async def test_a_taken_port_names_broker_address_and_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
-        changes: dict[str, Any] = {"broker_port_start": port - 1} if by_rule else {"broker_ports": {1: port}}
-        key = "proxy.broker.port.start" if by_rule else "proxy.broker.ports"
-        readiness = Readiness()
-        async with open_book(readiness=readiness, **changes) as (book, _):
-            await book.advertise([ONE])
-            assert re.search(f"127.0.0.1:{port}.* {key}", readiness.broker_problems[1])
-            assert book.withheld == readiness.broker_problems
+        keys: dict[str, Any] = {"proxy.broker.port.start": port - 1, "proxy.broker.ports": {1: port}}
+        for key, value in keys.items():
+            readiness = Readiness()
+            changes = {key.removeprefix("proxy.").replace(".", "_"): value}
+            async with open_book(readiness=readiness, **changes) as (book, _):
+                await book.advertise([ONE])
+                assert re.search(f"127.0.0.1:{port}.* {key}", readiness.broker_problems[1])
+                assert book.withheld == readiness.broker_problems
 
 
 async def test_a_taken_port_withholds_its_broker_alone() -> None:
@@ -229,16 +217,15 @@ async def test_a_broker_that_left_has_no_listener() -> None:
         assert await greeting(told[2]) == b"2"
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-async def test_a_broker_that_comes_back_at_once_has_its_port_again(fixed: bool) -> None:
+async def test_a_broker_that_comes_back_at_once_has_its_port_again() -> None:
     # Failed before: with fixed ports its own listener, about to be closed, stood in the way; with free ones it got
     # another, and clients that remembered the old one knocked in vain.
-    changes: dict[str, Any] = {"broker_ports": {1: free_port()}} if fixed else {}
-    async with open_book(**changes) as (book, _):
-        told = await book.advertise([ONE])
-        book.retire_all_but([])
-        assert await book.advertise([ONE]) == told
-        assert await greeting(told[1]) == b"1"
+    for ports in ({}, {1: free_port()}):
+        async with open_book(broker_ports=ports) as (book, _):
+            told = await book.advertise([ONE])
+            book.retire_all_but([])
+            assert await book.advertise([ONE]) == told
+            assert await greeting(told[1]) == b"1"
 
 
 async def test_a_broker_that_comes_back_to_a_taken_port_gets_another() -> None:

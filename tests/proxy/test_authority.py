@@ -46,19 +46,13 @@ async def test_a_no_under_any_epoch_takes_the_right_away() -> None:
     assert [authorities.has_right(key.partition) for key in (KEY, other)] == [False, True]
 
 
-async def test_as_many_rights_are_remembered_as_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
-    authorities = Authorities(0.0, LogStartGeneration())
-    partitions = [topic_partition("orders", number) for number in range(3)]
-    for partition in partitions:
-        authorities.put(replace(KEY, partition=partition), authority())
-    assert [authorities.has_right(partition) for partition in partitions] == [False, False, True]
-
-
-async def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_table_is_dropped_whole_and_as_many_rights_are_remembered_as_probes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
-    keys = [replace(KEY, current_leader_epoch=epoch) for epoch in range(3)]
+    keys = [replace(KEY, partition=topic_partition("orders", number)) for number in range(3)]
     for key in keys:
         authorities.put(key, authority())
     assert [authorities.get(key, trio.current_time()) is not None for key in keys] == [False, False, True]
+    assert [authorities.has_right(key.partition) for key in keys] == [False, False, True]

@@ -14,12 +14,12 @@ from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_connection import assert_closed
+from tests.proxy.test_connection import ask_once, assert_closed
 from tests.support import kio_frames
 from tests.support.drawn import drawn
 from tests.support.for_each import for_each
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 FETCH_ONE = request(ApiKey.FETCH, 12, 1)
 
@@ -55,8 +55,7 @@ async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warni
 
 
 @for_each("piece_bytes", [1, None])
-@for_each("bad", BAD_REQUESTS.values())
-@in_virtual_time
+@for_each_run("bad", BAD_REQUESTS.values())
 async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.exchange(request(HEARTBEAT, 4, 1), response(1))
@@ -65,8 +64,7 @@ async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | 
         assert await talk.upstream.expect_end() == b""
 
 
-@for_each("sent", [1, 3, 4, 11, 12, 5000])
-@in_virtual_time
+@for_each_run("sent", [1, 3, 4, 11, 12, 5000])
 async def test_a_request_cut_short_ends_its_connection(sent: int) -> None:
     # Failed before: cut behind what was passed on already, it was no line at all.
     async with conversation() as talk:
@@ -118,8 +116,7 @@ BAD_RESPONSES = {
 
 
 @for_each("piece_bytes", [1, None])
-@for_each("bad", BAD_RESPONSES.values())
-@in_virtual_time
+@for_each_run("bad", BAD_RESPONSES.values())
 async def test_a_bad_response_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.pass_on(request(ApiKey.METADATA, 12, 1))
@@ -134,8 +131,7 @@ async def test_a_response_that_nobody_asked_for_ends_its_connection() -> None:
         assert "answered 7" in await one_line(talk, CloseCause.MALFORMED_FRAME)
 
 
-@for_each("sent", [2, 8, 100])
-@in_virtual_time
+@for_each_run("sent", [2, 8, 100])
 async def test_a_response_cut_short_ends_its_connection(sent: int) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(HEARTBEAT, 4, 1))
@@ -152,11 +148,10 @@ async def test_a_large_fetch_response_that_contradicts_itself_ends_its_connectio
         assert await one_line(talk, CloseCause.MALFORMED_FRAME)
 
 
-@for_each(
+@for_each_run(
     "api_key, api_version",
     [(ApiKey.SHARE_FETCH, 1), (ApiKey.SHARE_ACKNOWLEDGE, 1), (ApiKey.METADATA, 12), (ApiKey.API_VERSIONS, 3)],
 )
-@in_virtual_time
 async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiKey, api_version: int) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(api_key, api_version, 1))
@@ -166,10 +161,7 @@ async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiK
 
 
 async def test_an_answer_to_a_question_of_ours_is_bound_by_the_same_limit() -> None:
-    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        return [await (await connection.ask(1, 12, 7, response(7))).frame()]
-
-    async with conversation(handle_fetch=ask) as talk:
+    async with conversation(handle_fetch=ask_once) as talk:
         await talk.client.send(FETCH_ONE)
         await talk.upstream.receive_frame()
         await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 7))
@@ -194,8 +186,7 @@ async def test_a_fault_of_ours_ends_only_its_connection() -> None:
     async with conversation(handle_fetch=fail) as talk, conversation() as other:
         await talk.client.send(FETCH_ONE)
         await talk.wait_end()
-        await other.client.send(request(HEARTBEAT, 4, 1))
-        await other.upstream.expect(request(HEARTBEAT, 4, 1))
+        await other.pass_on(request(HEARTBEAT, 4, 1))
         assert talk.cause is CloseCause.FAULT
 
 

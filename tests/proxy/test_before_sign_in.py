@@ -19,7 +19,7 @@ from proxy.upstream.transport import Bytes
 from tests.proxy.test_connection import fetch
 from tests.support.for_each import for_each
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 KIB = 1024
 DEMANDING = dataclasses.replace(LIMITS, demands_sign_in=True, unauthenticated_frame_bytes_max=64 * KIB)
@@ -90,8 +90,7 @@ async def closed_by_limit(talk: Conversation) -> str:
 
 
 @for_each("piece_bytes", PIECES)
-@for_each("api_key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
-@in_virtual_time
+@for_each_run("api_key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
 async def test_what_would_cost_us_work_is_relayed_unread(api_key: ApiKey, piece_bytes: int | None) -> None:
     nonsense = request(api_key, 7, 2, b"\xff" * (IDLE_BUFFER_BYTES + 100))
     async with demanding(piece_bytes=piece_bytes) as talk:
@@ -103,8 +102,7 @@ async def test_what_would_cost_us_work_is_relayed_unread(api_key: ApiKey, piece_
         assert (talk.handlers.frames, talk.signed_in, talk.shown_lines) == ([], [], [])
 
 
-@for_each("mechanism", ROUNDS)
-@in_virtual_time
+@for_each_run("mechanism", ROUNDS)
 async def test_the_answer_that_means_success_signs_in_before_the_client_hears_it(
     mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,8 +125,7 @@ async def test_the_answer_that_means_success_signs_in_before_the_client_hears_it
 
 
 @for_each("piece_bytes", PIECES)
-@for_each("mechanism", ROUNDS)
-@in_virtual_time
+@for_each_run("mechanism", ROUNDS)
 async def test_so_does_the_last_raw_token(mechanism: str, piece_bytes: int | None) -> None:
     async with demanding(piece_bytes=piece_bytes) as talk:
         await shake(talk, mechanism, 0)
@@ -149,7 +146,7 @@ async def test_a_fetch_behind_the_last_raw_token_is_decided_when_that_is_answere
         await talk.client.expect(framed(b""), FETCH_ANSWER)
 
 
-@for_each(
+@for_each_run(
     "mechanism, token, error_code",
     [
         ("PLAIN", b"", 58),
@@ -161,7 +158,6 @@ async def test_a_fetch_behind_the_last_raw_token_is_decided_when_that_is_answere
         ("GSSAPI", b"", 0),
     ],
 )
-@in_virtual_time
 async def test_nothing_else_signs_in(mechanism: str, token: bytes, error_code: int) -> None:
     async with demanding() as talk:
         await shake(talk, mechanism)
@@ -200,8 +196,7 @@ async def test_where_nobody_has_to_sign_in_everybody_has_from_the_start() -> Non
         await assert_served(talk, True)
 
 
-@for_each("token, error_code", [(b"", 0), (b"", 58)])
-@in_virtual_time
+@for_each_run("token, error_code", [(b"", 0), (b"", 58)])
 async def test_signing_in_again_holds_what_was_and_ends_good_probes(token: bytes, error_code: int) -> None:
     async with demanding() as talk:
         await sign_in(talk)
@@ -245,8 +240,7 @@ async def test_the_largest_frame_before_sign_in_passes() -> None:
 
 @for_each("piece_bytes", PIECES)
 @for_each("api_key", [HEARTBEAT, ApiKey.FETCH, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
-@for_each("length", [64 * KIB + 1, LIMITS.request_frame_bytes_max + 1, 2**31 - 1])
-@in_virtual_time
+@for_each_run("length", [64 * KIB + 1, LIMITS.request_frame_bytes_max + 1, 2**31 - 1])
 async def test_a_larger_one_ends_the_connection_before_a_byte_of_it_passes(
     length: int, api_key: int, piece_bytes: int | None
 ) -> None:
@@ -273,11 +267,10 @@ async def test_after_sign_in_frames_may_be_larger() -> None:
 
 
 @for_each("demands_sign_in", [False, True])
-@for_each(
+@for_each_run(
     "api_key, api_version, what",
     [(ApiKey.SASL_HANDSHAKE, 1, "a SaslHandshake request"), (ApiKey.API_VERSIONS, 9, "an ApiVersions request")],
 )
-@in_virtual_time
 async def test_what_is_held_of_a_sign_in_is_small_at_any_time(
     api_key: ApiKey, api_version: int, what: str, demands_sign_in: bool
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.memory_transport import (
     request,
     response,
 )
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 NODE = NodeAddress(3, "kafka-3.internal", 9092)
 PIECES = [1, 7, None]
@@ -57,6 +57,11 @@ def metadata_response(correlation_id: int, host: str, port: int) -> bytes:
 async def answer_nothing(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
     """An exchange that asks upstream nothing."""
     return [frame[:4], b"exchanged " + bytes(frame[8:12])]
+
+
+async def ask_once(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+    """An exchange that answers with what upstream says to one question."""
+    return [await (await connection.ask(1, 12, 7, response(7))).frame()]
 
 
 def exchanged(correlation_id: int, size: int = len(fetch(1)) - 4) -> bytes:
@@ -87,8 +92,7 @@ async def take_slowly(receiver: RemoteEnd, size: int, source: MemoryTransport, s
 
 
 @for_each("piece_bytes", PIECES)
-@for_each("pipelined", [False, True])
-@in_virtual_time
+@for_each_run("pipelined", [False, True])
 async def test_frames_pass_both_ways_in_any_pieces(piece_bytes: int | None, pipelined: bool) -> None:
     bodies = [b"", b"x", b"y" * (IDLE_BUFFER_BYTES + 100), b"z" * 300]
     requests = [request(HEARTBEAT, 4, number, body) for number, body in enumerate(bodies)]
@@ -115,8 +119,7 @@ def test_any_split_of_what_a_client_sends_passes_unchanged(bodies: list[bytes], 
     trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@for_each("piece_bytes", PIECES)
-@in_virtual_time
+@for_each_run("piece_bytes", PIECES)
 async def test_a_produce_without_acks_has_no_place_among_the_answers(piece_bytes: int | None) -> None:
     requests = [produce(1, acks=0), request(HEARTBEAT, 4, 2), produce(3, acks=0), produce(4, acks=-1)]
     async with conversation(piece_bytes=piece_bytes) as talk:
@@ -131,8 +134,7 @@ async def test_a_list_offsets_request_is_read_and_passed_on_unchanged() -> None:
         await talk.pass_on(frame)
 
 
-@for_each("piece_bytes", PIECES)
-@in_virtual_time
+@for_each_run("piece_bytes", PIECES)
 async def test_api_versions_that_we_do_not_know_are_refused_without_upstream(piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.client.send(request(ApiKey.API_VERSIONS, 5, 1, b"whatever v5 may hold"), request(HEARTBEAT, 4, 2))
@@ -170,8 +172,7 @@ async def test_addresses_are_replaced_and_their_listeners_bound_first() -> None:
         await talk.client.expect(metadata_response(1, "advertised", 19095))
 
 
-@for_each("piece_bytes", PIECES)
-@in_virtual_time
+@for_each_run("piece_bytes", PIECES)
 async def test_a_small_fetch_answer_is_rewritten_and_a_large_one_loses_its_addresses(piece_bytes: int | None) -> None:
     def answer(correlation_id: int, records: bytes, endpoint: tuple[str, int]) -> bytes:
         host, port = endpoint
@@ -196,8 +197,7 @@ async def test_a_small_fetch_answer_is_rewritten_and_a_large_one_loses_its_addre
     assert large[position + 1 :].find(NODE.host.encode()) > 0
 
 
-@for_each("to_upstream", [True, False])
-@in_virtual_time
+@for_each_run("to_upstream", [True, False])
 async def test_large_frames_stream_in_bounded_memory(to_upstream: bool) -> None:
     """The receiver's end takes a byte now and then: what was received and not yet sent stays within one buffer."""
     body = b"b" * (5 * 1024 * 1024)
@@ -261,8 +261,7 @@ async def test_a_fetch_may_be_relayed_after_an_exchange_asked() -> None:
 
 
 @for_each("piece_bytes", PIECES)
-@for_each("body_bytes", [0, 3, 9000])
-@in_virtual_time
+@for_each_run("body_bytes", [0, 3, 9000])
 async def test_a_response_head_is_seen_and_patched_before_it_goes_on(piece_bytes: int | None, body_bytes: int) -> None:
     heads: list[bytes] = []
 
@@ -294,8 +293,7 @@ class ToldNine:
 
 # Byte by byte no more than is needed to be too large to be held.
 @for_each("records_bytes, piece_bytes", [(0, 1), (0, 7), (0, None), (2100, 1), (9000, 7), (9000, None)])
-@for_each("version", [4, 11, 12, 15, 16, 18])
-@in_virtual_time
+@for_each_run("version", [4, 11, 12, 15, 16, 18])
 async def test_a_fetch_response_is_edited_as_it_passes_held_or_not(
     version: int, records_bytes: int, piece_bytes: int | None
 ) -> None:
@@ -342,8 +340,7 @@ async def test_no_more_requests_are_taken_than_may_be_in_flight() -> None:
         await talk.upstream.expect(requests[-1])
 
 
-@for_each("api_key", [ApiKey.DELETE_RECORDS, ApiKey.DELETE_TOPICS])
-@in_virtual_time
+@for_each_run("api_key", [ApiKey.DELETE_RECORDS, ApiKey.DELETE_TOPICS])
 async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: ApiKey) -> None:
     async with conversation() as talk:
         await talk.pass_on(request(api_key, 1, 1))
@@ -353,8 +350,7 @@ async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: A
         assert (talk.handlers.log_starts_moved, talk.handlers.forgotten) == (2, 0)
 
 
-@for_each("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
-@in_virtual_time
+@for_each_run("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
 async def test_requests_about_borders_are_exchanges_where_the_tier_is_our_own(api_key: ApiKey) -> None:
     asked = request(api_key, 2, 1, b"body")
     async with conversation(handle_fetch=answer_nothing) as talk:
@@ -472,20 +468,21 @@ async def test_a_client_that_takes_nothing_of_its_last_answer_is_given_up() -> N
 
 
 async def test_an_exchange_is_cancelled_when_upstream_leaves() -> None:
-    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        return [await (await connection.ask(1, 12, 7, response(7))).frame()]
-
-    async with conversation(handle_fetch=ask) as talk:
+    async with conversation(handle_fetch=ask_once) as talk:
         await talk.client.send(fetch(1))
         await talk.upstream.receive_frame()
         await talk.upstream.close()
         await assert_closed(talk, CloseCause.UPSTREAM)
 
 
-async def test_an_idle_connection_that_drains_ends_at_once() -> None:
+async def test_an_idle_connection_that_drains_ends_at_once_also_before_it_runs() -> None:
     async with conversation() as talk:
         await trio.testing.wait_all_tasks_blocked()
         talk.connection.drain()
+        await assert_closed(talk, CloseCause.DRAIN)
+    async with conversation(start=False) as talk, trio.open_nursery() as nursery:
+        talk.connection.drain()
+        nursery.start_soon(talk.run)
         await assert_closed(talk, CloseCause.DRAIN)
 
 
@@ -510,13 +507,6 @@ async def test_a_drain_takes_no_request_that_waits_for_others_to_be_answered() -
         talk.connection.drain()
         await talk.upstream.send(response(0))
         assert await talk.client.expect_end() == response(0)
-        await assert_closed(talk, CloseCause.DRAIN)
-
-
-async def test_a_connection_that_drains_before_it_runs_ends_at_once() -> None:
-    async with conversation(start=False) as talk, trio.open_nursery() as nursery:
-        talk.connection.drain()
-        nursery.start_soon(talk.run)
         await assert_closed(talk, CloseCause.DRAIN)
 
 

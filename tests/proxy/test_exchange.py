@@ -15,7 +15,7 @@ from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -26,8 +26,7 @@ def tier_run(partition: TopicIdPartition, offset: int, count: int) -> bytes:
     return b"".join(tier_batch(partition.partition, offset + number) for number in range(count))
 
 
-@for_each("version", range(4, 19))
-@in_virtual_time
+@for_each_run("version", range(4, 19))
 async def test_every_version_gets_tier_and_broker_side_by_side(world: TierWorld, version: int) -> None:
     cold = world.add_partition("orders", 0, high_watermark=1500, log_start_offset=3)
     hot = world.add_partition("orders", 1, high_watermark=1500)
@@ -59,8 +58,7 @@ async def test_the_answer_keeps_the_requests_order_and_names_each_partition_once
 # --- docs/protocol.md#l1: no tier byte without a good probe ---
 
 
-@for_each("code", [29, 6, 74, 75, 3, 100, 9, -1])
-@in_virtual_time
+@for_each_run("code", [29, 6, 74, 75, 3, 100, 9, -1])
 async def test_an_error_of_the_probe_is_the_answer_and_no_tier_byte_leaves(world: TierWorld, code: int) -> None:
     partition = world.add_partition()
     world.log(partition).error_code = code
@@ -111,8 +109,7 @@ async def test_the_first_read_starts_after_its_probe_and_later_ones_beside_their
 
 
 @for_each("version", [12, 17])
-@for_each("loss", ["refused", "another leader", "preferred replica", "gone", "another sign-in"])
-@in_virtual_time
+@for_each_run("loss", ["refused", "another leader", "preferred replica", "gone", "another sign-in"])
 async def test_a_right_that_was_lost_has_to_be_given_again(world: TierWorld, loss: str, version: int) -> None:
     partition = world.add_partition()
     log, client = world.log(partition), world.client()
@@ -132,8 +129,7 @@ async def test_a_right_that_was_lost_has_to_be_given_again(world: TierWorld, los
     assert not await starts_beside_its_probe(world, client, ask(partition, 17), api_version=version)
 
 
-@for_each("version", [4, 12, 13, 17])
-@in_virtual_time
+@for_each_run("version", [4, 12, 13, 17])
 async def test_a_client_without_rights_costs_no_read(world: TierWorld, version: int) -> None:
     """Failed before: 30 MiB from the store for three requests, other clients' blocks evicted, the disk written."""
     refused = world.add_partition("orders", 0)
@@ -149,8 +145,7 @@ async def test_a_client_without_rights_costs_no_read(world: TierWorld, version: 
     assert world.sample("kafka_server_brokertopicmetrics_remotefetchrequests_total", topic="orders") == 0
 
 
-@for_each("is_first", [True, False])
-@in_virtual_time
+@for_each_run("is_first", [True, False])
 async def test_a_late_probe_begins_the_time_again_and_nothing_is_held_for_it(world: TierWorld, is_first: bool) -> None:
     """Failed before: a client that lets the answers before the probe's lie kept the blocks of its read for ever."""
     partition = world.add_partition()
@@ -206,8 +201,7 @@ async def test_a_throttled_probe_is_the_whole_answer(world: TierWorld) -> None:
     assert len(world.broker.fetches) == 1
 
 
-@for_each("version, top, codes", [(17, 35, []), (6, 0, [35])])
-@in_virtual_time
+@for_each_run("version, top, codes", [(17, 35, []), (6, 0, [35])])
 async def test_a_top_level_error_of_the_probe_is_the_whole_answer(
     world: TierWorld, version: int, top: int, codes: list[int]
 ) -> None:
@@ -262,11 +256,10 @@ async def test_a_topic_made_again_under_its_name_never_yields_an_old_byte(world:
 # --- docs/protocol.md#l2: staleness heals itself ---
 
 
-@for_each(
+@for_each_run(
     "delay_s, failure, waited_s",
     [(0.0, None, 0.0), (1000.0, None, 0.5), (0.0, RemoteResourceNotFoundError("no metadata topic"), 0.0)],
 )
-@in_virtual_time
 async def test_a_miss_that_stays_one_goes_to_the_broker_in_the_same_exchange(
     world: TierWorld, delay_s: float, failure: Exception | None, waited_s: float
 ) -> None:
@@ -307,8 +300,7 @@ async def test_of_hundreds_of_tier_partitions_some_are_read_at_a_time(world: Tie
     assert len(world.reader.reads) == 2 * READS_AT_ONCE_MAX  # the second half of them when the first had ended
 
 
-@for_each("max_wait_ms, limit_s", [(0, 0.5), (499, 0.5), (2000, 2.0), (60_000, 5.0)])
-@in_virtual_time
+@for_each_run("max_wait_ms, limit_s", [(0, 0.5), (499, 0.5), (2000, 2.0), (60_000, 5.0)])
 async def test_a_late_read_is_answered_empty_in_its_time(world: TierWorld, max_wait_ms: int, limit_s: float) -> None:
     partition = world.add_partition(high_watermark=1234, log_start_offset=3)
     world.reader.delay_s = 100.0

@@ -18,11 +18,10 @@ from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
-from tests.support.for_each import for_each
 from tests.support.session_model import EPOCH_MAX
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World
 from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -107,8 +106,7 @@ async def calls_of_unchanged(nursery: trio.Nursery, partitions: int, *, is_named
     return calls.count
 
 
-@for_each("is_named, calls_max", [(False, RELAY_CALLS_MAX), (True, NAMED_CALLS_MAX)])
-@in_virtual_time
+@for_each_run("is_named, calls_max", [(False, RELAY_CALLS_MAX), (True, NAMED_CALLS_MAX)])
 async def test_partitions_that_an_incremental_fetch_does_not_name_cost_nothing(
     nursery: trio.Nursery, is_named: bool, calls_max: int
 ) -> None:
@@ -140,8 +138,7 @@ async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_f
     return calls.count
 
 
-@for_each("is_vouched_for, calls_max", [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])
-@in_virtual_time
+@for_each_run("is_vouched_for, calls_max", [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])
 async def test_a_tier_read_costs_few_other_calls(nursery: trio.Nursery, is_vouched_for: bool, calls_max: int) -> None:
     """Below READS_AT_ONCE_MAX and beyond: a read that has to wait for its turn costs no more."""
     few, some, many = FEW, READS_AT_ONCE_MAX, 3 * READS_AT_ONCE_MAX

@@ -16,9 +16,8 @@ from storage import errors
 from storage.log.log_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
-from tests.support.for_each import for_each
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -43,7 +42,7 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
 # --- which faults ---
 
 
-@for_each(
+@for_each_run(
     "fault, reason",
     [
         (UpstreamAuthenticationError("no"), FallbackReason.IDENTITY),
@@ -58,7 +57,6 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
         (ExceptionGroup("two", [ValueError(), KeyError()]), FallbackReason.FAULT),
     ],
 )
-@in_virtual_time
 async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exchange(
     world: TierWorld, partition: TopicIdPartition, fault: Exception, reason: FallbackReason
 ) -> None:
@@ -71,11 +69,10 @@ async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exch
     assert world.sample("tidegate_fallback_bytes_total") == BATCH_BYTES
 
 
-@for_each(
+@for_each_run(
     "fault",
     [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503"), errors.MetadataNotReadyError("behind")],
 )
-@in_virtual_time
 async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(world: TierWorld, fault: Exception) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = fault
@@ -99,8 +96,7 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) ->
         assert await one(world.client(), partition) == (COME_AGAIN, b"")
 
 
-@for_each("max_wait_ms", [0, 499, 500, 2000, 60_000])
-@in_virtual_time
+@for_each_run("max_wait_ms", [0, 499, 500, 2000, 60_000])
 async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wait_ms: int) -> None:
     partition = world.add_partition()
     world.fallback.settings.partitions_max = 0
@@ -126,8 +122,7 @@ async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld) -> None:
     assert (asked.isolation_level, asked.session_id, asked.session_epoch, asked.rack_id) == (1, 0, -1, "rack-a")
 
 
-@for_each("first_offset, expected", [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])])
-@in_virtual_time
+@for_each_run("first_offset, expected", [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])])
 async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
     world: TierWorld, first_offset: int, expected: list[bytes]
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support.fake_wire import BATCH_BYTES
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -216,7 +216,7 @@ async def sizes_of(
 
 
 @for_each("fetches", [1, 2])
-@for_each(
+@for_each_run(
     "kinds, max_bytes, sizes",
     [
         # Failed before: one batch of the first local one, nothing of the others, and 2 MiB of the tier.
@@ -233,7 +233,6 @@ async def sizes_of(
         ([FENCED, TIERED, TIERED], 1500, [0, 1000, 500]),
     ],
 )
-@in_virtual_time
 async def test_partitions_take_from_the_limit_in_request_order(
     world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int
 ) -> None:
@@ -245,7 +244,7 @@ async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world:
     assert await sizes_of(world, [FENCED, TIERED, LOCAL], 1000) == [0, 0, 1000]
 
 
-@for_each(
+@for_each_run(
     "kinds, sizes",
     [
         ([TIERED, LOCAL, TIERED], [BATCH_BYTES, 0, 0]),
@@ -257,7 +256,6 @@ async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world:
         ([FENCED, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
     ],
 )
-@in_virtual_time
 async def test_the_first_that_has_records_may_exceed_its_limit_by_one_batch_and_no_other(
     world: TierWorld, kinds: list[str], sizes: list[int]
 ) -> None:

@@ -1,5 +1,7 @@
 """Which Fetches Tidegate answers and which are relayed, and what is learned before a decision."""
 
+import itertools
+
 import pytest
 import trio
 from structlog.testing import capture_logs
@@ -26,7 +28,7 @@ from tests.support.tier_world import (
     fetch_of,
     records_of,
 )
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -51,22 +53,14 @@ async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld,
     assert await served_by(world, client, partition, 1000) == "relay"
 
 
-@for_each("offset", [-1, -2, -(2**63)])
-@in_virtual_time
-async def test_negative_offsets_are_relayed(world: TierWorld, partition: TopicIdPartition, offset: int) -> None:
-    assert await world.client().is_relayed([ask(partition, offset)])
-
-
-@for_each("replica_id", [0, 1, -2])
-@for_each("version", [12, 17])
-@in_virtual_time
-async def test_followers_and_debugging_consumers_are_relayed_whole(
-    world: TierWorld, partition: TopicIdPartition, replica_id: int, version: int
-) -> None:
-    assert await world.client().is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version)
-
-
-async def test_a_bootstrap_connection_is_relayed(world: TierWorld, partition: TopicIdPartition) -> None:
+async def test_what_the_broker_alone_understands_is_relayed(world: TierWorld, partition: TopicIdPartition) -> None:
+    """Offsets and limits below 0, followers and debugging consumers, and what comes to no broker in particular."""
+    client = world.client()
+    for offset in (-1, -2, -(2**63)):
+        assert await client.is_relayed([ask(partition, offset)]), offset
+    for replica_id, version in itertools.product((0, 1, -2), (12, 17)):
+        assert await client.is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version), replica_id
+    assert await client.is_relayed([ask(partition, 17)], max_bytes=-1)
     assert await world.client(node_id=None).is_relayed([ask(partition, 17)])
 
 
@@ -91,10 +85,6 @@ async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(world: 
     wishes = [ask(partition, 17), ask(other, 3, max_bytes=100), ask(partition, 600, max_bytes=100)]
     response = await world.client().fetch(wishes)
     assert records_of(response) == [tier_batch(0, 600), tier_batch(1, 3)]
-
-
-async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld, partition: TopicIdPartition) -> None:
-    assert await world.client().is_relayed([ask(partition, 17)], max_bytes=-1)
 
 
 async def test_two_topics_with_the_same_partition_number_are_told_apart(world: TierWorld) -> None:
@@ -233,8 +223,7 @@ async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, p
     assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
-@for_each("epoch", [0, 4, 9])
-@in_virtual_time
+@for_each_run("epoch", [0, 4, 9])
 async def test_a_last_fetched_epoch_off_the_lineage_is_left_to_the_broker(world: TierWorld, epoch: int) -> None:
     """Failed before: the whole request was relayed, and the broker read the other partition from its tier."""
     diverged, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
@@ -299,8 +288,7 @@ async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(wor
 
 
 @for_each("version", [4, 12, 17])
-@for_each("is_tier", [False, True])
-@in_virtual_time
+@for_each_run("is_tier", [False, True])
 async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int, is_tier: bool
 ) -> None:
@@ -327,8 +315,7 @@ async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
     assert stretches.longest <= SLICE_BYTES // 16 + 1 + SLICE_ITEMS
 
 
-@for_each("version", [4, 7, 17])
-@in_virtual_time
+@for_each_run("version", [4, 7, 17])
 async def test_what_names_too_much_is_the_brokers_unread(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.session_world import (
     told,
 )
 from tests.support.tier_world import ask, client_frame, fetch_of, records_of
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -42,8 +42,7 @@ async def relayed(world: World) -> Conversation:
 # --- relayed ---
 
 
-@for_each("version", [7, 11, 12, 13, 17, 18])
-@in_virtual_time
+@for_each_run("version", [7, 11, 12, 13, 17, 18])
 async def test_a_session_without_tier_partitions_is_upstreams_own(world: World, version: int) -> None:
     conversation = Conversation(world, version)
     response = await conversation.send([ask(world.first, EMPTY_OFFSET), ask(world.second, EMPTY_OFFSET)])
@@ -82,8 +81,7 @@ async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(world
     assert bytes(frame) == client_frame(request)
 
 
-@for_each("state", ["opening", "relayed"])
-@in_virtual_time
+@for_each_run("state", ["opening", "relayed"])
 async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World, state: str) -> None:
     conversation = Conversation(world)
     if state == "relayed":
@@ -100,8 +98,7 @@ async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World
     assert world.slots.sessions == 0
 
 
-@for_each("offset", [17, EMPTY_OFFSET])
-@in_virtual_time
+@for_each_run("offset", [17, EMPTY_OFFSET])
 async def test_a_throttled_opening_gives_no_session(world: World, offset: int) -> None:
     world.sessions.throttle_time_ms = 100
     response = await Conversation(world).send([ask(world.first, offset)])
@@ -146,8 +143,7 @@ async def test_a_response_head_that_holds_no_session_is_the_peers_fault(world: W
 # --- from relayed to ours ---
 
 
-@for_each("version", [7, 12, 13, 17])
-@in_virtual_time
+@for_each_run("version", [7, 12, 13, 17])
 async def test_a_relayed_session_that_names_a_tier_partition_is_ours(world: World, version: int) -> None:
     conversation = await relayed_session(world, version)
     session_id = conversation.session[0]
@@ -215,8 +211,7 @@ async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: Wor
     assert records_of(await own.send()) == [tier_batch(0, 18)]
 
 
-@for_each("offsets, said", [([17], {0: b"tier"}), ([1490], {0: b"broker"}), ([], {})])
-@in_virtual_time
+@for_each_run("offsets, said", [([17], {0: b"tier"}), ([1490], {0: b"broker"}), ([], {})])
 async def test_a_session_of_ours_left_empty_is_closed(world: World, offsets: list[int], said: dict[int, bytes]) -> None:
     conversation = await own_session(world)
     wishes = [ask(world.first, offset, max_bytes=100) for offset in offsets]
@@ -228,8 +223,7 @@ async def test_a_session_of_ours_left_empty_is_closed(world: World, offsets: lis
 # --- and back ---
 
 
-@for_each("version", [7, 12, 13, 17])
-@in_virtual_time
+@for_each_run("version", [7, 12, 13, 17])
 async def test_a_session_with_nothing_in_the_tier_is_given_back(world: World, version: int) -> None:
     conversation = await own_session(world, version)
     session_id, epoch = conversation.session
@@ -308,8 +302,7 @@ async def test_epochs_wrap_on_both_sides_by_themselves(world: World) -> None:
 
 
 @for_each("make", [relayed_session, own_session, returned_session])
-@for_each("version", [12, 13])
-@in_virtual_time
+@for_each_run("version", [12, 13])
 async def test_the_three_errors_in_the_brokers_order(world: World, make: object, version: int) -> None:
     assert callable(make)
     conversation = await make(world, version)
@@ -342,8 +335,7 @@ async def test_another_connection_does_not_have_the_session(world: World, own: C
     assert world.slots.sessions == 0
 
 
-@for_each("epoch", [0, -1])
-@in_virtual_time
+@for_each_run("epoch", [0, -1])
 async def test_a_relayed_full_fetch_closes_the_session_that_it_names(world: World, epoch: int) -> None:
     everything = [ask(world.first, EMPTY_OFFSET), ask(world.second, EMPTY_OFFSET)]
     conversation = await own_session(world)
@@ -363,8 +355,7 @@ async def test_a_relayed_full_fetch_closes_the_session_that_it_names(world: Worl
     assert world.headers == [(77, epoch, [0, 1])]
 
 
-@for_each("epoch", [0, -1])
-@in_virtual_time
+@for_each_run("epoch", [0, -1])
 async def test_a_full_fetch_of_the_tier_closes_the_session_that_it_names(world: World, epoch: int) -> None:
     conversation = await relayed_session(world)
     session_id = conversation.session[0]

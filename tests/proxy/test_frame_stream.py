@@ -11,9 +11,8 @@ from metrics.meters import CloseCause
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
 from proxy.connection.frame_stream import ConnectionEnd, FrameStream
-from tests.support.for_each import for_each
 from tests.support.memory_transport import MemoryTransport, framed, open_accounts
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 MIB = 1024 * 1024
 
@@ -51,8 +50,9 @@ class Ends:
         return size
 
 
-@for_each("size, piece_bytes", [*itertools.product((4, 100, 5000), (1, 1000, None)), (300_000, 1000), (300_000, None)])
-@in_virtual_time
+@for_each_run(
+    "size, piece_bytes", [*itertools.product((4, 100, 5000), (1, 1000, None)), (300_000, 1000), (300_000, None)]
+)
 async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: int | None) -> None:
     ends = Ends(piece_bytes=piece_bytes)
     frame = framed(bytes(range(256)) * (size // 256) + bytes(size % 256))
@@ -65,8 +65,7 @@ async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: 
     assert sum(ends.passed) == len(frame)
 
 
-@for_each("piece_bytes", [1, 1000, None])
-@in_virtual_time
+@for_each_run("piece_bytes", [1, 1000, None])
 async def test_a_frame_is_held_whole_and_not_consumed(piece_bytes: int | None) -> None:
     ends = Ends(piece_bytes=piece_bytes)
     frame = framed(b"h" * 9000)
@@ -102,8 +101,7 @@ async def test_the_end_between_frames_is_the_end() -> None:
     assert not await ends.stream.receive()
 
 
-@for_each("came", [1, 3, 7, 50])
-@in_virtual_time
+@for_each_run("came", [1, 3, 7, 50])
 async def test_the_end_inside_a_frame_is_the_peers_error(came: int) -> None:
     ends = Ends(piece_bytes=1)
     await ends.feed(framed(bytes(100))[:came])
@@ -127,8 +125,7 @@ async def test_a_source_that_breaks_is_named() -> None:
         await ends.stream.receive_inside()
 
 
-@for_each("length", [-1, 3, 64 * MIB + 1])
-@in_virtual_time
+@for_each_run("length", [-1, 3, 64 * MIB + 1])
 async def test_a_bad_length_is_seen_before_more_is_received(length: int) -> None:
     ends = Ends()
     await ends.feed(struct.pack(">i", length), end=False)

@@ -12,10 +12,9 @@ from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_M
 from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeBroker, FakeKafka
-from tests.support.for_each import for_each
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 from tests.support.waiting import HANG_S_MAX
 
 pytestmark = pytest.mark.autojump
@@ -143,8 +142,7 @@ async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld) -> None:
     assert not world.client_of_ours.offsets_asked
 
 
-@for_each("failure", [UpstreamConnectionError("down"), KeyError("a fault of ours")])
-@in_virtual_time
+@for_each_run("failure", [UpstreamConnectionError("down"), KeyError("a fault of ours")])
 async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: TierWorld, failure: Exception) -> None:
     """Failed before for the second: it went through the application's nursery."""
     partition, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)

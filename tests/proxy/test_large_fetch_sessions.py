@@ -4,10 +4,9 @@ import pytest
 import trio
 
 from protocol.wire.errors import ErrorCode
-from tests.support.for_each import for_each
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session, told
 from tests.support.tier_world import ask
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -23,8 +22,7 @@ def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"protocol.fetch.{module}.PARTITIONS_MAX", 2)
 
 
-@for_each("version", [7, 12, 17])
-@in_virtual_time
+@for_each_run("version", [7, 12, 17])
 async def test_a_session_of_too_many_is_upstreams_unread(world: World, two_at_most: None, version: int) -> None:
     conversation = Conversation(world, version)
     third = world.add_partition("orders", 2, high_watermark=EMPTY_OFFSET)
@@ -41,8 +39,7 @@ async def test_a_session_of_too_many_is_upstreams_unread(world: World, two_at_mo
     assert world.upstream_sessions == [conversation.session[0]]
 
 
-@for_each("at_once", [True, False])
-@in_virtual_time
+@for_each_run("at_once", [True, False])
 async def test_a_relayed_session_that_grows_too_large_is_passed(world: World, two_at_most: None, at_once: bool) -> None:
     conversation = await relayed_session(world)
     more = [world.add_partition("orders", number, high_watermark=EMPTY_OFFSET) for number in (2, 3, 4)]
@@ -54,8 +51,7 @@ async def test_a_relayed_session_that_grows_too_large_is_passed(world: World, tw
     assert world.upstream_sessions == [conversation.session[0]]
 
 
-@for_each("at_once", [True, False])
-@in_virtual_time
+@for_each_run("at_once", [True, False])
 async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then(
     world: World, two_at_most: None, at_once: bool
 ) -> None:
@@ -72,8 +68,7 @@ async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then
     assert conversation.relayed
 
 
-@for_each("offset", [17, EMPTY_OFFSET])
-@in_virtual_time
+@for_each_run("offset", [17, EMPTY_OFFSET])
 async def test_a_large_session_is_kept_in_slices(world: World, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """The same conversation, with a slice for each partition."""
     for module in (

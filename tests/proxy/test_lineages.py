@@ -7,10 +7,9 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamError, Upstr
 from protocol.client.leaders import PartitionLeader
 from protocol.wire.errors import ErrorCode
 from storage.model import TopicIdPartition
-from tests.support.for_each import for_each
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH, TierWorld
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -63,8 +62,7 @@ async def test_a_leader_that_moved_is_learned_and_asked_again(world: TierWorld, 
     assert world.cluster.learned == [["orders"]]
 
 
-@for_each("code, asked", [(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)])
-@in_virtual_time
+@for_each_run("code, asked", [(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)])
 async def test_a_second_refusal_is_raised_and_another_code_at_once(
     world: TierWorld, partition: TopicIdPartition, code: ErrorCode, asked: int
 ) -> None:
@@ -92,8 +90,7 @@ async def test_upstream_that_is_gone_is_an_upstream_error(world: TierWorld, part
         await world.lineages.get(partition, LEADER_EPOCH)
 
 
-@for_each("leader", [None, PartitionLeader(-1, LEADER_EPOCH)])
-@in_virtual_time
+@for_each_run("leader", [None, PartitionLeader(-1, LEADER_EPOCH)])
 async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
     world: TierWorld, partition: TopicIdPartition, leader: PartitionLeader | None
 ) -> None:

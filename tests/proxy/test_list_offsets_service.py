@@ -14,11 +14,10 @@ from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
 from tests.support.fake_wire import BROKERS_OWN
-from tests.support.for_each import for_each
 from tests.support.offsets_world import OffsetsWorld, request_of
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
 
@@ -38,8 +37,7 @@ def world(nursery: trio.Nursery) -> OffsetsWorld:
 # --- relayed ---
 
 
-@for_each("time", [-1, -2, -3, -4, -5, -6, -7])
-@in_virtual_time
+@for_each_run("time", [-1, -2, -3, -4, -5, -6, -7])
 async def test_what_is_no_time_is_relayed_and_costs_nothing(world: OffsetsWorld, time: int) -> None:
     world.add()
     assert await world.is_relayed([("orders", 0, time)])
@@ -47,7 +45,7 @@ async def test_what_is_no_time_is_relayed_and_costs_nothing(world: OffsetsWorld,
     assert not world.search.searched
 
 
-@for_each(
+@for_each_run(
     "questions, fields",
     [
         ([("orders", 0, 4000)], {"replica_id": 1}),
@@ -59,7 +57,6 @@ async def test_what_is_no_time_is_relayed_and_costs_nothing(world: OffsetsWorld,
         ([("orders", 0, 9001)], {}),
     ],
 )
-@in_virtual_time
 async def test_what_is_not_the_tiers_is_relayed(world: OffsetsWorld, questions: Any, fields: dict[str, int]) -> None:
     world.add()
     assert await world.is_relayed(questions, **fields)
@@ -79,8 +76,7 @@ async def test_a_segment_that_the_broker_has_too_is_the_brokers(world: OffsetsWo
     assert await world.answers([("orders", 0, 4000)]) == [OURS]
 
 
-@for_each("trouble", ["no answer", "slow", "refused", "too old"])
-@in_virtual_time
+@for_each_run("trouble", ["no answer", "slow", "refused", "too old"])
 async def test_where_the_broker_does_not_tell_its_log_start_all_is_relayed(world: OffsetsWorld, trouble: str) -> None:
     partition = world.add()
     await world.frontiers.refresh(1, [partition])
@@ -111,8 +107,7 @@ async def test_without_a_lineage_it_is_relayed(world: OffsetsWorld) -> None:
 # --- answered ---
 
 
-@for_each("version", range(LIST_OFFSETS_VERSION_MIN, LIST_OFFSETS_VERSION_MAX + 1))
-@in_virtual_time
+@for_each_run("version", range(LIST_OFFSETS_VERSION_MIN, LIST_OFFSETS_VERSION_MAX + 1))
 async def test_the_record_is_the_answer_in_every_version(world: OffsetsWorld, version: int) -> None:
     world.search.results[world.add()] = FOUND
     epoch = 3 if version >= 4 else -1
@@ -161,8 +156,7 @@ async def test_a_segment_that_came_after_the_lineage_has_it_built_anew(world: Of
     assert world.search.searched[-1] == (500, 8000, 0)
 
 
-@for_each("isolation, answer", [(0, (0, 4000, 1450, 3)), (1, NOT_FOUND)])
-@in_virtual_time
+@for_each_run("isolation, answer", [(0, (0, 4000, 1450, 3)), (1, NOT_FOUND)])
 async def test_what_may_not_be_fetched_yet_is_not_found(
     world: OffsetsWorld, isolation: int, answer: tuple[int, int, int, int]
 ) -> None:
@@ -208,7 +202,7 @@ async def test_a_partition_that_the_broker_leaves_out_is_left_out(world: Offsets
 # --- errors ---
 
 
-@for_each(
+@for_each_run(
     "code",
     [
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -217,7 +211,6 @@ async def test_a_partition_that_the_broker_leaves_out_is_left_out(world: Offsets
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     ],
 )
-@in_virtual_time
 async def test_the_brokers_error_wins_and_is_not_waited_for(world: OffsetsWorld, code: ErrorCode) -> None:
     refused, other = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {refused: FOUND, other: FOUND}
@@ -248,8 +241,7 @@ async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(w
     assert await world.answers([("orders", 0, 4000)]) == [OURS]
 
 
-@for_each("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
-@in_virtual_time
+@for_each_run("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
 async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsWorld, code: ErrorCode) -> None:
     partition = world.add()
     world.search.results[partition] = FOUND
@@ -258,11 +250,10 @@ async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsW
     assert world.broker.offsets_asked == [[("orders", 0, LATEST)], [("orders", 0, 4000)]]
 
 
-@for_each(
+@for_each_run(
     "fault",
     [errors.RemoteResourceNotFoundError("gone"), errors.CorruptObjectError("garbage"), KeyError("a fault of ours")],
 )
-@in_virtual_time
 async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next(world: OffsetsWorld, fault: Exception) -> None:
     """Failed before: the client got UNKNOWN_SERVER_ERROR for as long as the fault lasted."""
     bad, good = world.add("orders", 0), world.add("orders", 1)
@@ -274,8 +265,7 @@ async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next(world: Of
     assert await world.answers([("orders", 0, 4000)]) == [OURS]
 
 
-@for_each("fault", [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503")])
-@in_virtual_time
+@for_each_run("fault", [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503")])
 async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_later(world: OffsetsWorld, fault: Exception) -> None:
     bad, good = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {bad: fault, good: FOUND}
@@ -291,11 +281,10 @@ async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(world
     assert answers == [BROKERS] * 4 + [(ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)] * 2
 
 
-@for_each(
+@for_each_run(
     "version, timeout_ms, waited_s",
     [(11, 250, 0.25), (11, 2**31 - 1, LOOKUP_TIMEOUT_S), (10, 0, LOOKUP_TIMEOUT_S), (9, 0, LOOKUP_TIMEOUT_S)],
 )
-@in_virtual_time
 async def test_a_search_that_misses_the_deadline_timed_out(
     world: OffsetsWorld, version: int, timeout_ms: int, waited_s: float
 ) -> None:
@@ -352,8 +341,7 @@ async def test_a_topic_made_anew_under_its_name_gets_no_old_offset(world: Offset
     assert world.tier.topic_id("orders") is None
 
 
-@for_each("failure", [None, UpstreamConnectionError("down")])
-@in_virtual_time
+@for_each_run("failure", [None, UpstreamConnectionError("down")])
 async def test_a_name_that_the_broker_does_not_confirm_is_the_brokers_to_answer(
     world: OffsetsWorld, failure: Exception | None
 ) -> None:

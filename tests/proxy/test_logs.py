@@ -117,39 +117,18 @@ def test_payload_is_shown_as_its_length() -> None:
     assert event["nested"] == {"inner": ["<3 bytes>"]}
 
 
-@for_each(
-    "key",
-    [
-        "password",
-        "sasl.jaas.config",
-        "upstream.sasl.password",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.key",
-        "rsm.config.storage.aws.secret.access.key",
-        "storage.aws.access.key.id",
-        "azure.account-key",
-        "sasl.oauthbearer.client.secret",
-        "Authorization",
-        "delegation_token",
-        "azure.connection.string",
-        "pwd",
-        "sas",
-        "kek",
-        "customer.key",
-        "apikey",
-    ],
-)
-def test_secret_keys_are_known(key: str) -> None:
-    assert sounds_secret(key)
+SECRET_KEYS = """
+    password sasl.jaas.config upstream.sasl.password ssl.key.password ssl.key.pem ssl.keystore.key
+    rsm.config.storage.aws.secret.access.key storage.aws.access.key.id azure.account-key
+    sasl.oauthbearer.client.secret Authorization delegation_token azure.connection.string
+    pwd sas kek customer.key apikey
+"""
+OTHER_KEYS = "api_key key object_key topic sasl.mechanism ssl.ca.location ssl.keystore.location key_id"
 
 
-@for_each(
-    "key",
-    ["api_key", "key", "object_key", "topic", "sasl.mechanism", "ssl.ca.location", "ssl.keystore.location", "key_id"],
-)
-def test_other_keys_are_shown(key: str) -> None:
-    assert not sounds_secret(key)
+def test_secret_keys_are_known_and_others_are_shown() -> None:
+    assert [key for key in SECRET_KEYS.split() if not sounds_secret(key)] == []
+    assert [key for key in OTHER_KEYS.split() if sounds_secret(key)] == []
 
 
 def test_secrets_are_masked_at_any_depth() -> None:

@@ -1,25 +1,32 @@
-"""An async test as a run of its own, in virtual time: for loops in which each turn begins with a new world at second 0.
+"""One async test that is a run of its own for each case, in virtual time: each begins in a new world, at second 0.
 
-    @for_each("version", range(4, 19))
-    @in_virtual_time
+    @for_each_run("version", range(4, 19))
     async def test_every_version_is_served(world: TierWorld, version: int) -> None: ...
 
 A test gets `nursery`, `world` (of the class that it names), and that world's first `partition` and a `client` of it,
-as the fixtures of these names would have them. Other fixtures are the same in every turn, and not async.
+as the fixtures of these names would have them. Other fixtures are the same in every run, and not async.
 """
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import trio
 from trio.testing import MockClock
 
+from tests.support.for_each import for_each
+
 MADE_HERE = ("nursery", "world", "partition", "client")
+AsyncTest = Callable[..., Awaitable[None]]
 
 
-def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def for_each_run(names: str, cases: Iterable[Any]) -> Callable[[AsyncTest], Callable[..., None]]:
+    """The cases as `for_each` has them."""
+    return lambda test: for_each(names, cases)(_in_virtual_time(test))
+
+
+def _in_virtual_time(test: AsyncTest) -> Callable[..., None]:
     signature = inspect.signature(test)
     wanted = signature.parameters
 
