@@ -1,5 +1,7 @@
 """The tier as exchanges use it: what it holds, what a read counts, which names are asked for."""
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -20,12 +22,9 @@ pytestmark = pytest.mark.autojump
 COUNTER = "kafka_server_brokertopicmetrics_remotefetch{}_total"
 
 
-async def read(
-    world: TierWorld, partition: TopicIdPartition, offset: int, *, ends_below: int | None = None
-) -> TierRecords:
-    return await world.tier.read(
-        partition, offset, LEADER_EPOCH, max_bytes=200, minimum_one_batch=True, ends_below=ends_below
-    )
+async def read(world: TierWorld, partition: TopicIdPartition, offset: int, **limits: int | None) -> TierRecords:
+    wishes: dict[str, Any] = {"ends_below": None, **limits}
+    return await world.tier.read(partition, offset, LEADER_EPOCH, max_bytes=200, minimum_one_batch=True, **wishes)
 
 
 def counted(world: TierWorld, topic: str = "orders") -> tuple[float, float, float]:
@@ -72,30 +71,21 @@ async def test_a_broker_leads_as_last_heard(world: TierWorld, partition: TopicId
 # --- reads ---
 
 
-async def test_a_read_is_counted_with_its_bytes(world: TierWorld, partition: TopicIdPartition) -> None:
+async def test_reads_are_counted_with_bytes_and_errors(world: TierWorld, partition: TopicIdPartition) -> None:
     assert (await read(world, partition, 17)).size_bytes == 2 * BATCH_BYTES
     assert counted(world) == (1, 2 * BATCH_BYTES, 0)
-
-
-async def test_a_failed_read_is_counted_as_an_error(world: TierWorld, partition: TopicIdPartition) -> None:
+    with pytest.raises(OffsetNotInTierError):  # a miss is no error
+        await read(world, partition, 5000)
+    assert counted(world) == (2, 2 * BATCH_BYTES, 0)
+    world.reader.delay_s = 10.0
+    with trio.move_on_after(1.0) as scope:  # nor is a read that is given up
+        await read(world, partition, 17)
+    assert scope.cancelled_caught
+    assert counted(world) == (3, 2 * BATCH_BYTES, 0)
     world.reader.failures[partition] = CorruptObjectError("crc")
     with pytest.raises(CorruptObjectError):
         await read(world, partition, 17)
-    assert counted(world) == (1, 0, 1)
-
-
-async def test_a_miss_is_no_error(world: TierWorld, partition: TopicIdPartition) -> None:
-    with pytest.raises(OffsetNotInTierError):
-        await read(world, partition, 5000)
-    assert counted(world) == (1, 0, 0)
-
-
-async def test_a_read_that_is_given_up_is_no_error(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.reader.delay_s = 10.0
-    with trio.move_on_after(1.0) as scope:
-        await read(world, partition, 17)
-    assert scope.cancelled_caught
-    assert counted(world) == (1, 0, 0)
+    assert counted(world) == (4, 2 * BATCH_BYTES, 1)
 
 
 async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld, partition: TopicIdPartition) -> None:
@@ -105,37 +95,26 @@ async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld,
     assert counted(world) == (1, 0, 1)
 
 
-@pytest.mark.parametrize(("ends_below", "served"), [(None, True), (1000, True), (999, False)])
-async def test_a_segment_that_reaches_too_far_is_not_read(
-    world: TierWorld, partition: TopicIdPartition, ends_below: int | None, served: bool
-) -> None:
-    if served:
+async def test_a_segment_that_reaches_too_far_is_not_read(world: TierWorld, partition: TopicIdPartition) -> None:
+    for ends_below in (None, 1000):
         await read(world, partition, 700, ends_below=ends_below)
-    else:
-        with pytest.raises(ReachesLocalLogError, match="offset 700 ends at 999"):
-            await read(world, partition, 700, ends_below=ends_below)
-        await read(world, partition, 499, ends_below=ends_below)
-        assert len(world.reader.reads) == 1
+    with pytest.raises(ReachesLocalLogError, match="offset 700 ends at 999"):
+        await read(world, partition, 700, ends_below=999)
+    await read(world, partition, 499, ends_below=999)
+    assert len(world.reader.reads) == 3
 
 
-@pytest.mark.parametrize(
-    ("aborts", "served"),
-    [
-        (TierAborts([], 500, is_complete=False, searched_below=1000), True),
-        (TierAborts([], 500, is_complete=False, searched_below=999), False),
-        (TierAborts([], 500, is_complete=True, searched_below=500), True),
-    ],
-)
-async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_local_log(
-    world: TierWorld, partition: TopicIdPartition, aborts: TierAborts, served: bool
-) -> None:
-    world.reader.aborts[partition] = aborts
-    if served:
+async def test_a_committed_read_needs_aborts_up_to_the_local_log(world: TierWorld, partition: TopicIdPartition) -> None:
+    for aborts in (
+        TierAborts([], 500, is_complete=False, searched_below=1000),
+        TierAborts([], 500, is_complete=True, searched_below=500),
+    ):
+        world.reader.aborts[partition] = aborts
         assert (await read(world, partition, 17, ends_below=1000)).aborts == aborts
         assert (await read(world, partition, 17)).aborts is None
-    else:
-        with pytest.raises(OffsetNotInTierError, match="aborts up to offset 1000"):
-            await read(world, partition, 17, ends_below=1000)
+    world.reader.aborts[partition] = TierAborts([], 500, is_complete=False, searched_below=999)
+    with pytest.raises(OffsetNotInTierError, match="aborts up to offset 1000"):
+        await read(world, partition, 17, ends_below=1000)
     assert counted(world)[2] == 0
 
 
@@ -217,19 +196,15 @@ async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_whi
 async def test_clients_cannot_fill_the_memory_with_names(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     in_tier(world, "a", "b", "c", "d")
     monkeypatch.setattr("proxy.fetch.tier.UNKNOWN_NAMES_MAX", 3)
-    await world.tier.learn_topic_ids(["a", "b"])
-    await world.tier.learn_topic_ids(["c", "d"])
-    await world.tier.learn_topic_ids(["a", "c"])
+    for names in ("ab", "cd", "ac"):
+        await world.tier.learn_topic_ids(names)
     assert world.cluster.learned == [["a", "b"], ["c", "d"], ["c"]]
 
 
 async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(world: TierWorld) -> None:
     in_tier(world, "a", "b", "c", "d")
-    world.cluster.room = 2
-    await world.tier.learn_topic_ids(["a", "b", "c"])
-    await world.tier.learn_topic_ids(["a", "b", "c"])
-    world.cluster.room = 0
-    await world.tier.learn_topic_ids(["d"])
+    for world.cluster.room, names in ((2, "abc"), (2, "abc"), (0, "d")):
+        await world.tier.learn_topic_ids(names)
     assert world.cluster.learned == [["a", "b"], ["c"]]
 
 
@@ -245,7 +220,6 @@ async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWo
 async def test_one_request_has_so_many_names_asked_for(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.tier.NAMES_ASKED_MAX", 2)
     in_tier(world, "a", "b", "c")
-    await world.tier.learn_topic_ids(["a", "b", "c"])
-    assert world.cluster.learned == [["a", "b"]]
-    await world.tier.learn_topic_ids(["a", "b", "c"])
+    for _ in range(2):
+        await world.tier.learn_topic_ids("abc")
     assert world.cluster.learned == [["a", "b"], ["c"]]

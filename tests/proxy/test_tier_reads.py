@@ -163,73 +163,64 @@ class CollectingReader(ScriptedReader):
         return TierRecords([memoryview(bytes(BATCH_BYTES))] * count, count * BATCH_BYTES)
 
 
-@pytest.mark.parametrize(("stop_s", "batches"), [(0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)])
-async def test_what_a_read_has_when_it_is_stopped_is_its_result(stop_s: float, batches: int | None) -> None:
+async def test_what_a_read_has_when_it_is_stopped_is_its_result(nursery: trio.Nursery) -> None:
     """It was thrown away: a read had all that it was asked for, or nothing."""
-    async with trio.open_nursery() as nursery:
+    for stop_s, batches in ((0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)):
         world = TierWorld(nursery, open_reader=CollectingReader)
-        parts = await parts_of(world, 1)
-        reads = reads_of(world, parts, wait_s=0.65)
-        await reads.wait_until(trio.current_time() + stop_s)
-        reads.stop()
-    assert trio.current_time() == min(stop_s, 0.65)
-    assert sizes_of(reads, parts) == [None if batches is None else batches * BATCH_BYTES]
+        parts, began_s = await parts_of(world, 1), trio.current_time()
+        async with trio.open_nursery() as world.nursery:
+            reads = reads_of(world, parts, wait_s=0.65)
+            await reads.wait_until(began_s + stop_s)
+            reads.stop()
+        assert trio.current_time() - began_s == pytest.approx(min(stop_s, 0.65))
+        assert sizes_of(reads, parts) == [None if batches is None else batches * BATCH_BYTES], f"{stop_s=}"
 
 
-@pytest.mark.parametrize(("finish_s", "is_there"), [(FINISH_S / 2, True), (2 * FINISH_S, False)])
-async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(finish_s: float, is_there: bool) -> None:
-    async with trio.open_nursery() as nursery:
+async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(nursery: trio.Nursery) -> None:
+    for finish_s, is_there in ((FINISH_S / 2, True), (2 * FINISH_S, False)):
         world = TierWorld(nursery, open_reader=partial(CollectingReader, finish_s=finish_s))
-        parts = await parts_of(world, 1)
-        reads = reads_of(world, parts)
-        await reads.wait_until(0.15)
-        reads.stop()
-    assert trio.current_time() == 0.15 + min(finish_s, FINISH_S)
-    assert sizes_of(reads, parts) == [BATCH_BYTES if is_there else None]
+        parts, began_s = await parts_of(world, 1), trio.current_time()
+        async with trio.open_nursery() as world.nursery:
+            reads = reads_of(world, parts)
+            await reads.wait_until(began_s + 0.15)
+            reads.stop()
+        assert trio.current_time() - began_s == pytest.approx(0.15 + min(finish_s, FINISH_S))
+        assert sizes_of(reads, parts) == [BATCH_BYTES if is_there else None], f"{finish_s=}"
 
 
-async def test_parked_fetches_are_counted_while_they_wait(world: TierWorld) -> None:
-    parts = await parts_of(world, 2)
-    reads = reads_of(world, parts)
-    assert world.sample(WAITING, delayedOperation="RemoteFetch") == 1
-    reads.stop()
-    assert world.sample(WAITING, delayedOperation="RemoteFetch") == 0
-
-
-async def test_stopped_reads_leave_the_nursery() -> None:
-    async with trio.open_nursery() as nursery:
-        world = TierWorld(nursery)
-        parts = await parts_of(world, 3)
-        world.reader.delay_s = 1000.0
+async def test_stopped_reads_leave_the_nursery(world: TierWorld) -> None:
+    parts = await parts_of(world, 3)
+    world.reader.delay_s = 1000.0
+    async with trio.open_nursery() as world.nursery:
         reads = reads_of(world, parts, wait_s=1000.0)
+        assert world.sample(WAITING, delayedOperation="RemoteFetch") == 1
         await trio.sleep(0.1)
         reads.stop()
+        assert world.sample(WAITING, delayedOperation="RemoteFetch") == 0
     assert trio.current_time() == 0.1
     assert not reads.results
 
 
-@pytest.mark.parametrize(
-    ("fault", "level"),
-    [
+async def test_a_fault_is_a_result_and_a_line_and_others_go_on(nursery: trio.Nursery) -> None:
+    for fault, level in (
         # Said once a spell, by proxy.fetch.fallback: a client may ask again 200 times a second.
         (RetriableRemoteStorageError("503"), "debug"),
         (CorruptLogError("crc", 0, 1), "debug"),
         (UpstreamConnectionError("no leader"), "debug"),
         (trio.ClosedResourceError("ours"), "error"),
         (ExceptionGroup("two", [ValueError("one")]), "error"),
-    ],
-)
-async def test_a_fault_is_a_result_and_a_line_and_others_go_on(world: TierWorld, fault: Exception, level: str) -> None:
-    parts = await parts_of(world, 2)
-    world.reader.failures[parts[0].partition] = fault
-    with structlog.testing.capture_logs() as lines:
-        reads = reads_of(world, parts)
-        await reads.wait_until(1.0)
-    reads.stop()
-    assert reads.results[parts[0]] is fault
-    assert sizes_of(reads, parts) == [None, 1000]
-    assert [line["log_level"] for line in lines] == [level]
-    assert (lines[0]["partition"], lines[0]["offset"]) == (str(parts[0].partition), 17)
+    ):
+        world = TierWorld(nursery)
+        parts = await parts_of(world, 2)
+        world.reader.failures[parts[0].partition] = fault
+        with structlog.testing.capture_logs() as lines:
+            reads = reads_of(world, parts)
+            await reads.wait_until(math.inf)
+        reads.stop()
+        assert reads.results[parts[0]] is fault
+        assert sizes_of(reads, parts) == [None, 1000], fault
+        assert [line["log_level"] for line in lines] == [level], fault
+        assert (lines[0]["partition"], lines[0]["offset"]) == (str(parts[0].partition), 17), fault
 
 
 # --- after the probe ---
@@ -267,12 +258,7 @@ async def test_settling_before_the_reads_have_run_at_all_is_safe(world: TierWorl
     reads.settle(parts[1:], parts[2:])
     await reads.wait_until(1.0)
     assert sizes_of(reads, parts) == [None, 1000, 1000]
-
-
-async def test_a_part_that_is_not_wanted_is_not_read_again(world: TierWorld) -> None:
-    parts = await parts_of(world, 1)
-    reads = reads_of(world, parts)
-    reads.settle([], parts)
+    reads.settle([], parts)  # what is not wanted is not read again
     assert not reads.pending
 
 

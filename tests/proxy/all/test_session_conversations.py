@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
 from protocol.fetch.response import decode_response
+from tests.support.drawn import drawn
 from tests.support.segments import topic_partition
 from tests.support.session_model import SessionBroker, SessionClient
 from tests.support.tier_world import TierWorld, ask, client_frame, fetch_of
@@ -19,21 +20,15 @@ END = 1500
 offsets = st.sampled_from([0, 17, 500, 999, 1000, 1200, END - 1, END, END, END, END + 1, -1])
 wishes = st.lists(st.tuples(st.integers(0, PARTITIONS), offsets), max_size=3)
 incremental = st.tuples(st.just("go on"), wishes, st.lists(st.integers(0, PARTITIONS), max_size=2))
-steps = st.lists(
-    st.one_of(
-        incremental,
-        incremental,
-        incremental,
-        st.tuples(st.sampled_from(["open", "close"]), wishes, st.just([])),
-        st.tuples(st.sampled_from(["wrong epoch", "wrong id"]), wishes, st.just([])),
-        st.tuples(st.sampled_from(["append", "tier moves", "throttle", "fail"]), wishes, st.just([])),
-    ),
-    max_size=15,
-)
+others = [
+    st.tuples(st.sampled_from(kinds), wishes, st.just([]))
+    for kinds in (["open", "close"], ["wrong epoch", "wrong id"], ["append", "tier moves", "throttle", "fail"])
+]
+steps = st.lists(st.one_of(incremental, incremental, incremental, *others), max_size=15)
 
 
 @given(st.sampled_from([7, 11, 12, 13, 17]), wishes, steps)
-@settings(max_examples=150)
+@drawn(150)
 def test_a_client_cannot_tell_our_sessions_from_the_brokers(
     version: int, first: list[tuple[int, int]], given_steps: list[tuple[str, list[tuple[int, int]], list[int]]]
 ) -> None:
