@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import trio
 import trio.from_thread
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from trio.testing import MockClock
@@ -27,6 +26,7 @@ from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.reader import OffsetNotInTierError, TierRecords
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
+from tests.support.drawn import drawn
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, expected_bytes, open_reader
@@ -392,5 +392,5 @@ class TierMachine(RuleBasedStateMachine):
         await self._close()
 
 
-TierMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TierMachine.TestCase.settings = drawn(25, stateful_step_count=25)
 TestTier = TierMachine.TestCase

@@ -7,6 +7,7 @@ import pytest
 
 from storage.cache.block_cipher import BlockCipher, SealedBlock
 from storage.errors import CorruptObjectError, StorageConfigError
+from tests.support.cases import case
 
 KEY = bytes(range(32))
 NONCE = b"\x01" * 12
@@ -38,50 +39,30 @@ def test_key_ids_tell_keys_apart_and_do_not_show_them() -> None:
     assert BlockCipher(KEY).key_id == BlockCipher(KEY).key_id != BlockCipher(bytes(32)).key_id
     assert BlockCipher(KEY).key_id not in KEY
     assert BlockCipher.generate().key_id != BlockCipher.generate().key_id
-
-
-def test_a_key_of_another_length_is_a_bug() -> None:
     with pytest.raises(ValueError, match="32 bytes, not 16"):
         BlockCipher(bytes(16))
 
 
-def key_file(folder: Path, content: bytes, mode: int = 0o400) -> Path:
-    path = folder / "cache.key"
+def from_file(path: Path, content: bytes, mode: int = 0o400) -> BlockCipher:
+    path.unlink(missing_ok=True)
     path.write_bytes(content)
     path.chmod(mode)
-    return path
+    return BlockCipher.from_file(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        KEY,
-        KEY.hex().encode(),
-        KEY.hex().upper().encode() + b"\n",
-        base64.b64encode(KEY),
-        base64.b64encode(KEY) + b"\r\n",
-    ],
-    ids=["raw", "hex", "hex with a line's end", "base64", "base64 with a line's end"],
-)
-def test_a_key_file_is_raw_hex_or_base64(content: bytes, tmp_path: Path) -> None:
-    assert BlockCipher.from_file(key_file(tmp_path, content)).key_id == BlockCipher(KEY).key_id
+def test_a_key_file_is_raw_hex_or_base64(tmp_path: Path) -> None:
+    text = base64.b64encode(KEY)
+    for content in (KEY, KEY.hex().encode(), KEY.hex().upper().encode() + b"\n", text, text + b"\r\n"):
+        assert from_file(tmp_path / "key", content).key_id == BlockCipher(KEY).key_id, content
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", KEY[:-1], KEY + b"\n", KEY.hex().encode()[:-2], base64.b64encode(KEY[:-1]), b"g" * 64, b"\xff" * 44],
-)
-def test_a_file_without_a_key_is_refused(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError, match=r"^cache\.encrypt\.key\.file .* holds no key: "):
-        BlockCipher.from_file(key_file(tmp_path, content))
-
-
-@pytest.mark.parametrize("mode", [0o440, 0o404, 0o620, 0o700 | 0o010])
-def test_a_key_file_that_is_open_to_others_is_refused(mode: int, tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError, match=r"^cache\.encrypt\.key\.file .* open to others .*chmod 0400"):
-        BlockCipher.from_file(key_file(tmp_path, KEY, mode))
-
-
-def test_an_absent_key_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_key_or_open_to_others_is_refused(tmp_path: Path) -> None:
+    short = (KEY.hex().encode()[:-2], base64.b64encode(KEY[:-1]))
+    for content in (b"", KEY[:-1], KEY + b"\n", *short, b"g" * 64, b"\xff" * 44):
+        with case(content), pytest.raises(StorageConfigError, match=r"^cache\.encrypt\.key\.file .* holds no key: "):
+            from_file(tmp_path / "key", content)
+    for mode in (0o440, 0o404, 0o620, 0o700 | 0o010):
+        with case(mode), pytest.raises(StorageConfigError, match=r"^cache\..*file .* open to others .*chmod 0400"):
+            from_file(tmp_path / "key", KEY, mode)
     with pytest.raises(StorageConfigError, match=r"^cache\.encrypt\.key\.file .*: No such file or directory$"):
-        BlockCipher.from_file(tmp_path / "cache.key")
+        BlockCipher.from_file(tmp_path / "none")

@@ -5,7 +5,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +16,7 @@ from metrics.cache_meters import CacheMeter, DiskErrorCause
 from metrics.registry import Registry
 from storage.cache.disk import RETRY_S, DiskHealth, cause_of
 from storage.errors import StorageConfigError
+from tests.support.cases import case
 from tests.support.disk_cache import (
     Clock,
     DiskCache,
@@ -38,23 +39,22 @@ def cache(tmp_path: Path) -> Iterator[DiskCache]:
         yield cache
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"), [(errno.ENOSPC, "full"), (errno.EROFS, "read_only"), (errno.EIO, "other")]
-)
-def test_a_write_that_fails_is_counted_and_leaves_nothing(
-    cache: DiskCache, number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache.write(FIRST)
-    with monkeypatch.context() as patch:
-        break_writes(patch, number)
-        assert not cache.disk.write(SECOND, data_of(SECOND))
-    assert cache.errors(cause) == 1
-    assert cache.count("disk_skipped_blocks_total") == 1
-    assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
-    assert cache.disk.size_bytes == cost(1)
-    assert cache.disk.holds(FIRST) == (cause != "other")
-    comes_back(cache)
-    assert cache.served(FIRST, SECOND) == [FIRST]
+NUMBERS = {errno.ENOSPC: "full", errno.EROFS: "read_only", errno.EIO: "other"}
+
+
+def test_a_write_that_fails_is_counted_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, cause in NUMBERS.items():
+        with case(cause), disk_cache(tmp_path / cause) as cache:
+            cache.write(FIRST)
+            with monkeypatch.context() as patch:
+                break_writes(patch, number)
+                assert not cache.disk.write(SECOND, data_of(SECOND))
+            assert (cache.errors(cause), cache.count("disk_skipped_blocks_total")) == (1, 1)
+            assert [path.name for path in files_below(cache.path)] == ["1-100-100"]
+            assert cache.disk.size_bytes == cost(1)
+            assert cache.disk.holds(FIRST) == (cause != "other")
+            comes_back(cache)
+            assert cache.served(FIRST, SECOND) == [FIRST]
 
 
 def test_a_disk_that_stays_full_is_tried_once_in_a_while(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,34 +97,29 @@ def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(cache: DiskCache) -> N
     cache.write(FIRST)
 
 
-@pytest.mark.parametrize("finder", ["reader", "writer"])
-def test_a_vanished_folder_is_made_anew(finder: str, tmp_path: Path) -> None:
-    path = tmp_path / "cache"
-    with disk_cache(path) as cache:
-        cache.write(FIRST, SECOND)
-        shutil.rmtree(path)
-        if finder == "reader":
-            assert cache.disk.read(FIRST) is None
-        else:
-            assert not cache.disk.write(THIRD, data_of(THIRD))
-        assert cache.errors("missing") == 1
-        assert not cache.disk.holds(SECOND)
-        assert (len(cache.disk), cache.disk.size_bytes) == (0, 0)
-        comes_back(cache)
-        cache.write(FIRST)
-        with pytest.raises(StorageConfigError, match="in use"), disk_cache(path):
-            pass
-
-
-def test_a_vanished_folder_is_made_anew_also_when_a_write_had_just_succeeded(tmp_path: Path) -> None:
-    path = tmp_path / "cache"
-    with disk_cache(path) as cache:
-        shutil.rmtree(path)
-        assert not cache.disk.write(FIRST, data_of(FIRST))
-        cache.disk.health.on_written()
-        assert cache.disk.available
-        cache.write(FIRST)
-        assert cache.served(FIRST) == [FIRST]
+def test_a_vanished_folder_is_made_once_more(tmp_path: Path) -> None:
+    for finder in ("reader", "writer"):
+        path = tmp_path / finder
+        with disk_cache(path) as cache:
+            cache.write(FIRST, SECOND)
+            shutil.rmtree(path)
+            if finder == "reader":
+                assert cache.disk.read(FIRST) is None
+            else:
+                assert not cache.disk.write(THIRD, data_of(THIRD))
+            assert cache.errors("missing") == 1, finder
+            assert not cache.disk.holds(SECOND)
+            assert (len(cache.disk), cache.disk.size_bytes) == (0, 0)
+            comes_back(cache)
+            cache.write(FIRST)
+            with pytest.raises(StorageConfigError, match="in use"), disk_cache(path):
+                pass
+            shutil.rmtree(path)
+            assert not cache.disk.write(SECOND, data_of(SECOND))
+            cache.disk.health.on_written()  # also when a write had just succeeded
+            assert cache.disk.available
+            cache.write(SECOND)
+            assert cache.served(SECOND) == [SECOND]
 
 
 def test_a_folder_that_comes_back_is_listed_and_counts(tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_a_folder_that_somebody_else_took_meanwhile_is_left_to_them(tmp_path: Pa
         assert cache.served(FIRST) == [FIRST]
 
 
-def test_missing_folders_inside_are_made_anew(cache: DiskCache, tmp_path: Path) -> None:
+def test_missing_folders_inside_are_made_once_more(cache: DiskCache, tmp_path: Path) -> None:
     cache.write(FIRST)
     (tmp_path / "blocks" / "writing").rmdir()
     assert not cache.disk.write(SECOND, data_of(SECOND))
@@ -245,29 +240,25 @@ def test_a_block_evicted_before_it_is_read_is_no_trouble(cache: DiskCache, monke
     assert cache.disk.available
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"), [(errno.ENOSPC, "full"), (errno.EROFS, "read_only"), (errno.EIO, "other")]
-)
+def failing_mkdir(number: int) -> Callable[..., NoReturn]:
+    def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 def test_with_a_disk_in_trouble_it_starts_without_and_comes_back(
-    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
-        raise OSError(number, errno.errorcode[number])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "mkdir", fail)
-        with disk_cache(tmp_path / "cache") as cache:
-            assert cache.errors(cause) > 0
-            assert cache.count("disk_available") == 0
-            patch.undo()
-            comes_back(cache)
-
-
-def test_a_folder_that_may_not_be_made_is_misconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", fail)
+    for number, cause in NUMBERS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "mkdir", failing_mkdir(number))
+            with case(cause), disk_cache(tmp_path / cause) as cache:
+                assert cache.errors(cause) > 0
+                assert cache.count("disk_available") == 0
+                patch.undo()
+                comes_back(cache)
+    monkeypatch.setattr(Path, "mkdir", failing_mkdir(errno.EACCES))
     with pytest.raises(StorageConfigError, match=r"^cache\.path: .*: Permission denied$"), disk_cache(tmp_path / "x"):
         pass
 
@@ -289,22 +280,6 @@ def test_a_listing_that_fails_is_made_again_later(tmp_path: Path, monkeypatch: p
             assert cache.served(FIRST) == [FIRST]
 
 
-class HealthWorld:
-    def __init__(self) -> None:
-        self.registry = Registry()
-        self.clock = Clock()
-        self.health = DiskHealth(CacheMeter(self.registry), self.clock)
-
-    @property
-    def gauge(self) -> float | None:
-        return self.registry.sample_value("tidegate_cache_disk_available")
-
-
-@pytest.fixture
-def world() -> HealthWorld:
-    return HealthWorld()
-
-
 def test_every_error_has_a_cause() -> None:
     for number, cause in [
         (errno.ENOSPC, DiskErrorCause.FULL),
@@ -317,60 +292,46 @@ def test_every_error_has_a_cause() -> None:
         (errno.EMFILE, DiskErrorCause.OTHER),
     ]:
         assert cause_of(OSError(number, "")) is cause
-
-
-def test_an_error_without_a_number_has_a_cause() -> None:
     assert cause_of(OSError("strange")) is DiskErrorCause.OTHER
 
 
-def test_a_disk_is_good_until_it_fails(world: HealthWorld) -> None:
-    assert world.health.is_good
-    assert world.health.may_read
-    assert world.health.may_write
-    assert world.health.try_write()
-    assert world.gauge == 1
+class HealthWorld:
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.clock = Clock()
+        self.health = DiskHealth(CacheMeter(self.registry), self.clock)
+
+    @property
+    def gauge(self) -> float | None:
+        return self.registry.sample_value("tidegate_cache_disk_available")
 
 
-@pytest.mark.parametrize("cause", list(DiskErrorCause))
-def test_after_trouble_one_write_tries_and_the_rest_follow(world: HealthWorld, cause: DiskErrorCause) -> None:
-    world.health.on_trouble(cause, "detail")
-    assert world.gauge == 0
-    assert not world.health.try_write()
-    world.clock.now_s += RETRY_S
-    assert [world.health.try_write(), world.health.may_write, world.health.try_write()] == [True, False, False]
-    world.health.on_written()
-    assert world.gauge == 1
-    assert [world.health.try_write(), world.health.try_write()] == [True, True]
+def test_after_trouble_one_write_tries_and_the_rest_follow() -> None:
+    for cause in DiskErrorCause:
+        world = HealthWorld()
+        health = world.health
+        assert [health.is_good, health.may_read, health.may_write, health.try_write(), world.gauge == 1] == [True] * 5
+        health.on_trouble(cause, "detail")
+        assert (world.gauge, health.try_write()) == (0, False)
+        assert health.may_read == (cause in (DiskErrorCause.FULL, DiskErrorCause.READ_ONLY)), "it is read, and no other"
+        world.clock.now_s += RETRY_S
+        assert [health.may_read, health.try_write(), health.may_write, health.try_write()] == [True, True, False, False]
+        health.on_trouble(cause, "a try that fails is followed by another rest")
+        world.clock.now_s += RETRY_S - 1
+        assert not health.may_write
+        world.clock.now_s += 1
+        assert health.try_write()
+        health.on_written()
+        assert (world.gauge, health.try_write(), health.try_write()) == (1, True, True), cause
 
 
-def test_a_try_that_fails_is_followed_by_another_rest(world: HealthWorld) -> None:
-    world.health.on_trouble(DiskErrorCause.FULL, "detail")
-    world.clock.now_s += RETRY_S
-    assert world.health.try_write()
-    world.health.on_trouble(DiskErrorCause.FULL, "detail")
-    world.clock.now_s += RETRY_S - 1
-    assert not world.health.may_write
-    world.clock.now_s += 1
-    assert world.health.may_write
-
-
-@pytest.mark.parametrize("cause", list(DiskErrorCause))
-def test_a_full_or_read_only_disk_is_still_read_and_no_other(world: HealthWorld, cause: DiskErrorCause) -> None:
-    world.health.on_trouble(cause, "detail")
-    assert world.health.may_read == (cause in (DiskErrorCause.FULL, DiskErrorCause.READ_ONLY))
-    world.clock.now_s += RETRY_S
-    assert world.health.may_read
-
-
-def test_more_trouble_does_not_make_a_rest_longer(world: HealthWorld) -> None:
+def test_more_trouble_or_a_clock_that_is_set_back_does_not_make_a_rest_longer() -> None:
+    world = HealthWorld()
     for _ in range(int(RETRY_S)):
         world.health.on_trouble(DiskErrorCause.READ_ONLY, "detail")
         world.clock.now_s += 1
     assert world.health.may_write
     assert world.registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "read_only"}) == RETRY_S
-
-
-def test_a_clock_that_is_set_back_ends_the_rest(world: HealthWorld) -> None:
     world.health.on_trouble(DiskErrorCause.OTHER, "detail")
     world.clock.now_s -= 1_000_000
     assert world.health.may_write

@@ -3,6 +3,7 @@ block: its header by hand, round trips, and that no change to a file goes unnoti
 
 import errno
 import fcntl
+import itertools
 import os
 import stat
 import struct
@@ -28,6 +29,7 @@ from storage.cache.disk_folder import (
 )
 from storage.errors import CorruptObjectError, StorageConfigError
 from storage.model import Uuid
+from tests.support.cases import case
 from tests.support.disk_cache import START_S, data_of, key_of
 
 IDENTITY = identity_digest("a store")
@@ -90,15 +92,14 @@ def test_a_folder_that_others_may_read_is_taken_and_our_files_are_closed(tmp_pat
     assert [mode_of(tmp_path), mode_of(tmp_path / "blocks")] == [0o755, 0o700]
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
-@pytest.mark.parametrize("name", ["", "blocks"])
-def test_a_folder_that_others_may_write_is_refused(name: str, mode: int, tmp_path: Path) -> None:
-    (tmp_path / "cache" / "blocks").mkdir(parents=True)
-    (tmp_path / "cache" / name).chmod(mode)
-    with pytest.raises(
-        StorageConfigError, match=rf"^cache\.path: .*/cache.* can be written by others \(mode {mode:04o}"
-    ):
-        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    for name, mode in itertools.product(("", "blocks"), (0o777, 0o770, 0o702, 0o1777)):
+        path = tmp_path / f"{name}{mode}" / "cache"
+        (path / "blocks").mkdir(parents=True)
+        (path / name).chmod(mode)
+        told = rf"^cache\.path: .*/cache.* can be written by others \(mode {mode:04o}"
+        with case(name), pytest.raises(StorageConfigError, match=told):
+            DiskFolder(path, IDENTITY, b"").open()
 
 
 def test_somebody_elses_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,22 +109,17 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         DiskFolder(tmp_path, IDENTITY, b"").open()
 
 
-@pytest.mark.parametrize("name", ["cache", "cache/blocks"])
-def test_what_is_not_a_folder_is_refused(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"mine")
-    with pytest.raises(StorageConfigError, match="is not a folder"):
-        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
-    assert path.read_bytes() == b"mine"
-
-
-def test_blocks_elsewhere_by_a_symbolic_link_are_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"mine")
+    (tmp_path / "one" / "blocks").parent.mkdir(mode=0o700)
+    (tmp_path / "one" / "blocks").write_bytes(b"mine")
+    (tmp_path / "two").mkdir(mode=0o700)
+    (tmp_path / "two" / "blocks").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "cache").mkdir(mode=0o700)
-    (tmp_path / "cache" / "blocks").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageConfigError, match="is not a folder"):
-        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+    for name in ("file", "one", "two"):
+        with case(name), pytest.raises(StorageConfigError, match="is not a folder"):
+            DiskFolder(tmp_path / name, IDENTITY, b"").open()
+    assert (tmp_path / "file").read_bytes() == (tmp_path / "one" / "blocks").read_bytes() == b"mine"
 
 
 def test_looking_at_a_folder_says_what_opening_would_and_changes_nothing(folder: DiskFolder, tmp_path: Path) -> None:
@@ -181,7 +177,7 @@ def test_files_of_other_identities_and_half_written_ones_have_no_key(folder: Dis
     assert [file.path for file in folder.listing() if file.key is not None] == [mine]
 
 
-def test_what_is_deleted_takes_empty_folders_along(folder: DiskFolder, tmp_path: Path) -> None:
+def test_what_is_deleted_takes_empty_folders_along_and_so_does_a_listing(folder: DiskFolder, tmp_path: Path) -> None:
     with closing(DiskFolder(tmp_path / "cache", OTHER_IDENTITY, b"")) as other:
         folder.close()
         other.open()
@@ -195,17 +191,11 @@ def test_what_is_deleted_takes_empty_folders_along(folder: DiskFolder, tmp_path:
     folder.delete(second)
     folder.delete(second)
     assert not second.parent.exists()
-    publish(folder, KEY)
-
-
-def test_empty_folders_of_ours_go_when_they_are_listed(folder: DiskFolder) -> None:
     path = publish(folder, KEY)
     path.unlink()
-    empty = folder.temporary_path().parent.parent / f"v1-{OTHER_IDENTITY.hex()}-plain"
-    empty.mkdir()
+    theirs.parent.parent.mkdir()
     assert list(folder.listing()) == []
-    assert not path.parent.exists()
-    assert not empty.exists()
+    assert (path.parent.exists(), theirs.parent.parent.exists()) == (False, False)
 
 
 def test_nothing_that_is_not_ours_is_listed(folder: DiskFolder, tmp_path: Path) -> None:
@@ -263,6 +253,12 @@ def written(path: Path, cipher: BlockCipher | None) -> bytes:
     return path.read_bytes()
 
 
+@pytest.fixture(params=CIPHERS, ids=["plain", "encrypted"])
+def cipher(request: pytest.FixtureRequest) -> BlockCipher | None:
+    found: BlockCipher | None = request.param
+    return found
+
+
 def test_a_plaintext_file_is_a_header_and_the_plaintext(tmp_path: Path) -> None:
     content = written(tmp_path / "block", None)
     assert content == b"".join(
@@ -290,72 +286,50 @@ def test_an_encrypted_file_is_as_long_and_shows_nothing_of_the_plaintext(tmp_pat
     assert content != written(tmp_path / "other", CIPHERS[1]), "every file has a nonce of its own"
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_a_file_is_its_owners_alone_and_dated_by_our_clock(cipher: BlockCipher | None, tmp_path: Path) -> None:
-    written(tmp_path / "block", cipher)
-    status = (tmp_path / "block").stat()
-    assert stat.S_IMODE(status.st_mode) == 0o600
-    assert status.st_mtime == START_S
-    BlockFiles(IDENTITY, cipher).stamp(tmp_path / "block", START_S + 5)
-    assert (tmp_path / "block").stat().st_mtime == START_S + 5
-
-
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_a_block_is_read_back_into_a_buffer_of_its_own(cipher: BlockCipher | None, tmp_path: Path) -> None:
-    files = BlockFiles(IDENTITY, cipher)
-    written(tmp_path / "block", cipher)
-    first, second = files.read(tmp_path / "block", SEVENTH), files.read(tmp_path / "block", SEVENTH)
+def test_a_file_is_its_owners_alone_and_read_back_into_a_buffer_of_its_own(
+    cipher: BlockCipher | None, tmp_path: Path
+) -> None:
+    path, files = tmp_path / "block", BlockFiles(IDENTITY, cipher)
+    written(path, cipher)
+    assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_mtime) == (0o600, START_S)
+    files.stamp(path, START_S + 5)
+    assert path.stat().st_mtime == START_S + 5
+    first, second = files.read(path, SEVENTH), files.read(path, SEVENTH)
     assert first == second == data_of(SEVENTH)
     assert first is not second
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_any_flipped_bit_is_noticed(cipher: BlockCipher | None, tmp_path: Path) -> None:
-    path = tmp_path / "block"
+def test_any_flipped_bit_and_any_other_length_is_noticed(cipher: BlockCipher | None, tmp_path: Path) -> None:
+    path, files = tmp_path / "block", BlockFiles(IDENTITY, cipher)
     content = written(path, cipher)
     for position in range(len(content)):
         broken = bytearray(content)
         broken[position] ^= 1 << position % 8
         path.write_bytes(broken)
-        with pytest.raises(CorruptObjectError):
-            BlockFiles(IDENTITY, cipher).read(path, SEVENTH)
+        with case(position), pytest.raises(CorruptObjectError):
+            files.read(path, SEVENTH)
+    for other in (b"", content[: HEADER_BYTES - 1], content[:HEADER_BYTES], content[:-1], content + b"\0"):
+        path.write_bytes(other)
+        with pytest.raises(CorruptObjectError, match=rf"has {len(other)} bytes, not {len(content)}"):
+            files.read(path, SEVENTH)
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_any_other_length_is_noticed(cipher: BlockCipher | None, tmp_path: Path) -> None:
-    path = tmp_path / "block"
-    content = written(path, cipher)
-    for broken in (b"", content[: HEADER_BYTES - 1], content[:HEADER_BYTES], content[:-1], content + b"\0"):
-        path.write_bytes(broken)
-        with pytest.raises(CorruptObjectError, match=rf"has {len(broken)} bytes, not {len(content)}"):
-            BlockFiles(IDENTITY, cipher).read(path, SEVENTH)
-
-
-@pytest.mark.parametrize("cipher", CIPHERS)
-def test_another_blocks_file_is_corrupt(cipher: BlockCipher | None, tmp_path: Path) -> None:
-    path = tmp_path / "block"
+def test_another_blocks_file_or_one_of_another_identity_or_key_is_corrupt(
+    cipher: BlockCipher | None, tmp_path: Path
+) -> None:
+    path, mine = tmp_path / "block", BlockFiles(IDENTITY, cipher)
     written(path, cipher)
-    for other in (
-        SEVENTH._replace(number=8),
-        SEVENTH._replace(block_bytes=101),
-        SEVENTH._replace(segment_id=key_of(7, segment="other").segment_id),
-        SEVENTH._replace(topic_id=SEVENTH.segment_id),
+    for files, key in (
+        (mine, SEVENTH._replace(number=8)),
+        (mine, SEVENTH._replace(block_bytes=101)),
+        (mine, SEVENTH._replace(segment_id=key_of(7, segment="other").segment_id)),
+        (mine, SEVENTH._replace(topic_id=SEVENTH.segment_id)),
+        (BlockFiles(identity_digest("another store"), cipher), SEVENTH),
+        (BlockFiles(IDENTITY, BlockCipher.generate()), SEVENTH),
+        (BlockFiles(IDENTITY, CIPHERS[cipher is None]), SEVENTH),
     ):
-        with pytest.raises(CorruptObjectError, match="another block's"):
-            BlockFiles(IDENTITY, cipher).read(path, other)
-
-
-def test_a_file_of_another_identity_or_key_is_corrupt(tmp_path: Path) -> None:
-    path = tmp_path / "block"
-    for cipher in CIPHERS:
-        written(path, cipher)
-        for files in (
-            BlockFiles(identity_digest("another store"), cipher),
-            BlockFiles(IDENTITY, BlockCipher.generate()),
-            BlockFiles(IDENTITY, CIPHERS[cipher is None]),
-        ):
-            with pytest.raises(CorruptObjectError, match="another block's"):
-                files.read(path, SEVENTH)
+        with case(key), pytest.raises(CorruptObjectError, match="another block's"):
+            files.read(path, key)
 
 
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
@@ -368,23 +342,23 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
         files.write(tmp_path / "block", SEVENTH, memoryview(data_of(SEVENTH)), START_S)
 
 
-@pytest.mark.parametrize("step_bytes", [1, 3, 5, 100])
-def test_short_writes_are_gone_on_with(step_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_some(descriptor: int, buffers: list[memoryview]) -> int:
-        return os.write(descriptor, b"".join(buffers)[:step_bytes])
-
-    monkeypatch.setattr(os, "writev", write_some)
-    with (tmp_path / "block").open("wb") as file:
-        write_buffers(file.fileno(), [memoryview(b"abcd"), memoryview(b""), memoryview(b"efghi")])
-    assert (tmp_path / "block").read_bytes() == b"abcdefghi"
-
-
-@pytest.mark.parametrize("step_bytes", [1, 7, 99])
-def test_short_reads_are_gone_on_with(step_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_and_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "block", None)
     read = os.pread
-    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: read(descriptor, min(size, step_bytes), at))
-    assert BlockFiles(IDENTITY, None).read(tmp_path / "block", SEVENTH) == data_of(SEVENTH)
+    for step_bytes in (1, 3, 5, 7, 99, 100):
+
+        def write_some(descriptor: int, buffers: list[memoryview], size: int = step_bytes) -> int:
+            return os.write(descriptor, b"".join(buffers)[:size])
+
+        def read_some(descriptor: int, size: int, at: int, most: int = step_bytes) -> bytes:
+            return read(descriptor, min(size, most), at)
+
+        monkeypatch.setattr(os, "writev", write_some)
+        monkeypatch.setattr(os, "pread", read_some)
+        with (tmp_path / "other").open("wb") as file:
+            write_buffers(file.fileno(), [memoryview(b"abcd"), memoryview(b""), memoryview(b"efghi")])
+        assert (tmp_path / "other").read_bytes() == b"abcdefghi", step_bytes
+        assert BlockFiles(IDENTITY, None).read(tmp_path / "block", SEVENTH) == data_of(SEVENTH), step_bytes
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,9 @@ def world(nursery: trio.Nursery) -> GetWorld:
 
 
 async def test_a_run_of_blocks_comes_by_one_get(world: GetWorld, segment: ScriptedSegment) -> None:
-    assert await world.fetch(segment, range(5)) == expected(segment, range(5))
+    for number, flight in enumerate(world.want(segment, range(5))):
+        assert bytes((await flight.wait()).data) == segment.block(number)
+        assert number in world.numbers(), "a block lands before those who wait wake"
     assert segment.ranges() == [(0, 4)]
     assert [landing.key for landing in world.landed] == [segment.key(number) for number in range(5)]
     assert len(world.gets) == 0
@@ -54,12 +56,6 @@ async def test_a_block_is_there_before_its_get_has_ended(world: GetWorld, segmen
     assert len(world.gets) == 5
     stall.release()
     await flights[9].wait()
-
-
-async def test_a_block_lands_before_those_who_wait_wake(world: GetWorld, segment: ScriptedSegment) -> None:
-    for number, flight in enumerate(world.want(segment, range(10))):
-        await flight.wait()
-        assert number in world.numbers()
 
 
 async def test_a_block_under_way_is_waited_for_by_all_who_want_it(world: GetWorld, segment: ScriptedSegment) -> None:
@@ -92,28 +88,15 @@ async def test_blocks_that_are_read_over_neither_land_nor_hold_room(world: GetWo
     stall = Gate()
     segment.script(Script(holds={4: stall}))
     world.gets.fetch(segment.source, range(6), [0, 5])
-    assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 5, 6)] == [True, True, False]
-    flight = world.gets.wait_for(segment.key(5))
     await stall.reached()
-    await until(lambda: world.budget.held == 2 * BLOCK_BYTES + 2 * MIB)
+    await until(lambda: world.budget.held == BLOCK_BYTES + 2 * MIB)
+    # Block 0 has come. Block 4 is read over, and by now somebody wants it: it was here and is evicted.
+    assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 4, 5, 6)] == [False, True, True, False]
+    flights = [world.gets.wait_for(segment.key(number)) for number in (4, 5)]
     stall.release()
-    assert bytes((await flight.wait()).data) == segment.block(5)
-    assert world.numbers() == [0, 5]
-    assert world.budget.held == 0
-
-
-async def test_a_block_read_over_and_evicted_comes_by_that_get(world: GetWorld, segment: ScriptedSegment) -> None:
-    stall = Gate()
-    segment.script(Script(holds={2: stall}))
-    world.gets.fetch(segment.source, range(6), [0, 5])
-    await stall.reached()
-    await world.landed_at_least(1)
-    assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 3)] == [False, True]
-    flight = world.gets.wait_for(segment.key(3))
-    stall.release()
-    assert bytes((await flight.wait()).data) == segment.block(3)
+    assert [bytes((await flight.wait()).data) for flight in flights] == expected(segment, (4, 5))
     await until(lambda: world.budget.held == 0)
-    assert world.numbers() == [0, 3, 5]
+    assert world.numbers() == [0, 4, 5]
     assert [world.gets.want_if_under_way(segment.key(number)) for number in range(6)] == [False] * 6
 
 
@@ -130,60 +113,43 @@ async def test_blocks_behind_the_last_one_wanted_are_not_waited_for(world: GetWo
     assert world.numbers() == [0, 1]
 
 
-async def test_what_nobody_asked_for_lands_as_such(world: GetWorld) -> None:
-    segment = ScriptedSegment(10, unit_blocks=4)
-    world.gets.fetch(segment.source, range(4, 8), range(4, 8))
-    assert world.gets.read_ahead_bytes == 4 * BLOCK_BYTES
-    flight = world.gets.wait_for(segment.key(5))
-    assert world.gets.read_ahead_bytes == 3 * BLOCK_BYTES
-    await flight.wait()
-    await world.landed_at_least(4)
-    assert world.numbers() == [4, 5, 6, 7]
-    assert [landing.demanded for landing in world.landed] == [False, True, False, False]
-    assert world.gets.read_ahead_bytes == 0
-
-
-async def test_what_somebody_asked_for_meanwhile_lands_as_demanded(world: GetWorld, segment: ScriptedSegment) -> None:
-    gate = Gate()
+async def test_what_nobody_asked_for_lands_as_such_unless_somebody_did_meanwhile(world: GetWorld) -> None:
+    segment, gate = ScriptedSegment(10, unit_blocks=4), Gate()
     segment.script(Script(begins=gate))
-    assert world.ahead(segment, range(4))
+    assert world.ahead(segment, range(4, 8))
     assert world.gets.read_ahead_bytes == 4 * BLOCK_BYTES
     await gate.reached()
-    world.want(segment, range(2, 3))
-    assert world.gets.read_ahead_bytes == 3 * BLOCK_BYTES
+    world.gets.wait_for(segment.key(5))
+    world.want(segment, range(6, 7))
+    assert world.gets.read_ahead_bytes == 2 * BLOCK_BYTES
     gate.release()
     await world.landed_at_least(4)
-    assert [landing.demanded for landing in world.landed] == [False, False, True, False]
-    assert (world.gets.read_ahead_bytes, world.budget.held) == (0, 0)
+    assert [landing.demanded for landing in world.landed] == [False, True, True, False]
+    assert (world.numbers(), world.gets.read_ahead_bytes, world.budget.held) == ([4, 5, 6, 7], 0, 0)
 
 
 # --- what nobody was told of ---
 
 
-async def test_blocks_that_nobody_waits_for_are_told_of_together(world: GetWorld, segment: ScriptedSegment) -> None:
-    stall = Gate()
-    segment.script(Script(holds={3: stall}))
-    assert world.ahead(segment, range(4))
-    await stall.reached()
-    await trio.testing.wait_all_tasks_blocked()
-    assert world.numbers() == []
-    stall.release()
-    await world.landed_at_least(4)
-    assert world.numbers() == [0, 1, 2, 3]
-
-
-async def test_collect_lands_what_has_come_untold(world: GetWorld, segment: ScriptedSegment) -> None:
-    stall = Gate()
-    segment.script(Script(holds={3: stall}))
-    assert world.ahead(segment, range(4))
-    await stall.reached()
-    for number in (60, 3, 2):
-        world.gets.collect(segment.key(number))
-    assert world.numbers() == [0, 1, 2]
-    assert not any(landing.demanded for landing in world.landed)
-    assert world.gets.want_if_under_way(segment.key(3))
-    stall.release()
-    await world.landed_at_least(4)
+async def test_blocks_that_nobody_waits_for_are_told_of_together_or_collected(world: GetWorld) -> None:
+    told, collected = ScriptedSegment(name="told"), ScriptedSegment(name="collected")
+    for segment in (told, collected):
+        stall = Gate()
+        segment.script(Script(holds={3: stall}))
+        assert world.ahead(segment, range(4))
+        await stall.reached()
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.numbers() == []
+        if segment is collected:
+            for number in (60, 3, 2):
+                world.gets.collect(segment.key(number))
+            assert world.numbers() == [0, 1, 2]
+            assert world.gets.want_if_under_way(segment.key(3))
+        assert not any(landing.demanded for landing in world.landed)
+        stall.release()
+        await world.landed_at_least(4)
+        assert world.numbers() == [0, 1, 2, 3]
+        world.landed.clear()
 
 
 async def test_who_waits_for_a_block_that_has_come_gets_it_at_once(world: GetWorld, segment: ScriptedSegment) -> None:
@@ -222,19 +188,17 @@ async def test_read_ahead_leaves_a_slot_to_what_is_demanded(nursery: trio.Nurser
 
 async def test_read_ahead_is_told_when_it_may_go_on_and_nobody_stands_in_line(nursery: trio.Nursery) -> None:
     world = GetWorld(nursery, gets_max=1)
+    assert world.may_read_ahead(), "with a single slot, too"
     lines = list[int]()
     world.gets.when_room(lambda: lines.append(world.gets.slots.waiting))
     gates, segments = [Gate() for _ in range(3)], [ScriptedSegment(name=str(number)) for number in range(3)]
     for segment, gate in zip(segments, gates, strict=True):
         segment.script(Script(begins=gate))
         world.want(segment, range(1))
-    await segments[0].asked(1)
-    gates[0].release()
-    await segments[1].asked(1)
-    gates[1].release()
-    await segments[2].asked(1)
-    assert lines == []
-    gates[2].release()
+    for number in (0, 1, 2):
+        await segments[number].asked(1)
+        assert lines == []
+        gates[number].release()
     await until(lambda: lines)
     assert set(lines) == {0}
 
@@ -267,13 +231,6 @@ async def test_no_more_gets_run_at_once_than_may(nursery: trio.Nursery) -> None:
     gate.release()
     await world.landed_at_least(6)
     assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0)
-
-
-async def test_read_ahead_runs_with_a_single_slot_too(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
-    world = GetWorld(nursery, gets_max=1)
-    assert world.may_read_ahead()
-    assert world.ahead(segment, range(3))
-    await world.landed_at_least(3)
 
 
 async def throttled_once(world: GetWorld) -> None:
@@ -317,55 +274,45 @@ async def test_the_line_moves_on_when_the_store_throttles_less(nursery: trio.Nur
 # --- bytes ---
 
 
-async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetWorld, segment: ScriptedSegment) -> None:
-    begins, stall = Gate(), Gate()
-    segment.script(Script(begins=begins, holds={3: stall}))
-    world.want(segment, range(10))
-    await begins.reached()
-    assert world.budget.held == 10 * BLOCK_BYTES + 2 * MIB
-    begins.release()
-    await world.landed_at_least(3)
-    assert world.budget.held == 7 * BLOCK_BYTES + 2 * MIB
-    stall.release()
-    await world.landed_at_least(10)
-    assert world.budget.held == 0
-
-
-@pytest.mark.parametrize("mode", ["zstd", "encrypted", "zstd and encrypted"])
-@pytest.mark.parametrize("block_chunks", [1, 4, 0.25], ids=["a chunk", "four chunks", "a part of a chunk"])
-async def test_decoding_holds_no_more_than_was_reserved(
-    nursery: trio.Nursery, tmp_path: Path, mode: str, block_chunks: float
-) -> None:
+async def test_decoding_holds_no_more_than_was_reserved(nursery: trio.Nursery, tmp_path: Path) -> None:
     """Chunks that are compressed and encrypted are held three times: as stored, decrypted, and as plaintext. One of
     them was not counted; nor was the plaintext where a block is not just one chunk."""
     chunk_bytes = 256 * 1024
-    block_bytes = int(chunk_bytes * block_chunks)
     # The second chunk is the one that takes most room in the store.
     log = bytes(chunk_bytes) + random.Random(3).randbytes(3 * chunk_bytes)
-    opened = write_log(tmp_path, mode, log, chunk_bytes).segment
-    grid = BlockGrid(block_bytes, len(log), unit_blocks=max(1, chunk_bytes // block_bytes))
-    source = SegmentBlocks(ScriptedSegment().metadata, opened, grid)
-    world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
-    opened.open_stream(0, 1).close()  # what is imported and made once
-    tracemalloc.start()
-    try:
-        world.gets.fetch(source, range(grid.count), range(grid.count))
-        for flight in [world.gets.wait_for(source.key(number)) for number in range(grid.count)]:
-            await flight.wait()
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes <= world.held_bytes_max + SMALL_OBJECTS_BYTES
+    for mode in ("zstd", "encrypted", "zstd and encrypted"):
+        opened = write_log(tmp_path / mode, mode, log, chunk_bytes).segment
+        opened.open_stream(0, 1).close()  # what is imported and made once
+        for block_bytes in (chunk_bytes, 4 * chunk_bytes, chunk_bytes // 4):
+            grid = BlockGrid(block_bytes, len(log), unit_blocks=max(1, chunk_bytes // block_bytes))
+            source = SegmentBlocks(ScriptedSegment().metadata, opened, grid)
+            world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
+            tracemalloc.start()
+            try:
+                world.gets.fetch(source, range(grid.count), range(grid.count))
+                for flight in [world.gets.wait_for(source.key(number)) for number in range(grid.count)]:
+                    await flight.wait()
+                peak_bytes = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak_bytes <= world.held_bytes_max + SMALL_OBJECTS_BYTES, (mode, block_bytes)
 
 
-async def test_what_the_store_has_as_it_is_needs_no_chunk_beside_it(world: GetWorld) -> None:
-    segment, gate = ScriptedSegment(stored_per_byte=1), Gate()
-    segment.script(Script(begins=gate))
-    world.want(segment, range(10))
-    await gate.reached()
-    assert world.budget.held == 10 * BLOCK_BYTES
-    gate.release()
-    await world.landed_at_least(10)
+async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetWorld, segment: ScriptedSegment) -> None:
+    # What the store has as it is needs no chunk beside it.
+    for fetched, chunk_bytes in ((segment, 2 * MIB), (ScriptedSegment(name="plain", stored_per_byte=1), 0)):
+        begins, stall = Gate(), Gate()
+        fetched.script(Script(begins=begins, holds={3: stall}))
+        world.want(fetched, range(10))
+        await begins.reached()
+        assert world.budget.held == 10 * BLOCK_BYTES + chunk_bytes
+        begins.release()
+        await world.landed_at_least(3)
+        assert world.budget.held == 7 * BLOCK_BYTES + chunk_bytes
+        stall.release()
+        await world.landed_at_least(10)
+        assert world.budget.held == 0
+        world.landed.clear()
 
 
 async def test_gets_wait_for_room(nursery: trio.Nursery) -> None:

@@ -121,21 +121,24 @@ async def test_a_late_answer_gets_a_second_get_which_wins(hedging: GetWorld, seg
     assert (hedging.budget.held, hedging.gets.slots.busy) == (0, 0)
 
 
-async def test_a_second_get_that_answers_later_is_stopped(hedging: GetWorld, segment: ScriptedSegment) -> None:
-    first, second = Gate(), Gate()
-    segment.script(Script(begins=first), Script(begins=second))
-    flights = hedging.want(segment, range(6))
-    await first.reached()
-    await passes(1)
-    await second.reached()
-    first.release()
-    for flight in flights:
-        await flight.wait()
-    second.release()
-    await segment.gets[1].closed()
-    assert segment.gets[1].read_bytes <= BLOCK_BYTES, "it ends between two blocks"
-    assert hedging.numbers() == list(range(6))
-    assert (hedging.sample("get_hedges_total"), hedging.sample("get_hedges_won_total")) == (1, 0)
+async def test_a_second_get_that_answers_later_is_stopped(nursery: trio.Nursery) -> None:
+    for pace, is_slow_body in ((knows_answers(), False), (knows_speed(), True)):
+        world, segment, first, second = GetWorld(nursery, pace=pace), ScriptedSegment(), Gate(), Gate()
+        segment.script(Script(holds={3: first}) if is_slow_body else Script(begins=first), Script(begins=second))
+        flights = world.want(segment, range(12))
+        await first.reached()
+        await passes(1)
+        await second.reached()
+        first.release()
+        for flight in flights:
+            await flight.wait()
+        second.release()
+        await segment.gets[1].closed()
+        assert segment.gets[1].read_bytes <= BLOCK_BYTES, "it ends between two blocks"
+        assert world.numbers() == list(range(12)), is_slow_body
+        counted = (world.sample("get_hedges_total"), world.sample("get_splits_total"))
+        assert counted == ((0, 1) if is_slow_body else (1, 0))
+        assert world.sample("get_hedges_won_total") == 0
 
 
 async def test_a_late_answer_is_waited_for_when_too_little_is_known_or_nobody_waits(nursery: trio.Nursery) -> None:
@@ -277,22 +280,6 @@ async def test_a_slow_body_is_gone_on_with_by_a_second_get(splitting: GetWorld, 
     assert splitting.numbers() == list(range(12)), "what it brings late is not landed again"
 
 
-async def test_a_slow_body_that_moves_on_first_goes_on_alone(splitting: GetWorld, segment: ScriptedSegment) -> None:
-    stall, late = Gate(), Gate()
-    segment.script(Script(holds={3: stall}), Script(begins=late))
-    flights = splitting.want(segment, range(12))
-    await stall.reached()
-    await passes(1)
-    await late.reached()
-    stall.release()
-    await flights[11].wait()
-    late.release()
-    await segment.gets[1].closed()
-    assert segment.gets[1].read_bytes <= BLOCK_BYTES
-    assert splitting.numbers() == list(range(12))
-    assert splitting.sample("get_hedges_won_total") == 0
-
-
 async def test_what_the_loser_had_read_does_not_stop_the_winner(splitting: GetWorld, segment: ScriptedSegment) -> None:
     """Both brought blocks in the same turn of the loop: each stopped the other, and nobody brought the rest."""
     first, again, second, on = (Gate() for _ in range(4))
@@ -386,17 +373,15 @@ async def test_read_ahead_is_tried_again_and_keeps_its_room(world: GetWorld, seg
 
 
 @pytest.mark.autojump
-async def test_the_store_is_left_alone_as_long_as_it_asks(world: GetWorld, segment: ScriptedSegment) -> None:
+async def test_a_fresh_segment_not_there_is_asked_for_again_and_the_store_left_alone_as_long_as_it_asks(
+    nursery: trio.Nursery, segment: ScriptedSegment
+) -> None:
+    world = GetWorld(nursery, now_ms=FINISHED_MS + 10_000)
     segment.script(Script(refusal=RetriableRemoteStorageError("503", retry_after_s=4.0)))
     await world.fetch(segment, range(1))
     assert trio.current_time() == pytest.approx(4.0)
-
-
-@pytest.mark.autojump
-async def test_a_fresh_segment_not_there_is_asked_for_again(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
-    world = GetWorld(nursery, now_ms=FINISHED_MS + 10_000)
     segment.script(Script(refusal=RemoteResourceNotFoundError("404")))
-    await world.fetch(segment, range(1))
+    await world.fetch(segment, range(2, 3))
     assert world.sample("gets_total", outcome="not_found") == 1
     segment.script(*[Script(refusal=RemoteResourceNotFoundError("404"))] * 3)
     with pytest.raises(RemoteResourceNotFoundError, match="404"):

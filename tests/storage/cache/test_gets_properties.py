@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.cache.blocks import Block
@@ -29,6 +29,7 @@ from storage.errors import (
 )
 from storage.object_store import retries
 from storage.remote_storage_manager import SegmentStream
+from tests.support.drawn import drawn
 from tests.support.scripted_gets import MIB, GetWorld, Script, ScriptedGet, ScriptedSegment
 from tests.support.simulated_time import Simulation, simulate
 
@@ -201,7 +202,7 @@ def check_nothing_is_left(world: GetWorld, segment: DelayedSegment) -> None:
     assert segment.open_gets == []
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=8),
     scripts=st.lists(SCRIPTS, max_size=12),
@@ -243,7 +244,7 @@ def test_each_block_comes_once_or_fails_and_the_budget_holds(
     assert world.held_bytes_max <= max(budget_mib * MIB, largest_bytes)
 
 
-@settings(max_examples=60)
+@drawn(60)
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=8),
     delays_s=st.lists(DELAYS_S, min_size=1, max_size=20),

@@ -42,20 +42,17 @@ def answers(index: OffsetIndex, segment: SyntheticSegment = SEGMENT) -> list[tup
 RIGHT = answers(OffsetIndex(SEGMENT.offset_index, 0))
 
 
-@pytest.mark.parametrize("content", [b"x", b"\xff" * 8, SEGMENT.offset_index * 2])
-async def test_a_corrupt_index_is_rebuilt(tier: Tier, metadata: Metadata, content: bytes) -> None:
-    tier.store.replace(content, index_type=IndexType.OFFSET)
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-    assert tier.sample(*REBUILDS) == 1
-
-
-async def test_an_index_that_leads_out_of_its_segment_is_rebuilt(nursery: trio.Nursery) -> None:
+async def test_a_corrupt_or_misleading_index_is_rebuilt(nursery: trio.Nursery) -> None:
     small = filled_segment(0, batch_count=20)
-    tier = open_tier(nursery, [small])
-    tier.store.replace(SEGMENT.offset_index, index_type=IndexType.OFFSET)
-    index = await tier.indexes.get(tier.logs[0][0])
-    assert answers(index, small) == answers(OffsetIndex(small.offset_index, 0), small)
-    assert tier.sample(*REBUILDS) == 1
+    for segment, content in (
+        *((SEGMENT, content) for content in (b"x", b"\xff" * 8, SEGMENT.offset_index * 2)),
+        (small, SEGMENT.offset_index),  # it leads out of its segment
+    ):
+        tier = open_tier(nursery, [segment])
+        tier.store.replace(content, index_type=IndexType.OFFSET)
+        index = await tier.indexes.get(tier.logs[0][0])
+        assert answers(index, segment) == answers(OffsetIndex(segment.offset_index, 0), segment), content
+        assert tier.sample(*REBUILDS) == 1
 
 
 async def test_an_index_fetched_for_later_is_there_and_rebuilt_only_by_who_asks(tier: Tier, metadata: Metadata) -> None:
@@ -88,21 +85,17 @@ async def test_who_asks_while_an_index_is_fetched_for_later_has_it_rebuilt_once(
     assert tier.sample(*REBUILDS) == 1
 
 
-async def test_an_empty_index_is_an_index(nursery: trio.Nursery) -> None:
+async def test_an_empty_index_is_an_index_and_without_index_and_log_nothing_is_rebuilt(nursery: trio.Nursery) -> None:
     tiny = filled_segment(0, batch_count=1)
     assert tiny.offset_index == b""
-    tier = open_tier(nursery, [tiny])
-    metadata = tier.logs[0][0]
-    await tier.indexes.get(metadata)
-    await tier.indexes.get(metadata)
+    tier, lost = open_tier(nursery, [tiny]), open_tier(nursery, [SEGMENT])
+    for _ in range(2):
+        await tier.indexes.get(tier.logs[0][0])
     assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (1, 0)
-
-
-async def test_without_index_and_log_nothing_can_be_rebuilt(tier: Tier, metadata: Metadata) -> None:
-    tier.store.inner.delete_log_segment_data(metadata)
+    lost.store.inner.delete_log_segment_data(lost.logs[0][0])
     with pytest.raises(RemoteResourceNotFoundError):
-        await tier.indexes.get(metadata)
-    assert tier.sample(*REBUILDS) == 0
+        await lost.indexes.get(lost.logs[0][0])
+    assert lost.sample(*REBUILDS) == 0
 
 
 async def test_a_rebuild_does_not_take_an_index_fetched_again_for_its_own(tier: Tier, metadata: Metadata) -> None:
@@ -221,12 +214,12 @@ def gets(tier: Tier, kind: GetObject) -> float:
 # --- time indexes ---
 
 
-@pytest.mark.parametrize("content", [b"x", b"\xff" * 12, SEGMENT.time_index * 2, encode_time_index(0, [(5, 600)])])
-async def test_an_empty_time_index_stands_in_for_a_wrong_one(tier: Tier, metadata: Metadata, content: bytes) -> None:
-    tier.store.replace(content, index_type=IndexType.TIMESTAMP)
-    index = await tier.storage.parts.time_indexes.get(metadata)
-    assert (len(index), index.lookup(2**62)) == (0, (-1, 0))
-    assert tier.sample(*TIME_REBUILDS) == 1
-    assert await tier.storage.parts.time_indexes.get(metadata) is index
-    assert tier.sample(*TIME_REBUILDS) == 1
-    assert tier.store.log_fetches() == []
+async def test_an_empty_time_index_stands_in_for_a_wrong_one(nursery: trio.Nursery) -> None:
+    for content in (b"x", b"\xff" * 12, SEGMENT.time_index * 2, encode_time_index(0, [(5, 600)])):
+        tier = open_tier(nursery, [SEGMENT])
+        metadata, times = tier.logs[0][0], tier.storage.parts.time_indexes
+        tier.store.replace(content, index_type=IndexType.TIMESTAMP)
+        index = await times.get(metadata)
+        assert (len(index), index.lookup(2**62)) == (0, (-1, 0)), content
+        assert await times.get(metadata) is index
+        assert (tier.sample(*TIME_REBUILDS), tier.store.log_fetches()) == (1, [])

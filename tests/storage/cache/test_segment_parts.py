@@ -2,6 +2,7 @@
 with the deleted; and the table that holds them. What is a kind's own is tested beside: `test_offset_indexes`,
 `test_transaction_indexes`."""
 
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,13 @@ from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, Uuid
 from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.retries import ATTEMPTS_MAX, BACKOFF_S_MIN, CORRUPT_ATTEMPTS_MAX
+from tests.support.cases import case
 from tests.support.opened_bytes import MEMORY_BYTES
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, filled_segment
@@ -98,23 +99,24 @@ def part(tier: Tier, kind: Kind) -> Any:
     return kind.part(tier.storage.parts)
 
 
-async def test_many_who_ask_cost_one_load(part: Any, tier: Tier, metadata: Metadata, kind: Kind) -> None:
+async def test_many_who_ask_cost_one_load_which_stays_until_its_segment_is_deleted(
+    part: Any, tier: Tier, metadata: Metadata, kind: Kind
+) -> None:
     assert part.resident(metadata) is None
     async with trio.open_nursery() as askers:
         for _ in range(4):
             askers.start_soon(part.get, metadata)
-    assert part.resident(metadata) is await part.get(metadata)
+    with trio.CancelScope() as scope:
+        scope.cancel()  # what is in memory is there without an await
+        assert part.resident(metadata) is await part.get(metadata)
+    assert not scope.cancelled_caught
     assert (kind.loads(tier.store), tier.sample(*kind.counted)) == (1, 1)
     assert (len(part), part.size_bytes) == (1, kind.size_bytes)
     assert tier.sample("tidegate_opened_segments") == tier.store.opens() == 1
-
-
-async def test_what_is_in_memory_is_there_without_an_await(part: Any, metadata: Metadata) -> None:
-    await part.get(metadata)
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await part.get(metadata)
-    assert not scope.cancelled_caught
+    for _ in range(2):
+        tier.storage.parts.drop_segment(metadata.segment_id.id)
+        assert (part.resident(metadata), part.size_bytes) == (None, 0)
+        assert tier.sample("tidegate_opened_segments") == 0
 
 
 async def test_trouble_that_stays_is_an_error_and_not_remembered(
@@ -159,14 +161,6 @@ async def test_a_load_outlives_who_asked(part: Any, tier: Tier, metadata: Metada
     assert kind.loads(tier.store) == 1
 
 
-async def test_a_deleted_segments_part_leaves_at_once(part: Any, tier: Tier, metadata: Metadata) -> None:
-    await part.get(metadata)
-    for _ in range(2):
-        tier.storage.parts.drop_segment(metadata.segment_id.id)
-        assert (part.resident(metadata), part.size_bytes) == (None, 0)
-        assert tier.sample("tidegate_opened_segments") == 0
-
-
 async def test_a_load_under_way_does_not_land_after_its_segment_was_deleted(
     part: Any, nursery: trio.Nursery, tier: Tier, metadata: Metadata, kind: Kind
 ) -> None:
@@ -178,45 +172,46 @@ async def test_a_load_under_way_does_not_land_after_its_segment_was_deleted(
     assert part.resident(metadata) is None
 
 
-@pytest.mark.parametrize("is_few", [True, False], ids=["entries", "bytes"])
-async def test_the_least_recently_used_leaves(nursery: trio.Nursery, tier: Tier, kind: Kind, is_few: bool) -> None:
-    meter, bytes_max = GetMeter(Registry()), 2**20 if is_few else kind.share * 2 * kind.size_bytes
-    parts = SegmentParts(
-        tier.store,
-        nursery=nursery,
-        gets=ObjectGets(trio.CapacityLimiter(2), meter, Throttle(GETS_MAX, meter)),
-        meter=CacheMeter(Registry()),
-        bytes_max=bytes_max,
-        entries_max=2 if is_few else 10,
-    )
-    part = kind.part(parts)
+async def test_the_least_recently_used_leaves(nursery: trio.Nursery, tier: Tier) -> None:
     first, second, third = (metadata for metadata, _ in tier.logs)
-    for metadata in (first, second, first, third):
-        await part.get(metadata)
-    assert [part.resident(metadata) is not None for metadata in (first, second, third)] == [True, False, True]
-    assert part.size_bytes == 2 * kind.size_bytes
+    for kind, is_few in itertools.product(KINDS.values(), (True, False)):
+        meter = GetMeter(Registry())
+        parts = SegmentParts(
+            tier.store,
+            nursery=nursery,
+            gets=ObjectGets(trio.CapacityLimiter(2), meter, Throttle(GETS_MAX, meter)),
+            meter=CacheMeter(Registry()),
+            bytes_max=2**20 if is_few else kind.share * 2 * kind.size_bytes,
+            entries_max=2 if is_few else 10,
+        )
+        part = kind.part(parts)
+        for metadata in (first, second, first, third):
+            await part.get(metadata)
+        here = [part.resident(metadata) is not None for metadata in (first, second, third)]
+        assert here == [True, False, True], (kind, is_few)
+        assert part.size_bytes == 2 * kind.size_bytes
 
 
 # Manifests
 
 
-@pytest.mark.parametrize(
-    ("error", "cause", "attempts"),
-    [
-        (CorruptObjectError("not JSON"), "corrupt", CORRUPT_ATTEMPTS_MAX),
-        (RemoteResourceNotFoundError("long gone"), "not_found", 1),
-    ],
-)
-async def test_a_manifest_that_stays_wrong_or_away_is_an_error_for_all_kinds(
-    tier: Tier, metadata: Metadata, kind: Kind, error: RemoteStorageError, cause: str, attempts: int
-) -> None:
-    tier.store.fail(error, manifest=True, times=attempts)
-    with pytest.raises(type(error)):
-        await kind.part(tier.storage.parts).get(metadata)
-    assert tier.sample("tidegate_gets_total", {"outcome": cause}) == attempts
-    assert kind.part(tier.storage.parts).resident(metadata) is None
-    assert (tier.store.index_fetches(), tier.store.log_fetches()) == (0, [])
-    await kind.part(tier.storage.parts).get(metadata)
+async def test_a_manifest_that_stays_wrong_or_away_is_an_error_for_all_kinds(nursery: trio.Nursery) -> None:
+    for kind, (error, cause, attempts) in itertools.product(
+        KINDS.values(),
+        (
+            (CorruptObjectError("not JSON"), "corrupt", CORRUPT_ATTEMPTS_MAX),
+            (RemoteResourceNotFoundError("long gone"), "not_found", 1),
+        ),
+    ):
+        tier = open_tier(nursery, SEGMENTS, chunk_bytes=1000)
+        metadata, part = tier.logs[0][0], kind.part(tier.storage.parts)
+        tier.store.fail(error, manifest=True, times=attempts)
+        with case(kind, error), pytest.raises(type(error)):
+            await part.get(metadata)
+        assert tier.sample("tidegate_gets_total", {"outcome": cause}) == attempts
+        assert part.resident(metadata) is None
+        assert (tier.store.index_fetches(), tier.store.log_fetches()) == (0, [])
+        await part.get(metadata)
 
 
 async def test_a_fresh_manifest_that_stays_away_is_absent(autojump_clock: MockClock, fresh: Tier) -> None:
@@ -226,17 +221,14 @@ async def test_a_fresh_manifest_that_stays_away_is_absent(autojump_clock: MockCl
     assert fresh.sample("tidegate_gets_total", {"outcome": "not_found"}) == ATTEMPTS_MAX
 
 
-async def test_a_format_without_a_manifest_costs_no_get(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, SEGMENTS)
-    await tier.storage.parts.opened.get(tier.logs[0][0])
-    assert (tier.store.opens(), tier.sample("tidegate_gets_total", {"object": "manifest"})) == (1, 0)
-
-
-async def test_metadata_that_names_no_object_is_no_failed_get(tier: Tier, metadata: Metadata) -> None:
-    tier.store.fail(IllegalMetadataError("no name"), manifest=True)
+async def test_without_a_manifest_or_its_name_nothing_is_counted(nursery: trio.Nursery) -> None:
+    without, nameless = open_tier(nursery, SEGMENTS), open_tier(nursery, SEGMENTS, chunk_bytes=1000)
+    await without.storage.parts.opened.get(without.logs[0][0])
+    assert (without.store.opens(), without.sample("tidegate_gets_total")) == (1, 0)
+    nameless.store.fail(IllegalMetadataError("no name"), manifest=True)
     with pytest.raises(IllegalMetadataError):
-        await tier.storage.parts.opened.get(metadata)
-    assert tier.sample("tidegate_gets_total") == 0
+        await nameless.storage.parts.opened.get(nameless.logs[0][0])
+    assert nameless.sample("tidegate_gets_total") == 0
 
 
 A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
@@ -264,10 +256,15 @@ def entries(nursery: trio.Nursery) -> SegmentEntries[str]:
     return SegmentEntries(nursery, bytes_max=10)
 
 
-async def test_a_load_replaces_what_is_there(entries: SegmentEntries[str]) -> None:
+async def test_a_load_replaces_what_is_there_and_changes_are_told(nursery: trio.Nursery) -> None:
+    told: list[int] = []
+    entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, on_change=told.append)
     await entries.start(A, at_once("old", 3)).wait()
     await entries.start(A, at_once("new", 4)).wait()
     assert (entries.resident(A), entries.size_bytes) == ("new", 4)
+    await entries.start(B, at_once("b")).wait()
+    entries.drop(A)
+    assert told == [1, 1, 2, 1]
 
 
 async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
@@ -284,15 +281,6 @@ async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
         application.cancel_scope.cancel()
     with pytest.raises(RuntimeError):
         entries.start(B, at_once("late"))
-
-
-async def test_changes_are_told(nursery: trio.Nursery) -> None:
-    told: list[int] = []
-    entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, on_change=told.append)
-    await entries.start(A, at_once("a")).wait()
-    await entries.start(B, at_once("b")).wait()
-    entries.drop(A)
-    assert told == [1, 2, 1]
 
 
 @given(sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 15)), max_size=40))
