@@ -274,14 +274,14 @@ test-python-3.14: setup $(PYTHON_3_14)/.installed
 	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --suite quick \
 		--ignore tests/broker $(ARGS)
 
-differential: setup
+differential: $(VENV)/.dev $(JARS)/.complete
 	$(if $(WORKERS),TIDEGATE_PROXY_WORKERS=$(WORKERS)) TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
 		$(BIN)/pytest tests/integration/test_differential.py $(ARGS)
 
-test-workers: setup
+test-workers: $(VENV)/.dev $(JARS)/.complete
 	TIDEGATE_PROXY_WORKERS=$(or $(WORKERS),2) $(BIN)/pytest $(CLIENT_SUITES) $(ARGS)
 
-soak: setup
+soak: $(VENV)/.dev $(JARS)/.complete
 	$(BIN)/python -m tests.hostile.soak $(ARGS)
 
 lint: $(VENV)/.spark
