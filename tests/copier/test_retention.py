@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,8 @@ from storage.model import (
     RemoteLogSegmentState,
     Uuid,
 )
+from tests.support.drawn import drawn
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 
 PARTITION = topic_partition()
@@ -40,15 +41,11 @@ def segment(
     )
 
 
-def looked(
-    *segments: RemoteLogSegmentMetadata,
-    log_start: int = 0,
-    ms: int = KEEP,
-    size: int = KEEP,
-    local: int = 0,
-    lineage: tuple[tuple[int, int], ...] = (),
-) -> Expiry:
-    ledger = ledger_of(segments, lineage)
+def looked(*segments: RemoteLogSegmentMetadata, lineage: tuple[tuple[int, int], ...] = (), **limits: int) -> Expiry:
+    return expired(ledger_of(segments, lineage), **limits)
+
+
+def expired(ledger: Ledger, *, log_start: int = 0, ms: int = KEEP, size: int = KEEP, local: int = 0) -> Expiry:
     return expire(
         ledger.finished(),
         live_end=ledger.live_end,
@@ -89,7 +86,7 @@ def test_a_segment_below_the_log_start_goes_and_one_that_straddles_it_stays() ->
     assert (gone(expiry), expiry.log_start_offset) == ([(0, Breach.LOG_START)], None)
 
 
-@pytest.mark.parametrize(("ms", "count"), [(NOW_MS - 200, 2), (NOW_MS - 199, 1), (NOW_MS - 99, 0), (0, 3)])
+@for_each("ms, count", [(NOW_MS - 200, 2), (NOW_MS - 199, 1), (NOW_MS - 99, 0), (0, 3)])
 def test_time_takes_what_is_as_old_or_older(ms: int, count: int) -> None:
     expiry = looked(*THREE, ms=ms)
     assert gone(expiry) == [(10 * number, Breach.TIME) for number in range(count)]  # the second is NOW_MS - 200 old
@@ -101,8 +98,8 @@ def test_time_stops_at_the_first_that_stays() -> None:
     assert gone(looked(segment(0, 9), segment(10, 19, newest_ms=0), ms=1000)) == []
 
 
-@pytest.mark.parametrize(
-    ("size", "local", "starts"),
+@for_each(
+    "size, local, starts",
     [(300, 0, []), (201, 0, []), (200, 0, [0]), (199, 0, [0]), (100, 0, [0, 10]), (200, 99, [0]), (200, 100, [0, 10])],
 )
 def test_size_takes_whole_segments_only(size: int, local: int, starts: list[int]) -> None:
@@ -132,15 +129,7 @@ def test_a_segment_with_a_dead_end_raises_the_log_start_to_its_live_end_only() -
 def test_what_was_cut_but_is_not_sure_to_be_dead_is_left_alone() -> None:
     ledger = ledger_of([segment(0, 9), segment(10, 19, epochs={1: 10})], ((0, 0), (1, 10)))
     ledger.cut(1, 10)
-    found = expire(
-        ledger.finished(),
-        live_end=ledger.live_end,
-        is_dead=ledger.is_dead,
-        log_start_offset=20,
-        retention=Retention(retention_ms=0),
-        now_ms=NOW_MS,
-    )
-    assert gone(found) == [(0, Breach.LOG_START)]
+    assert gone(expired(ledger, log_start=20, ms=0)) == [(0, Breach.LOG_START)]
 
 
 @dataclass(frozen=True)
@@ -184,6 +173,7 @@ def held(segments: list[RemoteLogSegmentMetadata], lineage: tuple[tuple[int, int
     return found
 
 
+@drawn(100)
 @given(
     logs(),
     st.integers(0, 90),

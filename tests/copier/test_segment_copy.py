@@ -1,12 +1,13 @@
 """Owners of one partition that are killed, paused and replaced at any step, over thousands of schedules.
 
 Each schedule is a world: one metadata log, one store, owners that take one step at a time in an order drawn from the
-schedule's seed. What must hold is at the end of `_Checks`.
+schedule's seed. What must hold is in `check_schedules`.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,13 @@ from copier.staging import StagedSegment
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.serde import MetadataRecord
 from storage.model import CustomMetadata, LogSegmentData, RemoteLogSegmentMetadata, RemoteLogSegmentState, Uuid
+from tests.support.cases import case
 from tests.support.segments import topic_partition
 
 PARTITION = topic_partition()
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-SCHEDULES = 300
+SCHEDULES = 40
+"""In `make test`; tests/copier/all has hundreds."""
 
 
 @dataclass
@@ -156,21 +159,29 @@ def _seen(world: _World) -> Iterator[RemoteLogSegmentMetadata]:
         yield segment
 
 
-@pytest.mark.parametrize("kills", [False, True], ids=["paused", "killed"])
-@pytest.mark.parametrize("failure_rate", [0.0, 0.1], ids=["sound", "failing"])
+KINDS = list(product((False, True), (0.0, 0.1)))
+"""Whether owners are killed or only paused, and how often a step fails."""
+
+
+def check_schedules(seeds: Iterable[int], kills: bool, failure_rate: float) -> None:
+    for seed in seeds:
+        with case("schedule", seed):
+            world = _World(random.Random(seed), failure_rate=failure_rate)
+            world.epoch_offset = world.chance.choice([0, 17, 60])
+            _drive(world, kills)
+            offset = 0
+            live = list(_seen(world))
+            for segment in live:
+                # Where two owners cut the log differently, the end of one segment may be in the next one as well.
+                assert segment.start_offset <= offset <= segment.end_offset
+                offset = segment.end_offset + 1
+                assert segment.custom_metadata == CustomMetadata(segment.segment_id.id)
+            assert offset == world.log_end_offset
+            held = {segment.segment_id.id for segment in live}
+            assert held <= world.objects, "objects of a live segment are gone"
+            assert kills or held == world.objects, f"{len(world.objects - held)} orphans"
+
+
+@pytest.mark.parametrize(("kills", "failure_rate"), KINDS)
 def test_no_schedule_leaves_a_hole_an_orphan_or_a_segment_twice(kills: bool, failure_rate: float) -> None:
-    for seed in range(SCHEDULES):
-        world = _World(random.Random(seed), failure_rate=failure_rate)
-        world.epoch_offset = world.chance.choice([0, 17, 60])
-        _drive(world, kills)
-        offset = 0
-        live = list(_seen(world))
-        for segment in live:
-            # Where two owners cut the log differently, the end of one segment may be in the next one as well.
-            assert segment.start_offset <= offset <= segment.end_offset, f"schedule {seed}: at offset {offset}"
-            offset = segment.end_offset + 1
-            assert segment.custom_metadata == CustomMetadata(segment.segment_id.id)
-        assert offset == world.log_end_offset, f"schedule {seed}: it ends at {offset}"
-        held = {segment.segment_id.id for segment in live}
-        assert held <= world.objects, f"schedule {seed}: objects of a live segment are gone"
-        assert kills or held == world.objects, f"schedule {seed}: {len(world.objects - held)} orphans"
+    check_schedules(range(SCHEDULES), kills, failure_rate)

@@ -17,6 +17,7 @@ upstream appends, deletes and elects. At the end one copier is left to tidy. Wha
 
 import functools
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,13 @@ from copier.ledger import Ledger
 from copier.seams import Retention
 from storage.metadata.event_log import Backoff
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState, Uuid
+from tests.support.cases import case
 from tests.support.copy_world import PARTITION, CopyWorld, Hands, held_segments
 from tests.support.memory_store import Killed
 from tests.support.simulated_time import in_order
 
-SCHEDULES = 20
-LONG_PARTS, LONG_SCHEDULES = 10, 120
+SCHEDULES = 3
+"""In `make test`; tests/copier/all and tests/copier/long have more."""
 SESSION_S = 3.0
 """After which the group takes a copier that stands still for gone."""
 
@@ -165,23 +167,20 @@ def _missing(world: CopyWorld, manager: Any, live: list[RemoteLogSegmentMetadata
     ]
 
 
-def _run_schedule(seed: int, folder: Path, *, kills: bool, failure_rate: float, elects: bool) -> None:
-    async def main() -> None:
-        world = CopyWorld(folder, random.Random(seed))
+def check_schedules(seeds: Iterable[int], folder: Path, *, kills: bool, failure_rate: float, elects: bool) -> None:
+    async def main(seed: int) -> None:
+        world = CopyWorld(folder / str(seed), random.Random(seed))
         world.failure_rate = failure_rate
         with capture_logs() as logged:
             owners = await _play(world, kills=kills, elects=elects)
         gaps = [(each["start_offset"], each["end_offset"]) for each in logged if each["event"] == "copy_gap"]
         _check(world, owners, gaps, kills=kills, elects=elects)
 
-    jitter = random.Random(seed)
-    with pytest.MonkeyPatch.context() as patch, in_order(seed):
-        patch.setattr(partition_copier, "Backoff", functools.partial(Backoff, source=jitter))
-        try:
-            trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-        except BaseException as error:
-            error.add_note(f"schedule {seed}")
-            raise
+    for seed in seeds:
+        backoff = functools.partial(Backoff, source=random.Random(seed))
+        with case("schedule", seed), pytest.MonkeyPatch.context() as patch, in_order(seed):
+            patch.setattr(partition_copier, "Backoff", backoff)
+            trio.run(main, seed, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 KINDS = [
@@ -197,14 +196,4 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_schedule_leaves_a_hole_an_orphan_or_a_segment_twice(tmp_path: Path, kind: dict[str, Any]) -> None:
-    for seed in range(SCHEDULES):
-        _run_schedule(seed, tmp_path / str(seed), **kind)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(LONG_PARTS))
-@pytest.mark.parametrize("kind", KINDS)
-def test_thousands_of_schedules_leave_none_either(tmp_path: Path, kind: dict[str, Any], part: int) -> None:
-    first = SCHEDULES + part * LONG_SCHEDULES
-    for seed in range(first, first + LONG_SCHEDULES):
-        _run_schedule(seed, tmp_path / str(seed), **kind)
+    check_schedules(range(SCHEDULES), tmp_path, **kind)

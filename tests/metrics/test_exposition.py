@@ -1,11 +1,11 @@
 """The page: two formats, and no header of a stranger that breaks it."""
 
-import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from metrics.meters import Meters
 from metrics.registry import render
+from tests.support.for_each import for_each
 
 
 def test_plain_text_is_the_default_and_parses(meters: Meters) -> None:
@@ -26,9 +26,7 @@ def test_openmetrics_is_given_to_those_who_ask_and_parses(meters: Meters) -> Non
     assert len(families) == len(list(meters.registry.collect()))
 
 
-@pytest.mark.parametrize(
-    "accept", ["", "*/*", "text/plain; version=x", "application/openmetrics-text; version=x", ";,="]
-)
+@for_each("accept", ["", "*/*", "text/plain; version=x", "application/openmetrics-text; version=x", ";,="])
 def test_any_accept_header_gets_a_page(accept: str) -> None:
     content_type, page = render(Meters().registry, accept)
     assert "charset=utf-8" in content_type

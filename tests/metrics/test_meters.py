@@ -20,6 +20,7 @@ from metrics.meters import (
     SnapshotOutcome,
 )
 from metrics.registry import OTHER_LABEL, Registry
+from tests.support.for_each import for_each
 
 TOPIC_PREFIX = "kafka_server_brokertopicmetrics_"
 TIMER = "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems"
@@ -199,8 +200,9 @@ MOVED_OTHERWISE = {
 """Families that tests below and in `test_process_meters` move."""
 
 
-@pytest.mark.parametrize(("verb", "moved"), VERBS)
-def test_a_verb_moves_its_own_series(meters: Meters, verb: Verb, moved: str) -> None:
+@for_each("verb, moved", VERBS)
+def test_a_verb_moves_its_own_series(verb: Verb, moved: str) -> None:
+    meters = Meters()
     verb(meters)
     assert nonzero(meters.registry) == UNTOUCHED | series_of(moved)
 

@@ -7,6 +7,7 @@ import pytest
 
 from metrics.meters import Meters, ReloadOutcome
 from proxy.readiness import ConditionState
+from tests.support.for_each import for_each
 
 
 def value(meters: Meters, name: str, **labels: str) -> float | None:
@@ -17,7 +18,7 @@ def states(meters: Meters, condition: str) -> dict[str, float | None]:
     return {state: value(meters, "condition_state", condition=condition, state=state) for state in ConditionState}
 
 
-@pytest.mark.parametrize("state", ConditionState)
+@for_each("state", ConditionState)
 def test_one_state_of_a_condition_holds(meters: Meters, state: ConditionState) -> None:
     meters.health.on_condition("tier", "degraded")
     meters.health.on_condition("tier", state)

@@ -53,7 +53,8 @@ class Case:
     """`readers`: for each consumer, the spans that it reads: partition, first byte, end.
 
     `manners`: of GETs of logs, by their numbers. `cached`: what is in memory before, of each partition that is read.
-    `disk_bytes`: 0: no disk. `links_in_short`: of LINKS, how many `make test` runs, from the first on; others are long.
+    `disk_bytes`: 0: no disk. `is_quick`: `make test` runs it, over the first of LINKS. `links_in_all`: of LINKS, how many
+    `make test-all` runs, from the first on; the others are long.
     """
 
     name: str
@@ -65,7 +66,8 @@ class Case:
     cached: Blocks | None = None
     disk_bytes: int = 0
     passes: int = 1
-    links_in_short: int = 1
+    is_quick: bool = False
+    links_in_all: int = 1
     aim: float | None = None
     not_below: str | None = None
 
@@ -143,24 +145,24 @@ _TWO = sequential("cold", 2, 400 * MIB)
 _WARM = replace(_TWO, settings=ROOMY)
 
 CASES: Sequence[Case] = (
-    replace(_ONE, aim=0.7, links_in_short=3),
-    replace(_TWO, aim=0.8, links_in_short=3),
-    replace(sequential("cold", 2, 2 * GIB), aim=0.9, links_in_short=0),
-    replace(sequential("cold", 8, 400 * MIB), links_in_short=3),
+    replace(_ONE, aim=0.7, links_in_all=3),
+    replace(_TWO, aim=0.8, is_quick=True, links_in_all=3),
+    replace(sequential("cold", 2, 2 * GIB), aim=0.9, links_in_all=0),
+    replace(sequential("cold", 8, 400 * MIB), is_quick=True, links_in_all=3),
     sequential("cold", 64, 640 * MIB),
     sequential("1 GiB segments", 2, 400 * MIB, segment_bytes=GIB),
     replace(
         sequential("1 GiB segments, 4 KiB batches", 64, 256 * MIB, segment_bytes=GIB, batch_bytes=4 * KIB),
-        links_in_short=0,
+        links_in_all=0,
     ),
     sequential("8 MiB segments", 1, 200 * MIB, segment_bytes=8 * MIB),
     sequential("8 MiB segments", 2, 400 * MIB, segment_bytes=8 * MIB),
     chunked(_TWO, 4 * MIB),
-    chunked(sequential("8 MiB segments", 2, 200 * MIB, segment_bytes=8 * MIB), 4 * MIB),
-    replace(half_cached(_ONE, "every other block", is_even), links_in_short=0),
+    replace(chunked(sequential("8 MiB segments", 2, 200 * MIB, segment_bytes=8 * MIB), 4 * MIB), is_quick=True),
+    replace(half_cached(_ONE, "every other block", is_even), links_in_all=0),
     half_cached(_TWO, "every other block", is_even),
     half_cached(_TWO, "random half", is_in_random_half),
-    half_cached(_TWO, "first half", is_below_100),
+    replace(half_cached(_TWO, "first half", is_below_100), is_quick=True),
     replace(_WARM, name="all cached in memory, 2 x 200 MiB", passes=2),
     replace(
         sequential("all cached on disk,", 2, 200 * MIB),
@@ -175,16 +177,19 @@ CASES: Sequence[Case] = (
         name="cache of 64 MiB, 2 x 200 MiB",
         settings=replace(DEFAULTS, memory_bytes_max=64 * MIB),
         passes=2,
-        links_in_short=0,
+        links_in_all=0,
     ),
     replace(
         sequential("consumer of 100 MB/s,", 1, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.8
     ),
     replace(
-        sequential("consumer of 100 MB/s,", 8, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.9
+        sequential("consumer of 100 MB/s,", 8, 200 * MIB),
+        client=replace(CLIENT, takes_bytes_per_s=100e6),
+        aim=0.9,
+        is_quick=True,
     ),
     replace(_TWO, name="one connection stalls, 2 x 200 MiB", manners={7: STALLED}),
-    replace(_TWO, name="one connection is slow, 2 x 200 MiB", manners={7: SLOW}),
+    replace(_TWO, name="one connection is slow, 2 x 200 MiB", manners={7: SLOW}, is_quick=True),
     replace(_TWO, name="one answer is late, 2 x 200 MiB", manners={7: LATE}),
     side_by_side(16, 50 * MIB, 80 * MIB),
 )

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from tests.simulation.aims import missed_aims
 from tests.simulation.cases import sequential
 from tests.simulation.world import Pass
+from tests.support.for_each import for_each
 from tests.support.simulated_store import MIB
 
 CASE = replace(sequential("cold", 2, 400 * MIB), aim=0.8)
@@ -26,8 +25,8 @@ def test_what_is_reached_is_not_missed() -> None:
     assert missed_aims(CASE, [GOOD, replace(GOOD, share=0.84)], 0.86) == []
 
 
-@pytest.mark.parametrize(
-    ("done", "missed"),
+@for_each(
+    "done, missed",
     [
         (replace(GOOD, share=0.79), "share 0.79 < 0.8"),
         (replace(GOOD, fetched_bytes=2_120_000_000), "fetched 1.06 times"),

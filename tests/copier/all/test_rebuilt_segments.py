@@ -1,18 +1,20 @@
-"""Batches of every odd kind, staged: the files are those that Kafka's own recovery makes of the same log.
+"""Batches, usual and of every odd kind, staged: the files are those that Kafka's own recovery makes of the same log.
 
-Random logs of usual batches are in test_staging.py, those of a real broker in tests/integration/test_copied_bytes.py.
+Logs of a real broker are in tests/integration/test_copied_bytes.py.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import product
 from pathlib import Path
-
-import pytest
 
 from copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import NO_TIMESTAMP_MS
+from tests.copier.test_staging import RandomLog
+from tests.support.cases import case
+from tests.support.for_each import for_each
 from tests.support.oracle import Oracle
 from tests.support.rebuilt_segments import KafkaRebuild, transaction_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, Record, control_batch, data_batch
@@ -75,12 +77,27 @@ LOGS: dict[str, Sequence[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
-def test_odd_batches_are_indexed_as_kafka_does(oracle: Oracle, tmp_path: Path, log: Sequence[bytes]) -> None:
-    staged = _staged(tmp_path, log, RollLimits(segment_bytes=SEGMENT_BYTES))
-    assert len(staged) > 2
-    rebuild = KafkaRebuild(oracle, tmp_path / "kafkas")
-    assert [rebuild.differences(segment) for segment in staged] == [{}] * len(staged)
+def test_odd_batches_are_indexed_as_kafka_does(oracle: Oracle, tmp_path: Path) -> None:
+    for name, log in LOGS.items():
+        staged = _staged(tmp_path / name, log, RollLimits(segment_bytes=SEGMENT_BYTES))
+        assert len(staged) > 2, name
+        rebuild = KafkaRebuild(oracle, tmp_path / name / "kafkas")
+        assert [rebuild.differences(segment) for segment in staged] == [{}] * len(staged), name
+
+
+def test_random_logs_are_byte_for_byte_what_kafka_rebuilds(oracle: Oracle, tmp_path: Path) -> None:
+    for seed in range(4):
+        folder, log = tmp_path / str(seed), RandomLog(seed)
+        limits, data = RollLimits(segment_bytes=60_000), log.batches(800)
+        state = PartitionState(next_offset=log.start_offset)
+        with case(seed), closing(PartitionStaging(folder / "ours", limits, state)) as staging:
+            staged = staging.take(data, now_ms=NOW_MS)
+            assert len(staged) > 4
+            rebuild = KafkaRebuild(oracle, folder / "kafkas")
+            assert [rebuild.differences(segment) for segment in staged] == [{}] * len(staged)
+            assert any(transaction_index(segment) for segment in staged)
+            whole = b"".join(segment.files.log_segment.read_bytes() for segment in staged)
+            assert whole == data[: -staging.staged_bytes]
 
 
 def test_aborts_are_in_the_segment_of_their_marker(tmp_path: Path) -> None:
@@ -88,17 +105,15 @@ def test_aborts_are_in_the_segment_of_their_marker(tmp_path: Path) -> None:
     assert sum(bool(transaction_index(segment)) for segment in staged) > 3
 
 
-@pytest.mark.parametrize("short_by_bytes", [-1, 0, 1])
-@pytest.mark.parametrize("batches", [1, 5])
+@for_each("number, batches, short_by_bytes", [(at, *each) for at, each in enumerate(product((1, 5), (-1, 0, 1)))])
 def test_an_entry_is_due_behind_the_interval_to_the_byte(
-    oracle: Oracle, tmp_path: Path, batches: int, short_by_bytes: int
+    oracle: Oracle, tmp_path: Path, number: int, batches: int, short_by_bytes: int
 ) -> None:
+    folder = tmp_path / str(number)
     log = [data_batch(offset, records=[Record(value=b"of one size")]) for offset in range(COUNT)]
     interval_bytes = batches * len(log[0]) - short_by_bytes
-    staged = _staged(
-        tmp_path, [*log, LAST], RollLimits(segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval_bytes)
-    )
-    rebuild = KafkaRebuild(oracle, tmp_path / "kafkas", index_interval_bytes=interval_bytes)
+    staged = _staged(folder, [*log, LAST], RollLimits(segment_bytes=SEGMENT_BYTES, index_interval_bytes=interval_bytes))
+    rebuild = KafkaRebuild(oracle, folder / "kafkas", index_interval_bytes=interval_bytes)
     assert [rebuild.differences(segment) for segment in staged] == [{}]
     every = batches if short_by_bytes == 1 else batches + 1
     assert len(OffsetIndex(staged[0].files.offset_index.read_bytes(), 0)) == (COUNT - 1) // every
