@@ -77,7 +77,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 def config_of(folder: Path, lines: str = "", *, keeps_catalog: bool = False) -> Config:
     """Over an empty tier in a folder. `keeps_catalog`: it is read from the metadata topic, as a copier needs it."""
-    (folder / "tier").mkdir(exist_ok=True)
+    (folder / "tier" / "kafka-tiered-storage").mkdir(parents=True, exist_ok=True)
     manager = "" if keeps_catalog else "remote.log.metadata.manager.class.name=tidegate.InMemory\n"
     return load_lines(
         folder,
