@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX
 from storage import errors
 from storage.cache.gets import Slots
-from tests.support.waiting import settled, until
+from tests.support.waiting import HANG_S_MAX, settled, until
 
 
 def state(readiness: Readiness, name: ConditionName) -> tuple[ConditionState, str]:
@@ -47,16 +47,28 @@ async def step(clock: MockClock, seconds: float) -> None:
     await settled()
 
 
-class ScriptedCluster:
-    """A cluster of two brokers that may be out of reach."""
+class Upstream:
+    """A cluster of two brokers that may be out of reach, its address book and the file of known brokers in one."""
 
     def __init__(self) -> None:
+        self.readiness = Readiness()
         self.brokers = {node_id: BrokerNode(node_id, f"kafka-{node_id}", 9092, None) for node_id in (1, 2)}
         self.error: Exception | None = None
         self.topics_error: Exception | None = None
         self.is_silent = False
         self.names = ["orders"]
         self.learned: list[list[str]] = []
+        self.followed: list[list[NodeAddress]] = []
+        self.retries = 0
+        self.withheld: dict[int, str] = {}
+        self.free_ports = {1: 40001}
+        self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
+
+    def following(self) -> AbstractAsyncContextManager[Callable[[], list[str]]]:
+        return running(upkeep.follow_upstream, self, self, self, self.readiness)
+
+    def state(self) -> tuple[ConditionState, str]:
+        return state(self.readiness, ConditionName.UPSTREAM)
 
     async def refresh(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -74,16 +86,6 @@ class ScriptedCluster:
         if self.topics_error is not None:
             raise self.topics_error
 
-
-class ScriptedAddresses:
-    """An address book: whom it was told to follow, and whom it withholds."""
-
-    def __init__(self) -> None:
-        self.followed: list[list[NodeAddress]] = []
-        self.retries = 0
-        self.withheld: dict[int, str] = {}
-        self.free_ports = {1: 40001}
-
     async def follow(self, nodes: list[NodeAddress]) -> None:
         await trio.lowlevel.checkpoint()
         self.followed.append(nodes)
@@ -91,13 +93,6 @@ class ScriptedAddresses:
     async def retry_withheld(self) -> None:
         await trio.lowlevel.checkpoint()
         self.retries += 1
-
-
-class NotedBrokers:
-    """Stands for the file of the known brokers."""
-
-    def __init__(self) -> None:
-        self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
 
     def note(self, brokers: list[NodeAddress], ports: dict[int, int]) -> None:
         self.noted.append((brokers, ports))
@@ -107,74 +102,73 @@ ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 
 
 async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -> None:
-    cluster, readiness, addresses, known = ScriptedCluster(), Readiness(), ScriptedAddresses(), NotedBrokers()
-    async with running(upkeep.follow_upstream, cluster, addresses, known, readiness) as events:
-        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
+    upstream = Upstream()
+    async with upstream.following() as events:
+        assert upstream.state() == (ConditionState.MET, "2 brokers")
         # Failed before: listeners were bound only when a client's answer named a broker.
-        assert addresses.followed == [[ONE, TWO]]
-        assert known.noted == [([ONE, TWO], {1: 40001})]
+        assert upstream.followed == [[ONE, TWO]]
+        assert upstream.noted == [([ONE, TWO], {1: 40001})]
 
-        cluster.error = UpstreamConnectionError("no broker answers")
+        upstream.error = UpstreamConnectionError("no broker answers")
         await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
         await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
-        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers")
+        assert upstream.state() == (ConditionState.PENDING, "no broker answers")
         assert events() == ["upstream_unavailable"]
-        assert len(addresses.followed) == 1  # nobody's listener is closed because nobody could be asked
-        assert addresses.retries == 2
+        assert len(upstream.followed) == 1  # nobody's listener is closed because nobody could be asked
+        assert upstream.retries == 2
 
-        cluster.error, cluster.brokers = None, {2: cluster.brokers[2]}
+        upstream.error, upstream.brokers = None, {2: upstream.brokers[2]}
         await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
-        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "1 brokers")
-        assert addresses.followed[1:] == [[TWO]]
+        assert upstream.state() == (ConditionState.MET, "1 brokers")
+        assert upstream.followed[1:] == [[TWO]]
         assert events() == ["upstream_unavailable", "upstream_back"]
 
 
 async def test_without_a_single_listener_it_is_not_ready(mock_clock: MockClock) -> None:
     # Clients would be told of no broker at all.
-    cluster, readiness, addresses = ScriptedCluster(), Readiness(), ScriptedAddresses()
-    addresses.withheld = {1: "taken", 2: "taken"}
-    async with running(upkeep.follow_upstream, cluster, addresses, NotedBrokers(), readiness):
-        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.PENDING
-        addresses.withheld = {1: "taken"}
+    upstream = Upstream()
+    upstream.withheld = {1: "taken", 2: "taken"}
+    async with upstream.following():
+        assert upstream.state()[0] is ConditionState.PENDING
+        upstream.withheld = {1: "taken"}
         await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
-        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
+        assert upstream.state() == (ConditionState.MET, "2 brokers")
 
 
 async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
-    cluster, readiness = ScriptedCluster(), Readiness()
-    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), readiness) as events:
-        cluster.is_silent = True
+    upstream = Upstream()
+    async with upstream.following() as events:
+        upstream.is_silent = True
         await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
-        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
+        assert upstream.state()[0] is ConditionState.MET
         await step(mock_clock, upkeep.UPSTREAM_ANSWER_S_MAX)
-        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers within 10.0 s")
-        cluster.is_silent = False
+        assert upstream.state() == (ConditionState.PENDING, "no broker answers within 10.0 s")
+        upstream.is_silent = False
         await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
-        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
+        assert upstream.state()[0] is ConditionState.MET
         assert events() == ["upstream_unavailable", "upstream_back"]
 
 
 async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clock: MockClock) -> None:
-    cluster = ScriptedCluster()
-    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()):
-        assert cluster.learned == []
-        await step(mock_clock, upkeep.TOPICS_INTERVAL_S)
-        assert cluster.learned == [["orders"]]
-        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
-        assert cluster.learned == [["orders"]]
+    upstream = Upstream()
+    async with upstream.following():
+        assert upstream.learned == []
+        for interval_s in (upkeep.TOPICS_INTERVAL_S, upkeep.UPSTREAM_INTERVAL_S):
+            await step(mock_clock, interval_s)
+            assert upstream.learned == [["orders"]]
 
 
 async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_interval(mock_clock: MockClock) -> None:
     """Failed before: all of them, up to 100,000, in one request."""
-    cluster = ScriptedCluster()
-    cluster.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
-    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()) as events:
+    upstream = Upstream()
+    upstream.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
+    async with upstream.following() as events:
         for number in range(1, 4):
             await step(mock_clock, upkeep.TOPICS_INTERVAL_S / 3)
-            assert len(cluster.learned) == number
-            cluster.topics_error = UpstreamConnectionError("one that passes") if number == 1 else None
-        assert [len(names) for names in cluster.learned] == [TOPICS_MAX, TOPICS_MAX, 1]
-        assert [name for names in cluster.learned for name in names] == cluster.names
+            assert len(upstream.learned) == number
+            upstream.topics_error = UpstreamConnectionError("one that passes") if number == 1 else None
+        assert [len(names) for names in upstream.learned] == [TOPICS_MAX, TOPICS_MAX, 1]
+        assert [name for names in upstream.learned for name in names] == upstream.names
         assert events() == ["topics_not_refreshed"]
 
 
@@ -186,23 +180,16 @@ class ScriptedCatalog:
         self.trouble: str | None = None
         self.caught_up: set[int] = set()
         self.partition_troubles: Mapping[int, str] = {}
-        self.undecodable_records = 0
+        self.undecodable_records = self.refused_partitions = 0
         self.segment_count = 12
-        self.refused_partitions = 0
+        self.failure = lambda: self.trouble
+        self.problems = lambda: self.partition_troubles
+        self.is_caught_up = lambda number: number in self.caught_up
 
     def partition_count(self) -> int:
         if self.count is None:
             raise errors.MetadataNotReadyError("not described")
         return self.count
-
-    def failure(self) -> str | None:
-        return self.trouble
-
-    def problems(self) -> Mapping[int, str]:
-        return self.partition_troubles
-
-    def is_caught_up(self, number: int) -> bool:
-        return number in self.caught_up
 
 
 async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockClock) -> None:
@@ -285,7 +272,7 @@ class ScriptedStore:
         return b""
 
     def _answer(self, question: str) -> None:
-        if not self.open.wait(20):
+        if not self.open.wait(HANG_S_MAX):
             raise TimeoutError
         self.asked.append(question)
         if self.error is not None:
@@ -325,9 +312,7 @@ async def test_an_empty_tier_is_asked_too(store: ScriptedStore, mock_clock: Mock
         assert events() == ["tier_unavailable", "tier_answers"]
 
 
-async def test_a_tier_answers_only_when_the_catalog_says_what_is_in_it(
-    store: ScriptedStore, mock_clock: MockClock
-) -> None:
+async def test_a_tier_answers_when_the_catalog_says_what_is_in_it(store: ScriptedStore, mock_clock: MockClock) -> None:
     # With a wrong key prefix the store answers and is empty, for as long as no segment is known.
     store.absent = set(store.segments)
     async with watched(store, is_live=False):
@@ -363,21 +348,18 @@ async def test_a_tier_that_fails_degrades_once_it_has_answered(store: ScriptedSt
 
 
 @pytest.mark.usefixtures("mock_clock")
-async def test_a_segment_that_was_deleted_meanwhile_has_another_asked_for(store: ScriptedStore) -> None:
+async def test_a_segment_that_was_deleted_is_not_a_bucket_that_is_gone(store: ScriptedStore) -> None:
     # Failed before: one object that was gone degraded the whole tier.
     store.absent = {"orders-0"}
     async with watched(store) as events:
         await store.wait_asked("itself", "orders-0", "orders-1")
         assert store.state()[0] is ConditionState.MET
         assert events() == []
-
-
-@pytest.mark.usefixtures("mock_clock")
-async def test_a_bucket_that_is_gone_is_not_a_segment_that_was_deleted(store: ScriptedStore) -> None:
-    store.error = errors.RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
-    async with watched(store):
-        await store.wait_asked("itself", "orders-0")
-        assert store.state() == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
+    bucketless = ScriptedStore()
+    bucketless.error = errors.RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
+    async with watched(bucketless):
+        await bucketless.wait_asked("itself", "orders-0")
+        assert bucketless.state() == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
 
 
 async def test_a_tier_that_hangs_is_told_of_while_it_hangs(store: ScriptedStore, mock_clock: MockClock) -> None:

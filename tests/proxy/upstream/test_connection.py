@@ -1,5 +1,6 @@
 """A connection over memory streams: pipelining, loss, time limits, hostile answers, signing in."""
 
+import dataclasses
 import math
 import struct
 from datetime import timedelta
@@ -97,6 +98,15 @@ async def test_no_more_requests_are_in_flight_than_allowed(nursery: trio.Nursery
         frame_bytes = 4 + struct.unpack_from(">i", received)[0]
         assert len(received) == 2 * frame_bytes
         connection.abort()
+
+
+async def test_an_answer_makes_room_for_the_next_request(broker: FakeBroker, nursery: trio.Nursery) -> None:
+    # Only whole programs saw a place in flight that was never given back: each connection stopped at its 64th request.
+    settings = dataclasses.replace(SETTINGS, requests_in_flight_max=1)
+    connection = await connect(broker, nursery, settings)
+    broker.answer(METADATA, metadata())
+    for _ in range(3):
+        assert (await connection.request(ASK_METADATA)).cluster_id == "c"
 
 
 async def never(_request: object) -> None:
