@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import driver
 from pipeline.brokers.client import BrokerClient
 from pipeline.driver import load_config, open_tier, shipped_storage, shipped_tail
 from pipeline.planning.options import OptionsError
@@ -42,6 +43,16 @@ def test_clients_are_closed_behind_it(tmp_path: Path, monkeypatch: pytest.Monkey
         with open_tier(load_config(str(local_file(tmp_path, lines)), {})):
             assert closed == []
         assert len(closed) == count
+
+
+def test_whose_the_tier_is_is_known_to_what_views_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A tier of our own begins elsewhere than the brokers' logs; only whole programs saw it when this was not passed on.
+    owners: list[bool] = []
+    monkeypatch.setattr(driver, "TierView", lambda *_parts, owns_tier: owners.append(owns_tier))
+    for lines in ("", "mode=standalone\n"):
+        with open_tier(load_config(str(local_file(tmp_path, lines)), {})):
+            pass
+    assert owners == [False, True]
 
 
 def test_metadata_must_be_in_kafkas_topic(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ def test_a_record_that_came_after_the_view_was_made_is_not_in_it() -> None:
     ("view", "given_offsets", "sentence", "goes_on"),
     [
         (view_of((50, 300), log_start_offset=50), (10, 200), "offsets 10 to 49 are below the log start 50", (50, 200)),
+        (view_of((50, 300), log_start_offset=50), (49, 200), "offsets 49 to 49 are below the log start 50", (50, 200)),
         (view_of((50, 300), log_start_offset=50), (10, 20), "offsets 10 to 19 are below the log start 50", (50, 50)),
         (view_of((0, 100), (200, 300)), (0, 300), "offsets 100 to 199 are in no segment of the tier", (0, 300)),
         (view_of((0, 100), (200, 300)), (150, 180), "offsets 150 to 179 are in no segment of the tier", (150, 180)),
