@@ -53,8 +53,8 @@ class Case:
     """`readers`: for each consumer, the spans that it reads: partition, first byte, end.
 
     `manners`: of GETs of logs, by their numbers. `cached`: what is in memory before, of each partition that is read.
-    `disk_bytes`: 0: no disk. `is_quick`: `make test` runs it, over the first of LINKS. `links_in_all`: of LINKS, how many
-    `make test-all` runs, from the first on; the others are long.
+    `disk_bytes`: 0: no disk. `is_quick`: `make test` runs it, over the first of LINKS. `links_in_all`: how many of
+    LINKS `make test-all` runs it over, from the first on; over the others it is long.
     """
 
     name: str

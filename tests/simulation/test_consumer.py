@@ -76,25 +76,17 @@ def consume(
     return consumer.taken.answers
 
 
-def test_an_exchange_reads_all_partitions_side_by_side() -> None:
-    """Given reads that take 10 and 15 ms, then each exchange takes 15, and the next begins where the last ended."""
-    reader = FakeReader({ONE: 0.010, OTHER: 0.015})
-    answers = consume(reader, [ONE, OTHER])
-    assert [at_s for at_s, _ in answers] == pytest.approx([0.015, 0.030])
-    assert sorted((number, offset) for _, number, offset in reader.reads) == [(0, 0), (0, 4), (1, 0), (1, 4)]
-
-
 @pytest.mark.parametrize(("slow_s", "answered_s"), [(0.028, 0.028), (0.100, 0.030)])
 def test_an_exchange_lingers_for_the_slower_ones_only_so_long(slow_s: float, answered_s: float) -> None:
     """Given a read of 10 ms beside a slower one, then the answer goes out when that has ended too, but no later than
-    20 ms after the first; a read that is ended early is begun anew by the next exchange."""
+    20 ms after the first; the next exchange reads again what was ended early."""
     reader = FakeReader({ONE: 0.010, OTHER: slow_s})
     (first_s, _), *_ = consume(reader, [ONE, OTHER])
     assert first_s == pytest.approx(answered_s)
 
 
 def test_an_exchange_ends_at_its_deadline() -> None:
-    """Given a read that takes longer than a Fetch may wait, then the next exchange begins it anew."""
+    """Given a read that takes longer than a Fetch may wait, then the next exchange begins it again."""
     slow = FakeReader({ONE: 0.6}, gets_faster_s=0.3)
     ((answered_s, size_bytes),) = consume(slow, [ONE], end_offset=4)
     assert (round(answered_s, 9), size_bytes) == (0.5 + 0.3, 4 * BATCH_BYTES + 100)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
-
 from protocol.fetch.messages import PartitionAnswer
 from protocol.fetch.response import encode_response
 from protocol.wire.errors import ErrorCode
 from tests.support.differential import ASKED_AGAIN_MAX, Asker, Outcome, compare
 from tests.support.differential_questions import FetchQuestion, FetchTarget, OffsetsQuestion
+from tests.support.for_each import for_each
 from tests.support.kio_frames import encode, fill, schema, with_length
 from tests.support.raw_client import LIST_OFFSETS, RawClient, decode_frame
 
@@ -43,8 +42,8 @@ class ScriptedClient:
         return answer_of(self._codes.pop(0) if len(self._codes) > 1 else self._codes[0])
 
 
-@pytest.mark.parametrize(
-    ("broker", "tidegate", "rounds", "seen"),
+@for_each(
+    "broker, tidegate, rounds, seen",
     [
         ([GOOD], [GOOD], 1, GOOD),
         # Failed before: the answer that was given was the first round's.
@@ -87,8 +86,8 @@ def fetched(sizes: Sequence[int], *, max_bytes: int, limit_bytes: int = 100) -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("broker", "tidegate", "differ"),
+@for_each(
+    "broker, tidegate, differ",
     [
         ([100, 100, 50], [100, 100, 50], []),
         # Behind one that gave less than its limit, or a batch beyond it.

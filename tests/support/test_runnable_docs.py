@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.for_each import for_each
 from tests.support.runnable_docs import Command, Guide, GuideError, matches, read_guide, running, split_commands
 
 VARIABLES = "```sh\nPLACE=/etc/somewhere   # yours\nNAME=orders\n```\n"
@@ -24,7 +25,7 @@ def test_a_guide_is_variables_and_commands_with_what_they_print() -> None:
     assert guide.commands == (Command("first"), Command("second", "out\n"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "markdown",
     ["```text\nout\n```\n", "```sh\nls\n```\n", f"{VARIABLES}```text\nout\n```\n", f"{VARIABLES}```sh\nif true\n```\n"],
 )
@@ -38,8 +39,8 @@ def test_lines_that_belong_together_are_one_command() -> None:
     assert split_commands(body) == ["cat > file <<END\none\ntwo\nEND", "echo \\\n  three", "while false\ndo :; done"]
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed", "is_same"),
+@for_each(
+    "expected, printed, is_same",
     [
         ("a\n", "a\n", True),
         ("a\n", "a  \n", True),
@@ -63,14 +64,10 @@ def test_commands_share_one_shell_and_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "others\n"
 
 
-def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
-    with pytest.raises(GuideError, match="exit code 3"):
-        follow(read_guide(f"{VARIABLES}```sh\n(exit 3)\n```\n"), tmp_path)
-
-
-def test_a_command_that_prints_something_else_ends_it(tmp_path: Path) -> None:
-    with pytest.raises(GuideError, match="and not"):
-        follow(read_guide(f"{VARIABLES}```sh\necho a\n```\n```text\nb\n```\n"), tmp_path)
+@for_each("block, says", [("(exit 3)\n```\n", "exit code 3"), ("echo a\n```\n```text\nb\n```\n", "and not")])
+def test_a_command_that_fails_or_prints_something_else_ends_it(tmp_path: Path, block: str, says: str) -> None:
+    with pytest.raises(GuideError, match=says):
+        follow(read_guide(f"{VARIABLES}```sh\n{block}"), tmp_path)
 
 
 def test_only_what_the_reader_fills_in_is_replaced(tmp_path: Path) -> None:

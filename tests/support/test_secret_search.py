@@ -1,14 +1,13 @@
 import base64
 import json
 
-import pytest
-
+from tests.support.for_each import for_each
 from tests.support.secret_search import found_in
 
 SECRET = 'p"ss/w0rd+é-of-the-test'
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         f"a {SECRET} b".encode(),

@@ -27,27 +27,13 @@ def read_whole(link: SimulatedLink, size_bytes: int) -> Connection:
     return connection
 
 
-def run_until_done(link: SimulatedLink, *connections: Connection) -> list[float]:
-    """When each has what was asked for."""
-    done_s: dict[Connection, float] = {}
-    while len(done_s) < len(connections):
-        link.advance(link.next_event_s())
-        for connection in connections:
-            if connection.has_wanted:
-                done_s.setdefault(connection, link.now_s)
-    return [done_s[connection] for connection in connections]
-
-
-def test_one_body_takes_its_first_byte_and_its_rate() -> None:
-    link = SimulatedLink(PROFILE)
-    assert run_until_done(link, read_whole(link, 5 * MB)) == [pytest.approx(0.6)]
-
-
-def test_more_bodies_than_the_link_carries_share_it_evenly() -> None:
-    link = SimulatedLink(PROFILE)
-    bodies = [read_whole(link, 5 * MB) for _ in range(5)]
-    assert run_until_done(link, *bodies) == [pytest.approx(1.1)] * 5
-    assert link.open_max == 5
+def test_bodies_take_their_first_byte_their_rate_and_their_share() -> None:
+    for count, done_s in ((1, 0.6), (5, 1.1)):
+        link = SimulatedLink(PROFILE)
+        bodies = [read_whole(link, 5 * MB) for _ in range(count)]
+        while not all(body.has_wanted for body in bodies):
+            link.advance(link.next_event_s())
+        assert (link.now_s, link.open_max) == (pytest.approx(done_s), count)
 
 
 def test_a_late_answer_begins_late() -> None:
@@ -64,18 +50,12 @@ def test_a_body_flows_no_further_ahead_of_its_reader_than_the_buffer() -> None:
     connection = link.open(10 * MB)
     link.advance(5.0)
     assert connection.received_bytes == BUFFER_BYTES
+    connection.want(BUFFER_BYTES, link.now_s)
+    assert connection.has_wanted, "what is buffered is there at once"
     connection.want(MB, link.now_s)
     link.advance(10.0)
     assert connection.received_bytes == MB + BUFFER_BYTES
     assert link.next_event_s() == math.inf
-
-
-def test_what_is_buffered_is_there_at_once() -> None:
-    link = SimulatedLink(PROFILE)
-    connection = link.open(10 * MB)
-    link.advance(5.0)
-    connection.want(BUFFER_BYTES, link.now_s)
-    assert connection.has_wanted
 
 
 def test_a_stalled_body_is_given_up_after_the_silence_allowed() -> None:
@@ -105,8 +85,9 @@ def test_a_closed_connection_brings_nothing_more() -> None:
     link.advance(0.2)
     received_bytes = closed.received_bytes
     closed.is_closed = True
-    run_until_done(link, other)
-    assert closed.received_bytes == received_bytes == pytest.approx(MB)
+    link.advance(10.0)
+    assert (other.has_wanted, closed.received_bytes) == (True, received_bytes)
+    assert received_bytes == pytest.approx(MB)
 
 
 EVENTS_MAX = 1000

@@ -20,14 +20,6 @@ def receive(link: SimulatedLink, simulation: Simulation, size_bytes: int) -> flo
     return link.now_s
 
 
-def test_trio_sleeps_in_virtual_time() -> None:
-    async def main(simulation: Simulation) -> float:
-        await trio.sleep(1000.5)
-        return trio.current_time()
-
-    assert simulate(main) == 1000.5
-
-
 def test_threads_and_tasks_wait_for_their_own_moments() -> None:
     """Given bodies that end at 3 and 2 s and sleepers for 2.5 and 1.5 s, then all see their moments in that order."""
     link, seen = SimulatedLink(FAST), list[tuple[str, float]]()
@@ -85,43 +77,6 @@ def test_a_call_ends_behind_what_its_thread_posted() -> None:
         assert posted == [0, 1, 2]
 
     simulate(main)
-
-
-def test_one_thread_runs_at_a_time() -> None:
-    running, seen = 0, list[int]()
-
-    async def main(simulation: Simulation) -> None:
-        def work() -> None:
-            nonlocal running
-            running += 1
-            seen.append(running)
-            running -= 1
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(trio.to_thread.run_sync, work)
-
-    simulate(main)
-    assert seen == [1] * 20
-
-
-def test_limiters_bound_threads() -> None:
-    """Given a limiter of 2 and four bodies of 1 s each after 1 s, then the last end after two rounds."""
-    link = SimulatedLink(FAST)
-
-    async def main(simulation: Simulation) -> float:
-        limiter = trio.CapacityLimiter(2)
-
-        async def one() -> None:
-            await trio.to_thread.run_sync(receive, link, simulation, 1_000_000, limiter=limiter)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(4):
-                nursery.start_soon(one)
-        assert limiter.borrowed_tokens == 0
-        return trio.current_time()
-
-    assert simulate(main, link) == pytest.approx(4.0)
 
 
 def test_results_and_errors_come_back() -> None:

@@ -1,20 +1,11 @@
+"""Waiting for threads while the clock stands still."""
+
 import threading
 
-import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.waiting import settled, until, wait_until
-
-
-def test_gives_what_was_seen() -> None:
-    looks = iter([0, "", 7])
-    assert wait_until(lambda: next(looks), "seven") == 7
-
-
-def test_says_what_never_came() -> None:
-    with pytest.raises(AssertionError, match=r"a miracle; last seen: \[\]"):
-        wait_until(list, "a miracle", timeout_s=0)
+from tests.support.waiting import settled, until
 
 
 async def test_a_thread_is_waited_for_while_the_clock_stands_still(autojump_clock: MockClock) -> None:
