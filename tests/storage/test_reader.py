@@ -178,10 +178,8 @@ async def test_only_blocks_of_bad_batches_are_fetched_again(nursery: trio.Nurser
         for number in numbers:
             tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[number] + CHECKED_BYTE, times=1)
         assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
-        spans = [
-            (segment.batch_positions[n] // 500 * 500, -(-segment.batch_positions[n + 1] // 500) * 500) for n in numbers
-        ]
-        again = [(start, end - 1) for start, end in spans]
+        spans = [segment.batch_positions[number : number + 2] for number in numbers]
+        again = [(start // 500 * 500, -(-end // 500) * 500 - 1) for start, end in spans]
         assert tier.store.log_fetches() == [(0, len(segment.log) - 1), *again]
 
 

@@ -49,7 +49,9 @@ def line(budget: ByteBudget, nursery: trio.Nursery) -> Line:
     return Line(budget, nursery)
 
 
-async def test_what_fits_is_held_at_once(budget: ByteBudget) -> None:
+async def test_what_fits_is_held_at_once_and_every_change_is_told() -> None:
+    told = list[int]()
+    budget = ByteBudget(100, told.append)
     await budget.acquire(60)
     assert budget.try_acquire(40)
     assert (budget.held, budget.room) == (100, 0)
@@ -57,6 +59,7 @@ async def test_what_fits_is_held_at_once(budget: ByteBudget) -> None:
     assert budget.try_acquire(0)
     budget.release(30)
     assert (budget.held, budget.room) == (70, 30)
+    assert [*dict.fromkeys(told)] == [60, 100, 70]
 
 
 async def test_who_came_first_is_let_in_first(budget: ByteBudget, line: Line) -> None:
@@ -101,43 +104,28 @@ async def test_who_asks_for_little_does_not_wait_for_all_who_ask_for_much(budget
 async def test_who_takes_at_once_waits_for_one_of_the_others_at_most(budget: ByteBudget, line: Line) -> None:
     """Failed before: a consumer that reads waited behind two hundred that did not."""
     assert budget.try_acquire(100)
-    await line.ask("w", "x", "y", "z")
+    budget.prefer("c", is_preferred=True)
+    budget.prefer("c", is_preferred=False)
+    await line.ask("w", "x", "y", "z", "c")
     for owner in ("a", "b"):
         budget.prefer(owner, is_preferred=True)
         await line.ask(owner)
     await line.release_all()
-    assert line.admitted == ["a", "w", "b", "x", "y", "z"]
+    assert line.admitted == ["a", "w", "b", "x", "y", "z", "c"]
     assert not budget.is_short
 
 
-async def test_who_is_preferred_no_more_waits_with_the_others(budget: ByteBudget, line: Line) -> None:
-    budget.prefer("a", is_preferred=True)
-    budget.prefer("a", is_preferred=False)
-    assert budget.try_acquire(100)
-    await line.ask("other", "a")
-    await line.release()
-    assert line.admitted == ["other"]
-
-
-async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery: trio.Nursery) -> None:
-    assert budget.try_acquire(1)
-    nursery.start_soon(budget.acquire, 500)
-    await wait_all_tasks_blocked()
-    assert budget.held == 1
-    budget.release(1)
-    assert budget.held == 500
-    assert not budget.try_acquire(1)
-
-
-async def test_more_than_the_whole_budget_goes_beside_a_little(nursery: trio.Nursery) -> None:
+async def test_more_than_the_whole_budget_goes_alone_or_beside_a_little(nursery: trio.Nursery) -> None:
     """Where something small is held all the time it never would otherwise."""
-    budget = ByteBudget(100, little_bytes=10)
-    budget.overdraw(11)
-    nursery.start_soon(budget.acquire, 500)
-    await wait_all_tasks_blocked()
-    assert (budget.held, budget.is_short) == (11, True)
-    budget.release(1)
-    assert (budget.held, budget.is_short) == (510, False)
+    for little_bytes in (0, 10):
+        budget = ByteBudget(100, little_bytes=little_bytes)
+        budget.overdraw(little_bytes + 1)
+        nursery.start_soon(budget.acquire, 500)
+        await wait_all_tasks_blocked()
+        assert (budget.held, budget.is_short) == (little_bytes + 1, True)
+        budget.release(1)
+        assert (budget.held, budget.is_short) == (500 + little_bytes, False)
+        assert not budget.try_acquire(1)
 
 
 async def test_who_leaves_the_line_holds_nothing_and_makes_way(budget: ByteBudget, nursery: trio.Nursery) -> None:
@@ -172,14 +160,6 @@ async def test_room_that_nobody_waits_for_is_announced(budget: ByteBudget, nurse
     assert announced == []
     budget.release(50)
     assert announced == [90]
-
-
-async def test_every_change_is_told() -> None:
-    told = list[int]()
-    budget = ByteBudget(10, told.append)
-    await budget.acquire(7)
-    budget.release(3)
-    assert told == [7, 4]
 
 
 async def test_an_owner_that_gives_one_request_up_keeps_the_place_of_the_others(budget: ByteBudget, line: Line) -> None:

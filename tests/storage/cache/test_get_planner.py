@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,14 +47,15 @@ def test_a_get_is_what_is_missing_from_the_first_such_block_on() -> None:
         assert planned(places) == get
 
 
-def test_it_begins_and_ends_within_what_is_asked_for() -> None:
+def test_it_begins_and_ends_within_what_is_asked_for_and_is_as_large_as_its_target() -> None:
     assert planned("." * 40, first=7, stop=11) == range(7, 11)
-    assert planned("....", first=4) is None
-    assert planned("....", first=3, stop=3) is None
-
-
-def test_it_is_as_large_as_its_target() -> None:
+    assert planned("....", first=4) is planned("....", first=3, stop=3) is None
     assert planned("." * 40, first=3) == range(3, 15)
+    assert planned("...u...") == planned("...hu...") == range(3), "it ends before what is under way"
+    # A gap counts for what a GET transfers.
+    assert planned("..hhh" * 8) == range(12)
+    assert planned("..hhh" * 8, target=11) == range(11)
+    assert planned("..hhh" * 8, target=10) == range(7), "it does not end with what is here"
 
 
 def test_small_gaps_of_what_is_here_are_read_over() -> None:
@@ -67,17 +67,6 @@ def test_small_gaps_of_what_is_here_are_read_over() -> None:
         ("..hhhu.", range(2)),
     ]:
         assert planned(places) == get
-
-
-def test_a_gap_counts_for_what_a_get_transfers() -> None:
-    assert planned("..hhh" * 8) == range(12)
-    assert planned("..hhh" * 8, target=11) == range(11)
-    assert planned("..hhh" * 8, target=10) == range(7), "it does not end with what is here"
-
-
-def test_it_ends_before_what_is_under_way() -> None:
-    assert planned("...u...") == range(3)
-    assert planned("...hu...") == range(3)
 
 
 def test_blocks_that_are_decoded_together_are_fetched_together() -> None:
@@ -96,11 +85,8 @@ def test_the_segments_small_rest_is_taken_along() -> None:
         (28, 12, 28, 28),
     ]:
         assert planned("." * blocks, first=first, stop=stop) == range(first, end)
-
-
-def test_a_rest_that_is_not_all_missing_is_left() -> None:
-    for place in ["h", "u"]:
-        assert planned("." * 13 + place + "..", gap=0) == range(12)
+    for place in ("h", "u"):
+        assert planned("." * 13 + place + "..", gap=0) == range(12), "a rest that is not all missing is left"
 
 
 def test_gets_follow_what_the_store_transfers_rather_than_plaintext() -> None:
@@ -197,9 +183,9 @@ def plans(draw: st.DrawFn, unit_blocks: int) -> Plan:
     return Plan(places, grid, weights, draw(st.integers(1, 40)), draw(st.integers(0, 20)))
 
 
-@pytest.mark.parametrize("unit_blocks", [1, 3])
 @given(data=st.data())
-def test_repeated_gets_cover_just_what_is_missing(unit_blocks: int, data: st.DataObject) -> None:
+def test_repeated_gets_cover_just_what_is_missing(data: st.DataObject) -> None:
+    unit_blocks = data.draw(st.sampled_from([1, 3]))
     plan = data.draw(plans(unit_blocks))
     first, stop = (min(data.draw(st.integers(0, 60)), len(plan.places)) for _ in range(2))
     before = [*plan.places]
@@ -238,20 +224,12 @@ def test_blocks_are_whole_chunks_or_parts_of_one() -> None:
         assert (grid.block_bytes, grid.unit_blocks) == expected
 
 
-def test_the_last_block_ends_with_the_segment() -> None:
-    grid = BlockGrid(100, 250)
-    assert grid.count == 3
+def test_the_last_block_ends_with_the_segment_and_the_last_unit_may_have_fewer_blocks() -> None:
+    grid, units = BlockGrid(100, 250), BlockGrid(100, 450, unit_blocks=3)
+    assert (grid.count, block_grid(1, 0, 1000).count) == (3, 0)
     assert [(grid.start(number), grid.end(number)) for number in range(3)] == [(0, 100), (100, 200), (200, 250)]
     assert [grid.number_at(position) for position in (0, 99, 100, 249)] == [0, 0, 1, 2]
-
-
-def test_the_last_unit_may_have_fewer_blocks() -> None:
-    grid = BlockGrid(100, 450, unit_blocks=3)
-    assert [grid.unit(number) for number in range(5)] == [range(3)] * 3 + [range(3, 5)] * 2
-
-
-def test_an_empty_segment_has_no_blocks() -> None:
-    assert block_grid(1, 0, 1000).count == 0
+    assert [units.unit(number) for number in range(5)] == [range(3)] * 3 + [range(3, 5)] * 2
 
 
 @given(GRIDS)

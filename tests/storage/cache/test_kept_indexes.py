@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -57,13 +56,13 @@ def files_of(path: Path, part: IndexPart) -> list[Path]:
     return [file for file in files_below(path) if file.name.startswith(f"{FIRST_NUMBER + part}-")]
 
 
-@pytest.mark.parametrize("cipher", [None, BlockCipher(bytes(32))], ids=["plain", "encrypted"])
-async def test_after_a_restart_indexes_come_from_disk(tmp_path: Path, cipher: BlockCipher | None) -> None:
-    for gets in (3, 0):
-        async with life(tmp_path, cipher=cipher) as (tier, disk):
-            assert await sizes(tier) == GOOD
-            assert tier.store.index_fetches() == gets
-            await kept(disk, 3)
+async def test_after_a_restart_indexes_come_from_disk(tmp_path: Path) -> None:
+    for name, cipher in (("plain", None), ("encrypted", BlockCipher(bytes(32)))):
+        for gets in (3, 0):
+            async with life(tmp_path / name, cipher=cipher) as (tier, disk):
+                assert await sizes(tier) == GOOD
+                assert tier.store.index_fetches() == gets, name
+                await kept(disk, 3)
 
 
 async def test_more_indexes_than_memory_holds_cost_a_get_once(tmp_path: Path) -> None:
@@ -80,21 +79,21 @@ async def test_more_indexes_than_memory_holds_cost_a_get_once(tmp_path: Path) ->
         assert tier.store.index_fetches(IndexType.OFFSET) == 20
 
 
-@pytest.mark.parametrize("how", ["cut", "flipped"])
-async def test_what_is_wrong_on_disk_is_fetched_once_more(tmp_path: Path, how: str) -> None:
+async def test_what_is_wrong_on_disk_is_fetched_once_more(tmp_path: Path) -> None:
     async with life(tmp_path) as (tier, disk):
         await sizes(tier)
         await kept(disk, 3)
-    for part in (IndexPart.OFFSET, IndexPart.TIMESTAMP, IndexPart.TRANSACTION):
-        (file,) = files_of(tmp_path, part)
-        content = bytearray(file.read_bytes())
-        content[-5] ^= 1
-        file.write_bytes(content if how == "flipped" else content[:-8])
-    for gets in (3, 0):
-        async with life(tmp_path) as (tier, disk):
-            assert await sizes(tier) == GOOD
-            assert tier.store.index_fetches() == gets
-            await kept(disk, 3)
+    for is_cut in (False, True):
+        for part in (IndexPart.OFFSET, IndexPart.TIMESTAMP, IndexPart.TRANSACTION):
+            (file,) = files_of(tmp_path, part)
+            content = bytearray(file.read_bytes())
+            content[-5] ^= 1
+            file.write_bytes(content[:-8] if is_cut else content)
+        for gets in (3, 0):
+            async with life(tmp_path) as (tier, disk):
+                assert await sizes(tier) == GOOD
+                assert tier.store.index_fetches() == gets, is_cut
+                await kept(disk, 3)
 
 
 async def test_a_rebuilt_index_outlives_the_process_and_comes_first(tmp_path: Path) -> None:

@@ -142,12 +142,9 @@ def world(nursery: trio.Nursery) -> World:
 # --- GETs ---
 
 
-async def test_seeks_fetch_nothing(world: World) -> None:
+async def test_a_read_that_its_size_cut_has_the_blocks_behind_it_fetched_and_a_seek_none(world: World) -> None:
     await world.scan(0, [5, 3, 60, 20], is_cut=False)
     assert (world.opens, world.fetches, world.asked(0)) == ([], [], [])
-
-
-async def test_a_read_that_its_size_cut_has_the_blocks_behind_it_fetched(world: World) -> None:
     await world.scan(0, [0])
     assert world.asked(0) == [1, 2, 3, 4]
     assert world.memory.unread_bytes == START_BYTES
@@ -244,15 +241,14 @@ async def test_a_get_that_somebody_waits_for_reaches_as_far_as_its_streams_next(
     assert world.prefetcher.reach_bytes("two", source, 3 * KIB) == 0
 
 
-@pytest.mark.parametrize(("position", "first"), [(0, 0), (500, 0), (30 * KIB + 5, 29), (63 * KIB, 62)])
-async def test_a_guess_begins_one_block_before_the_estimate(world: World, position: int, first: int) -> None:
-    world.read_ahead.on_read(Read("far", world.segments[1].source, 0, KIB, False, False, world.following))
-    world.prefetcher.guess(world.segments[0].source, position)
-    await world.settled()
-    assert world.asked(0) == list(range(first, BLOCKS))
-    world.prefetcher.guess(world.segments[0].source, position)
-    await world.settled()
-    assert world.asked(0) == list(range(first, BLOCKS)), "what is here is not fetched again"
+async def test_a_guess_begins_one_block_before_the_estimate(nursery: trio.Nursery) -> None:
+    for position, first in ((0, 0), (500, 0), (30 * KIB + 5, 29), (63 * KIB, 62)):
+        world = World(nursery, [segment(number) for number in range(3)])
+        world.read_ahead.on_read(Read("far", world.segments[1].source, 0, KIB, False, False, world.following))
+        for _ in range(2):  # what is here is not fetched again
+            world.prefetcher.guess(world.segments[0].source, position)
+            await world.settled()
+            assert world.asked(0) == list(range(first, BLOCKS)), position
 
 
 async def test_nothing_is_guessed_without_a_slot_or_room(nursery: trio.Nursery) -> None:
@@ -280,11 +276,11 @@ async def test_the_next_segment_is_opened_and_its_index_fetched_before_the_borde
     assert sorted(world.opens) == sorted(world.fetches) == [1, 2]
 
 
-async def test_a_segment_is_opened_by_one_task_however_many_come_to_it(world: World) -> None:
+async def test_a_segment_is_opened_by_one_task_while_reads_go_on(world: World) -> None:
     world.open_gates[1] = trio.Event()
     for reader in ("one", "two", "three"):
-        await world.scan(0, range(50, BLOCKS), reader=reader)
-    assert (world.opens.count(1), world.asked(1)) == (1, [])
+        await world.scan(0, range(45, BLOCKS), reader=reader)
+    assert (world.opens.count(1), world.asked(1), world.asked(0)[-1]) == (1, [], BLOCKS - 1)
     world.open_gates[1].set()
     await world.settled()
     assert (world.opens.count(1), world.fetches.count(1)) == (1, 1)
@@ -293,26 +289,16 @@ async def test_a_segment_is_opened_by_one_task_however_many_come_to_it(world: Wo
     assert asked
 
 
-async def test_reads_go_on_while_a_segment_is_being_opened(world: World) -> None:
-    world.open_gates[1] = trio.Event()
-    await world.scan(0, range(45, BLOCKS))
-    assert world.asked(0)[-1] == BLOCKS - 1
-    world.open_gates[1].set()
-    await world.settled()
-    assert world.asked(1) != []
-
-
-@pytest.mark.parametrize(
-    ("error", "level"), [(RemoteResourceNotFoundError("gone"), "debug"), (ValueError("a bug"), "warning")]
-)
-async def test_a_segment_that_cannot_be_opened_is_met_by_its_reader(world: World, error: Exception, level: str) -> None:
-    world.open_errors[1] = error
-    with structlog.testing.capture_logs() as logs:
-        await world.scan(0, range(BLOCKS))
-    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("segment_not_read_ahead", level)]
-    assert (world.opens.count(1), world.fetches.count(1), world.asked(1)) == (1, 0, [])
-    await world.scan(1, range(4))
-    assert world.asked(1) != [], "its reader opened it"
+async def test_a_segment_that_cannot_be_opened_is_met_by_its_reader(nursery: trio.Nursery) -> None:
+    for error, level in ((RemoteResourceNotFoundError("gone"), "debug"), (ValueError("a bug"), "warning")):
+        world = World(nursery, [segment(number) for number in range(3)])
+        world.open_errors[1] = error
+        with structlog.testing.capture_logs() as logs:
+            await world.scan(0, range(BLOCKS))
+        assert [(entry["event"], entry["log_level"]) for entry in logs] == [("segment_not_read_ahead", level)]
+        assert (world.opens.count(1), world.fetches.count(1), world.asked(1)) == (1, 0, [])
+        await world.scan(1, range(4))
+        assert world.asked(1) != [], "its reader opened it"
 
 
 async def test_what_was_opened_for_nobody_has_no_index_fetched(world: World) -> None:

@@ -38,24 +38,19 @@ def test_a_read_that_its_size_did_not_cut_and_that_continues_nothing_costs_nothi
     assert (world.pieces, world.streams()) == ([], 0)
 
 
-def test_the_first_read_that_its_size_cut_opens_a_window(world: World) -> None:
-    assert world.read(0, 0, MIB) == START_BYTES
-    assert (world.pieces[0][:2], world.ahead_bytes(MIB)) == ((0, MIB), START_BYTES)
-    assert world.streams() == 1
-
-
-def test_otherwise_the_second_sequential_read_does(world: World) -> None:
+def test_the_first_read_that_its_size_cut_opens_a_window_or_else_the_second_sequential_one(world: World) -> None:
+    assert world.read(0, 0, MIB, reader="cut") == START_BYTES
+    assert (world.pieces[0][:2], world.ahead_bytes(MIB), world.streams()) == ((0, MIB), START_BYTES, 1)
     assert world.read(0, 0, MIB, is_cut=False) == 0
     assert world.read(0, MIB, 2 * MIB, is_cut=False) == START_BYTES
-    assert world.streams() == 1
-
-
-@pytest.mark.parametrize(("answer_bytes", "window_bytes"), [(20_000, 2 * MIB), (100_000, 3_200_000), (MIB, 4 * MIB)])
-def test_the_first_window_is_some_answers_within_bounds(world: World, answer_bytes: int, window_bytes: int) -> None:
-    world.read(0, 0, answer_bytes)
-    assert world.read_ahead.reach("one", world.blocks(world.segments[0]), answer_bytes) is not None
-    (stream,) = world.read_ahead.recent
-    assert stream.window_bytes == window_bytes == max(2 * MIB, min(START_BYTES, START_ANSWERS * answer_bytes))
+    assert world.streams() == 2
+    # The first window is some answers, within bounds.
+    for answer_bytes, window_bytes in [(20_000, 2 * MIB), (100_000, 3_200_000), (MIB, 4 * MIB)]:
+        world = World([segment(0)])
+        world.read(0, 0, answer_bytes)
+        assert world.read_ahead.reach("one", world.blocks(world.segments[0]), answer_bytes) is not None
+        (stream,) = world.read_ahead.recent
+        assert stream.window_bytes == window_bytes == max(2 * MIB, min(START_BYTES, START_ANSWERS * answer_bytes))
 
 
 def test_an_answer_that_ended_with_a_cut_batch_is_read_on_from_before_its_end(world: World) -> None:
@@ -71,9 +66,12 @@ def test_the_same_read_again_is_the_same_stream_and_not_a_sequence(world: World)
     assert [world.read(0, MIB, 2 * MIB, waited=True) for _ in range(3)] == [0, 0, 0], "nor does its window grow"
 
 
-def test_a_gap_or_a_step_back_is_another_stream(world: World) -> None:
+def test_a_gap_a_step_back_or_another_reader_is_another_stream(world: World) -> None:
+    world.read(0, 0, MIB, reader="one", is_cut=False)
+    assert world.read(0, MIB, 2 * MIB, reader="two", is_cut=False) == 0
+    assert world.read(0, MIB, 2 * MIB, reader="one", is_cut=False) > 0
     world.scan(0, [10 * MIB, 11 * MIB + 1, 9 * MIB])
-    assert len(world.read_ahead) == 3
+    assert len(world.read_ahead) == 5
 
 
 def test_streams_of_one_partition_are_told_apart(world: World) -> None:
@@ -84,12 +82,6 @@ def test_streams_of_one_partition_are_told_apart(world: World) -> None:
         mine = [piece for piece in world.pieces if first <= piece[1] < first + 300 * MIB]
         assert mine[0][1] == first + MIB
         assert all(before[2] == after[1] for before, after in pairwise(mine))
-
-
-def test_readers_have_streams_of_their_own(world: World) -> None:
-    world.read(0, 0, MIB, reader="one", is_cut=False)
-    assert world.read(0, MIB, 2 * MIB, reader="two", is_cut=False) == 0
-    assert world.read(0, MIB, 2 * MIB, reader="one", is_cut=False) > 0
 
 
 def test_a_read_belongs_to_the_stream_that_ended_right_there(world: World) -> None:
@@ -103,14 +95,12 @@ def test_a_read_belongs_to_the_stream_that_ended_right_there(world: World) -> No
 # --- the window ---
 
 
-def test_a_consumer_that_never_waits_gets_two_gets_of_full_size_and_no_more(world: World) -> None:
-    world.scan(0, mib(0, 3))
-    assert world.ahead_bytes(3 * MIB) <= START_BYTES
-    world.scan(0, mib(3, 400))
-    assert GET_BYTES <= world.ahead_bytes(400 * MIB) <= 2 * GET_BYTES
-
-
 def test_the_window_doubles_with_each_wait_up_to_the_largest(world: World) -> None:
+    never_waits = World(world.segments)
+    never_waits.scan(0, mib(0, 3))
+    assert never_waits.ahead_bytes(3 * MIB) <= START_BYTES
+    never_waits.scan(0, mib(3, 400))
+    assert GET_BYTES <= never_waits.ahead_bytes(400 * MIB) <= 2 * GET_BYTES, "two GETs of full size and no more"
     world.read(0, 0, MIB)
     (stream,) = world.read_ahead.recent
     windows = []
@@ -158,32 +148,20 @@ def test_the_window_never_falls_below_two_blocks(world: World) -> None:
     assert stream.window_bytes >= 2 * MIB
 
 
-def test_a_wasted_block_is_asked_for_again_and_what_lies_before_it_is_not(world: World) -> None:
-    world.scan(0, mib(0, 20), waited=True)
-    world.wasted(100)
-    world.pieces.clear()
-    world.scan(0, mib(20, 100))
-    assert world.pieces[0][:2] == (0, 100 * MIB)
-
-
-def test_a_block_that_was_here_and_is_evicted_is_asked_for_and_costs_no_window(world: World) -> None:
-    world.scan(0, mib(0, 20), waited=True)
-    world.evicted(100)
-    world.evicted(5)
-    world.pieces.clear()
-    world.scan(0, mib(20, 100))
-    assert world.pieces[0][:2] == (0, 100 * MIB)
-    assert world.ahead_bytes(100 * MIB) > 128 * MIB - GET_BYTES
-
-
-def test_waste_of_what_nobody_wants_any_more_harms_nobody(world: World) -> None:
-    world.scan(0, mib(0, 30), waited=True)
-    before = world.read_ahead.ahead_bytes
-    for index, number in ((0, 3), (0, 900), (1, 0)):
-        world.wasted(number, index)
-    assert world.read_ahead.ahead_bytes == before
-    world.scan(0, mib(30, 60))
-    assert world.ahead_bytes(60 * MIB) >= 128 * MIB - GET_BYTES
+def test_a_wasted_or_evicted_block_is_asked_for_again_and_what_lies_before_it_is_not() -> None:
+    for is_evicted in (False, True):
+        world = World([segment(number) for number in range(2)])
+        world.scan(0, mib(0, 20), waited=True)
+        before = world.read_ahead.ahead_bytes
+        for index, number in ((0, 3), (0, 900), (1, 0)):  # nobody wants those any more
+            (world.evicted if is_evicted else world.wasted)(number, index)
+        assert world.read_ahead.ahead_bytes == before
+        (world.evicted if is_evicted else world.wasted)(100)
+        world.pieces.clear()
+        world.scan(0, mib(20, 100))
+        assert world.pieces[0][:2] == (0, 100 * MIB)
+        is_window_whole = world.ahead_bytes(100 * MIB) > 128 * MIB - GET_BYTES
+        assert is_window_whole == is_evicted, "an eviction costs no window"
 
 
 def test_no_budget_means_no_read_ahead() -> None:
@@ -408,11 +386,21 @@ def test_a_segment_that_nobody_comes_to_any_more_is_opened_for_nothing(world: Wo
     assert not world.read_ahead.opened(world.blocks(world.segments[0]))
 
 
-def test_a_hole_in_the_offsets_is_stepped_over() -> None:
-    world = World([segment(0, 3 * MIB), segment(7, GIB)])
-    world.scan(0, mib(0, 3))
-    assert world.scan(1, mib(0, 3)) > 0
-    assert len(world.read_ahead) == 1
+def test_the_next_segment_that_there_is_continues_a_stream() -> None:
+    overlapping = RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(PARTITION, uuid_of("overlapping")), OFFSETS // 2, 3 * OFFSETS, 0, 1, 0, GIB, {1: 0}
+    )
+    for following, start, is_there in (
+        (segment(7), 0, True),  # behind a hole in the offsets
+        (overlapping, 100 * MIB, True),  # read from its midst
+        (segment(1), 0, False),  # it came after the stream had reached the end
+    ):
+        world = World([segment(0, 2 * MIB), *([following] if is_there else [])])
+        world.scan(0, mib(0, 2))
+        world.segments[1:] = [following]
+        reads = [world.read(1, at, at + MIB, is_cut=False) for at in range(start, start + 3 * MIB, MIB)]
+        assert sum(reads) > 0, following
+        assert len(world.read_ahead) == 1
 
 
 def test_the_start_of_a_segment_that_does_not_follow_is_a_seek() -> None:
@@ -421,23 +409,6 @@ def test_the_start_of_a_segment_that_does_not_follow_is_a_seek() -> None:
         world.read(index, start, start + MIB, is_cut=False)
     assert (len(world.read_ahead), world.pieces) == (3, [])
     assert world.read(1, 0, MIB, is_cut=False) > 0
-
-
-def test_a_segment_that_came_after_the_stream_had_reached_the_end_continues_it() -> None:
-    world = World([segment(0, 2 * MIB)])
-    world.scan(0, mib(0, 2))
-    world.segments.append(segment(1))
-    assert world.read(1, 0, MIB, is_cut=False) > 0
-
-
-def test_a_next_segment_that_overlaps_is_read_from_its_midst() -> None:
-    overlapping = RemoteLogSegmentMetadata(
-        RemoteLogSegmentId(PARTITION, uuid_of("overlapping")), OFFSETS // 2, 3 * OFFSETS, 0, 1, 0, GIB, {1: 0}
-    )
-    world = World([segment(0, 2 * MIB), overlapping])
-    world.scan(0, mib(0, 2))
-    assert world.read(1, 100 * MIB, 101 * MIB) > 0
-    assert len(world.read_ahead) == 1
 
 
 def test_many_small_segments_are_opened_a_few_at_a_time() -> None:

@@ -63,14 +63,9 @@ async def test_an_absent_index_is_empty_and_remembered_apart(tier: Tier) -> None
     for _ in range(2):
         assert len(await indexes.get(metadata)) == 0
     assert tier.store.index_fetches(TRANSACTION) == 1
-    assert indexes.is_known_empty(metadata)
-    assert len(indexes) == 0
-
-
-async def test_an_index_of_no_entries_is_remembered_as_empty(tier: Tier) -> None:
     tier.store.replace(b"", index_type=TRANSACTION)
-    await cache_of(tier).get(of(tier, 0))
-    assert cache_of(tier).is_known_empty(of(tier, 0))
+    await indexes.get(of(tier, 0))
+    assert (indexes.is_known_empty(metadata), indexes.is_known_empty(of(tier, 0)), len(indexes)) == (True, True, 0)
 
 
 async def test_of_the_empty_ones_the_oldest_is_forgotten_first(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,32 +90,24 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
 # --- trouble ---
 
 
-async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty(
+async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty_or_lost(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
+    """A lost one was taken for "no aborts" and remembered."""
     for age_ms, attempts in [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)]:
-        tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
-        tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
-        assert len(await cache_of(tier).get(of(tier, 0))) == 0
-        assert tier.store.index_fetches(TRANSACTION) == attempts
-
-
-async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
-    """It was taken for "no aborts" and remembered."""
-    for age_ms, attempts in [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)]:
-        tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
+        tier = open_unflagged_tier(nursery, [segment_at(0), segment_at(10)], age_ms=age_ms)
+        lost, absent = of(tier, 0), of(tier, 1)
         tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
-        with (
-            case(age_ms, attempts),
-            pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"),
-        ):
-            await cache_of(tier).get(of(tier, 0))
+        told = r"transaction index of .*: a\.indexes is gone"
+        with case(age_ms), pytest.raises(CorruptObjectError, match=told):
+            await cache_of(tier).get(lost)
         assert tier.store.index_fetches(TRANSACTION) == attempts
-        assert not cache_of(tier).is_resident(of(tier, 0))
+        assert not cache_of(tier).is_resident(lost)
         tier.store.heal()
-        assert len(await cache_of(tier).get(of(tier, 0))) == 1
+        assert len(await cache_of(tier).get(lost)) == 1
+        tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
+        assert len(await cache_of(tier).get(absent)) == 0
+        assert tier.store.index_fetches(TRANSACTION) == 2 * attempts + 1
 
 
 async def test_a_corrupt_index_is_an_error_in_the_end(nursery: trio.Nursery) -> None:
