@@ -1,8 +1,8 @@
-"""Tidegate as a process of its own before a test cluster, and what it counted.
+"""Tidegate before a test cluster, as a process of its own or in a thread of this one, and what it counted.
 
-The fixture `tidegate` is one for the whole run, before the shared broker, with `authority.max.age.ms=0`: every tier
-read has its own probe, so answers are the broker's of that very moment. Tests that need other settings, or that
-restart things, run their own with `own_tidegate`.
+The fixture `tidegate` is a process for the whole run, before the shared broker, with `authority.max.age.ms=0`: every
+tier read has its own probe, so answers are the broker's of that very moment. Tests that need other settings, or that
+restart things, run their own with `own_tidegate`. `tidegate_in_thread` is the application without a process' start.
 """
 
 import os
@@ -10,14 +10,24 @@ import signal
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from tests.support.raw_client import address_of
+import trio
+
+from proxy import serve as application
+from proxy.config.load import load
+from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
+from tests.support.serving import before_kafka
 from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
 from tools.demo.tidegate_process import Tidegate
+
+READY_S_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +82,73 @@ def own_tidegate(
             yield RunningTidegate(process, process.wait_ready(), Path(folder))
         finally:
             process.stop()
+
+
+class TidegateInThread:
+    """The whole application on a loop of its own, for clients that block."""
+
+    def __init__(self, running: application.Application, token: trio.lowlevel.TrioToken, stopping: trio.Event) -> None:
+        self._running = running
+        self._token = token
+        self._stopping = stopping
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._running.bootstrap
+
+    @property
+    def bootstrap_servers(self) -> str:
+        host, port = self.address
+        return f"{host}:{port}"
+
+    def listener(self) -> tuple[str, int]:
+        """That of the cluster's only broker, as a client that need not sign in is told."""
+        with RawClient(*self.address) as client:
+            (broker,) = client.metadata([]).brokers
+            return broker.host, broker.port
+
+    def metric(self, sample_name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels; 0 without any."""
+        # On its own loop, which changes what is summed up.
+        return trio.from_thread.run_sync(
+            sum_of, self._running.meters.registry, sample_name, labels, trio_token=self._token
+        )
+
+    def stop(self) -> None:
+        trio.from_thread.run_sync(self._stopping.set, trio_token=self._token)
+
+
+@contextmanager
+def tidegate_in_thread(
+    cluster: KafkaCluster, folder: Path, properties: Mapping[str, str] | None = None
+) -> Iterator[TidegateInThread]:
+    """A ready Tidegate before `cluster`; `properties` win over the usual ones.
+
+    Args:
+        folder: for its configuration; this Tidegate's alone.
+    """
+    file = folder / "tidegate.properties"
+    file.write_text(properties_text({**before_kafka(cluster), **(properties or {})}), encoding="utf-8")
+    started: Future[TidegateInThread] = Future()
+
+    async def run() -> None:
+        stopping = trio.Event()
+        async with application.run(load(file, {})) as running:
+            with trio.fail_after(READY_S_MAX):
+                await running.readiness.wait_ready()
+            started.set_result(TidegateInThread(running, trio.lowlevel.current_trio_token(), stopping))
+            await stopping.wait()
+
+    with ThreadPoolExecutor(1, "tidegate") as threads:
+        ended = threads.submit(trio.run, run)
+        either: list[Future[Any]] = [started, ended]
+        wait(either, return_when=FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+        tidegate = started.result()
+        try:
+            yield tidegate
+        finally:
+            if not ended.done():
+                tidegate.stop()
+            ended.result()
