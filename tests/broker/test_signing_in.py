@@ -129,7 +129,8 @@ def test_a_wrong_scram_password_is_refused_as_at_the_broker(
     settings: dict[str, Any] = signing_in("reader", "SCRAM-SHA-512") | {"sasl.password": "wr0ng"}
     for server in (secured.address("SASL_PLAINTEXT"), signing_gate.bootstrap_servers):
         errors: list[int] = []
-        admin = AdminClient({"bootstrap.servers": server, "error_cb": collecting(errors), **settings})
+        settings |= {"bootstrap.servers": server, "error_cb": collecting(errors)}
+        admin = AdminClient(settings)
         with pytest.raises(KafkaException):
             admin.list_topics(timeout=1)
         wait_until(partial(has_heard, admin, errors, KafkaError._AUTHENTICATION), f"{server} to refuse")
