@@ -34,7 +34,7 @@ from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.suites import QUICK_NEEDS, Suite, is_left_out, is_out_of_place
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
-from tests.support.worker_groups import group_by_worker
+from tests.support.worker_groups import group_by_worker, shared_fixtures
 from tools.demo.kafka_cluster import KafkaCluster
 
 OPEN_FILES_WANTED = 8192
@@ -178,7 +178,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        names = getattr(item, "fixturenames", ())
+        names = shared_fixtures(item)
         for fixture, kinds in _NEEDS_OF_FIXTURE.items():
             if fixture in names:
                 item.add_marker(pytest.mark.needs(*kinds))

@@ -19,6 +19,9 @@ SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
 }
 """Groups by the fixtures of the session that are theirs, those that take longest first."""
 
+HOMES = frozenset({"tests", "tests/integration", "tests/spark"})
+"""Whose conftest.py makes them. A fixture of the same name from elsewhere is another thing."""
+
 SHARED_FOLDERS = ("tests/broker",)
 """Folders whose tests are one group: `make test` has one broker, and begins with it."""
 
@@ -53,14 +56,16 @@ def group_of(item: pytest.Item) -> str:
     for folder in SHARED_FOLDERS:
         if item.nodeid.startswith(f"{folder}/"):
             return folder
-    used = getattr(item, "fixturenames", ())
-    module = getattr(item, "module", None)
-    # A module that defines the name has made a fixture of its own of it.
-    groups = [
-        group
-        for group, fixtures in SHARED_FIXTURES.items()
-        if any(name in used and not hasattr(module, name) for name in fixtures)
-    ]
+    used = shared_fixtures(item)
+    groups = [group for group, fixtures in SHARED_FIXTURES.items() if not fixtures.isdisjoint(used)]
     if len(groups) > 1:
         raise pytest.UsageError(f"{item.nodeid} is of the groups {groups}; make them one in {__name__}")
     return groups[0] if groups else item.nodeid.partition("::")[0]
+
+
+def shared_fixtures(item: pytest.Item) -> frozenset[str]:
+    """The item's fixtures that a conftest.py of HOMES makes."""
+    # pytest has no public way to what a name stands for in one test.
+    info = getattr(item, "_fixtureinfo", None)
+    made = {} if info is None else info.name2fixturedefs
+    return frozenset(name for name, definitions in made.items() if definitions[-1].baseid in HOMES)
