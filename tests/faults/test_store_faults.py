@@ -1,12 +1,13 @@
-"""Tidegate over each store when the way to it, the store, or an object of it is bad; in process, before a real broker.
+"""Tidegate over S3 when the way to it, the store, or an object of it is bad; in process, before a real broker.
 
-Segments are a real broker's, published as Aiven's objects (tests.support.aiven_tier). Faults are made where they
-happen: toxiproxy breaks the way, an HTTP server in front of the store answers what stores answer, a scripted object
-store loses and spoils objects and holds answers back. Each test says the answer and the metric, and that all is well
-once the fault is gone; the broker, which reads its own copy of the tier, says what is right, and is the way out.
+Other stores: long/test_store_faults.py. Segments are a real broker's, published as Aiven's objects
+(tests.support.aiven_tier). Faults are made where they happen: toxiproxy breaks the way, an HTTP server in front of the
+store answers what stores answer, a scripted object store loses and spoils objects and holds answers back. Each test
+says the answer and the metric, and that all is well once the fault is gone; the broker, which reads its own copy of the
+tier, says what is right, and is the way out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,6 @@ from storage.cache.pace import SEEN_MIN
 from tests.integration.reading import Reading
 from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, MAX_WAIT_MS, OLD_MS, TIMEOUT_MS, Subject, subject
 from tests.support.aiven_tier import AivenTier, StoreServer, publish_tier
-from tests.support.azurite import azurite
-from tests.support.fake_gcs import fake_gcs
 from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, orders, segmented_topic
 from tests.support.s3_front import S3Front
@@ -40,15 +39,9 @@ LAST_BATCH = 300
 
 ATTEMPTS_MAX = 3
 STALLED_ATTEMPTS_MAX = 2
+SUFFIXES = ("rsm-manifest", "indexes", "log")
 HELD_MS = 2000
 """An error that says "come again" is held for the client's own wait; the attempts before it take half a second."""
-
-GCS, AZURE = pytest.mark.needs("fake-gcs-server"), pytest.mark.needs("azurite")
-each_store_when_there_is_time = pytest.mark.parametrize(
-    "server",
-    ["s3", pytest.param("gcs", marks=[GCS, pytest.mark.long]), pytest.param("azure", marks=[AZURE, pytest.mark.long])],
-    indirect=True,
-)
 
 Fault = Callable[[Link], AbstractContextManager[None]]
 
@@ -61,17 +54,6 @@ def topic(kafka: KafkaCluster) -> TieredTopic:
     return segmented_topic(
         kafka, "s3-faults", records, batches=SEGMENT_RECORDS // BATCH_RECORDS, batch_records=BATCH_RECORDS
     )
-
-
-@pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """Of the kind that a test asks for, or S3."""
-    kind = getattr(request, "param", "s3")
-    if kind == "s3":
-        yield request.getfixturevalue("s3_endpoint")
-        return
-    with (fake_gcs if kind == "gcs" else azurite)(tmp_path_factory.mktemp(kind)) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +107,6 @@ FAULTS: list[Fault] = [late_first_byte, stall, reset, cut, gone]
 SILENT = (late_first_byte, stall)
 
 
-@each_store_when_there_is_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_ends(
     kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path, fault: Fault
@@ -145,7 +126,6 @@ async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_end
         assert found.tidegate.remote_fetch_errors == 1
 
 
-@each_store_when_there_is_time
 async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the_block(
     kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path
 ) -> None:
@@ -158,7 +138,6 @@ async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the
         assert found.tidegate.remote_fetch_errors == 0
 
 
-@each_store_when_there_is_time
 async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated(
     kafka: KafkaCluster, topic: TieredTopic, encrypted: AivenTier, link: Link, tmp_path: Path
 ) -> None:
@@ -190,38 +169,34 @@ async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated
 # --- what the store answers ---
 
 
-@each_store_when_there_is_time
-@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
-async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
-    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
+async def test_a_store_that_is_busy_or_out_of_service_for_a_while(
+    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path
 ) -> None:
+    """It is asked again when it wants to be; as long as it answers nothing else, that is a retriable error."""
     async with subject(kafka, plain, tmp_path, way=front) as found:
-        front.refuse(s3_error(429, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix), times=1)
-        assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
-        assert (found.gets("throttled"), found.retries) == (1, 1)
-        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
+        # Each of another segment, as what was read once is kept.
+        for number, suffix in enumerate(SUFFIXES):
+            front.refuse(s3_error(429, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix, number), times=1)
+            offset = SEGMENT_RECORDS * number + LAST_BATCH
+            assert await found.fetch(offset) == await found.right(offset), suffix
+            assert (found.gets("throttled"), found.retries) == (number + 1, number + 1), suffix
         assert found.tidegate.remote_fetch_errors == 0
-
-
-@each_store_when_there_is_time
-@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
-async def test_a_store_that_stays_out_of_service_is_a_retriable_error(
-    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
-) -> None:
-    async with subject(kafka, plain, tmp_path, way=front) as found:
-        front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix))
-        assert await found.fetch(LAST_BATCH, max_wait_ms=HELD_MS) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
-        assert (found.gets("retriable"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
-        front.heal()
-        assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
+        for number, suffix in enumerate(SUFFIXES, 1):
+            segment = len(SUFFIXES) + number
+            offset = SEGMENT_RECORDS * segment + LAST_BATCH
+            front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix, segment))
+            assert await found.fetch(offset, max_wait_ms=HELD_MS) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
+            assert found.gets("retriable") == ATTEMPTS_MAX * number, suffix
+            assert found.tidegate.remote_fetch_errors == number, suffix
+            front.heal()
+            assert await found.fetch(offset) == await found.right(offset), suffix
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
 
 
-@pytest.mark.parametrize("status", [400, 403])
 async def test_expired_credentials_are_refused_until_their_file_is_renewed(
-    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, status: int
+    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path
 ) -> None:
-    """AWS says it with a 400, others with a 403."""
+    """AWS says it with a 400; of a 403: tests/storage/object_store."""
     file = tmp_path / "credentials.properties"
     in_file = {
         "storage.aws.access.key.id": None,
@@ -232,7 +207,7 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
     async with subject(kafka, plain, tmp_path, way=front, keys=in_file) as found:
         right = await found.right()
         assert await found.fetch() == right
-        front.refuse(s3_error(status, "ExpiredToken"), credential="old-key")
+        front.refuse(s3_error(400, "ExpiredToken"), credential="old-key")
         # What is cached is nobody's to refuse.
         assert await found.fetch() == right
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
@@ -275,36 +250,34 @@ async def test_a_wrong_byte_in_the_store_leaves_the_segment_to_the_broker(
 
 
 @pytest.mark.parametrize(("age_ms", "gets"), [(OLD_MS, 1), (FRESH_MS, ATTEMPTS_MAX)], ids=["old", "fresh"])
-@pytest.mark.parametrize("suffix", ["rsm-manifest", "log"])
 async def test_a_lost_object_leaves_the_segment_to_the_broker_until_it_is_back(
-    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, suffix: str, age_ms: int, gets: int
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, age_ms: int, gets: int
 ) -> None:
     last = len(encrypted.segments) - 1
-    offset = encrypted.segments[last].start_offset
     async with subject(kafka, encrypted, tmp_path, age_ms=age_ms) as found:
-        found.store.lose(found.key(suffix, last))
-        assert await found.fetch(offset) == await found.right(offset)
-        assert found.left_to_broker == 1
-        assert (found.gets("not_found"), found.retries) == (gets, gets - 1)
-        assert found.tidegate.remote_fetch_errors == 1
-        found.store.heal()
-        assert await found.fetch(offset) == await found.right(offset)
-        assert (found.left_to_broker, found.tidegate.remote_fetch_errors) == (1, 1)
+        for number, suffix in enumerate(("rsm-manifest", "log"), 1):
+            segment = last - number + 1
+            offset = encrypted.segments[segment].start_offset
+            found.store.lose(found.key(suffix, segment))
+            assert await found.fetch(offset) == await found.right(offset), suffix
+            assert found.left_to_broker == number
+            assert (found.gets("not_found"), found.retries) == (gets * number, (gets - 1) * number), suffix
+            assert found.tidegate.remote_fetch_errors == number
+            found.store.heal()
+            assert await found.fetch(offset) == await found.right(offset), suffix
+            assert (found.left_to_broker, found.tidegate.remote_fetch_errors) == (number, number), suffix
 
 
-@pytest.mark.parametrize("fault", ["lost", "spoiled"])
-async def test_indexes_are_made_anew_from_the_log(
-    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, fault: str
-) -> None:
+async def test_indexes_are_made_again_from_the_log(kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path) -> None:
     async with subject(kafka, encrypted, tmp_path) as found:
-        if fault == "lost":
-            found.store.lose(found.key("indexes"))
-        else:
-            found.store.flip_bit(found.key("indexes"), position=20)
-        for offset in (LAST_BATCH, 150, 0):
-            assert await found.fetch(offset) == await found.right(offset)
-        assert found.tidegate.sample("tidegate_index_rebuilds_total", index="offset") == 1
-        assert found.gets("not_found" if fault == "lost" else "corrupt") > 0
+        found.store.lose(found.key("indexes"))
+        found.store.flip_bit(found.key("indexes", 1), position=20)
+        for number in (0, 1):
+            for offset in (LAST_BATCH, 150, 0):
+                at = SEGMENT_RECORDS * number + offset
+                assert await found.fetch(at) == await found.right(at)
+        assert found.tidegate.sample("tidegate_index_rebuilds_total", index="offset") == 2
+        assert min(found.gets("not_found"), found.gets("corrupt")) > 0
         assert found.tidegate.remote_fetch_errors == 0
 
 

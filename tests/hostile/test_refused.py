@@ -61,20 +61,6 @@ def fetch_of(topic: TieredTopic, offset: int = 0) -> object:
     return fetch_request(VERSION, [(topic.name, None, 0, offset, PARTITION_BYTES)], max_wait_ms=100)
 
 
-def test_an_outsiders_requests_are_refused_without_a_get(guarded: SecuredKafka, cold: RunningTidegate) -> None:
-    """How it failed: three refused requests fetched 30 MiB from the store, and evicted what others read."""
-    before, name = costs(cold), guarded.topic.name
-    with RawClient(*leader(guarded, cold)) as outsider:
-        assert outsider.sasl_plain("outsider", password("outsider")) == 0
-        for offset in OFFSETS:
-            (answer,) = outsider.fetch(VERSION, [(name, None, 0, offset, PARTITION_BYTES)]).partitions
-            assert (answer.error_code, answer.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
-        for timestamp_ms in range(1, LOOK_UPS + 1):
-            (found,) = outsider.list_offsets(9, [(name, 0, timestamp_ms)])
-            assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert costs(cold) == before
-
-
 def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
     guarded: SecuredKafka, cold: RunningTidegate, secret: HonestTopic
 ) -> None:

@@ -106,7 +106,6 @@ def test_digests_and_answers_are_the_brokers_own(
 @pytest.mark.parametrize(
     ("stop", "encryption"),
     [
-        pytest.param(signal.SIGTERM, "none", id="stopped", marks=pytest.mark.long),
         pytest.param(signal.SIGKILL, "key file", id="killed-and-encrypted"),
         pytest.param(signal.SIGTERM, "key of its own", id="stopped-and-its-key-gone"),
     ],
@@ -161,7 +160,7 @@ def disk_cache_keys(cache: Path, encryption: str, folder: Path) -> dict[str, str
         "cache.path": str(cache),
         "cache.block.bytes": str(BLOCK_BYTES),
         "readahead.stream.max.bytes": str(2 * BLOCK_BYTES),
-        "cache.encrypt": "false" if encryption == "none" else "true",
+        "cache.encrypt": "true",
     }
     if encryption == "key file":
         key_file = folder / "cache.key"

@@ -188,7 +188,7 @@ def test_a_second_sign_in_as_the_same_principal_goes_on_reading(
 
 
 @pytest.mark.usefixtures("gate")  # for the reader's right
-def test_who_has_not_signed_in_costs_no_decoding_and_no_get(guarded: SecuredKafka, topic_id: bytes) -> None:
+def test_who_has_not_signed_in_or_may_not_read_costs_no_get(guarded: SecuredKafka, topic_id: bytes) -> None:
     """Failed before: what the broker refused had started reads, and evicted what others had in memory."""
     name = guarded.topic.name
     identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
@@ -212,11 +212,21 @@ def test_who_has_not_signed_in_costs_no_decoding_and_no_get(guarded: SecuredKafk
         assert cold.metric("tidegate_gets_total") == 0
         assert cold.metric("tidegate_cache_misses_total") == 0
         assert cold.log().count("proxy.frame.unauthenticated.bytes.max") == 3
-        # The same questions are worth it after a sign-in.
+        # Nor is it worth one GET what somebody asks who may not.
+        with signed_in(cold.address, "outsider") as client:
+            for number in range(8):
+                target = (name, None, 0, 200 * number, PARTITION_BYTES)
+                (answer,) = client.fetch(12, [target]).partitions
+                assert (answer.error_code, answer.records) == (TOPIC_AUTHORIZATION_FAILED, b"")
+                (found,) = client.list_offsets(9, [(name, 0, 1 + number)])
+                assert found.error_code == TOPIC_AUTHORIZATION_FAILED
+        assert cold.metric("tidegate_gets_total") == cold.metric("tidegate_cache_misses_total") == 0
+        asked = cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange")
+        # The same questions are worth it to a reader.
         with signed_in(cold.address, "reader") as client:
             assert fetch_tier(client, guarded, topic_id).records
         assert cold.metric("tidegate_gets_total") > 0
-        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == 1
+        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == asked + 1
 
 
 def raw_sign_in(client: RawClient, user: str, secret: str) -> bytes:

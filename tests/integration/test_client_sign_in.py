@@ -29,7 +29,7 @@ SCRAM_LIBRDKAFKA_MIN = (2, 6, 1)
 PLAIN_ONLY = ("confluent-kafka-2.3",)
 BARE_TOKENS_ONLY = ("kafka-python-2.0",)
 BETWEEN = ("confluent-kafka-2.10", "confluent-kafka-2.11", "java-3.3", "java-3.9")
-"""Neither the oldest nor the newest: `make test-long`."""
+"""Neither the oldest nor the newest: long/test_client_sign_in.py."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = "17", "36"
 NEEDED = {"java-2.8": "java-clients", "java-3.3": "java-clients", "java-3.9": "java-clients"}
 """What a client needs is of its own name otherwise, or nothing."""
@@ -48,17 +48,24 @@ def requests(gate: RunningTidegate, api_key: str) -> float:
 
 def marked(client: str, handshake: int) -> ParameterSet:
     kind = NEEDED.get(client, client)
-    marks = [pytest.mark.needs(*([kind] if needs.is_kind(kind) else []))]
-    if client in BETWEEN:
-        marks.append(pytest.mark.long)
+    marks = pytest.mark.needs(*([kind] if needs.is_kind(kind) else []))
     return pytest.param(client, handshake, marks=marks, id=f"{client}-v{handshake}")
 
 
 @pytest.mark.parametrize(
     ("client", "handshake"),
-    [*(marked(client, 0 if client in BARE_TOKENS_ONLY else 1) for client in SIGNING_IN), marked("sarama", 0)],
+    [
+        *(marked(client, 0 if client in BARE_TOKENS_ONLY else 1) for client in SIGNING_IN if client not in BETWEEN),
+        marked("sarama", 0),
+    ],
 )
 def test_a_client_signs_in_and_reads_the_tier(
+    client: str, handshake: int, guarded: SecuredKafka, gate: RunningTidegate, direct: Digests
+) -> None:
+    sign_in_and_read(client, handshake, guarded, gate, direct)
+
+
+def sign_in_and_read(
     client: str, handshake: int, guarded: SecuredKafka, gate: RunningTidegate, direct: Digests
 ) -> None:
     expected = {str(partition): dataclasses.asdict(each) for partition, each in direct.items()}

@@ -121,14 +121,6 @@ def test_what_was_warmed_is_read_from_the_cache(stage: Stage, capsys: Captured) 
     assert stage.tidegate.metric("tidegate_gets_total", object="log") == gets
 
 
-def test_without_a_serve_it_is_said_what_to_do(stage: Stage, capsys: Captured) -> None:
-    for command in (("diff", "--topic", stage.topic.name), ("warm", stage.topic.name)):
-        file = str(stage.tidegate.process.properties_path)
-        code = cli.main([command[0], file, *command[1:], "--bootstrap", f"{HOST}:{free_port()}"])
-        assert code == exit_codes.FOUND_WRONG
-        assert "`tidegate serve` running" in capsys.readouterr().err
-
-
 def test_who_may_not_read_proves_and_warms_nothing(
     guarded: SecuredKafka, gate: RunningTidegate, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -214,16 +206,6 @@ def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_pa
         assert (code, document["deleted_objects"], document["aborted_uploads"]) == (exit_codes.DONE, 1, 1)
         assert {head.key for head in store.list("")} == before
         assert {upload.key for upload in store.list_uploads(KEY_PREFIX)} == {running}
-
-
-def test_a_wrong_prefix_deletes_nothing(
-    stage: Stage, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIDEGATE_RSM_CONFIG_KEY_PREFIX", "another/")
-    code, document = stage.run(capsys, "gc", "--plan", str(tmp_path / "plan.json"))
-    assert code == exit_codes.FOUND_WRONG
-    assert "finished segments has an object here" in document["refusals"][0]
-    assert not (tmp_path / "plan.json").exists()
 
 
 def _key(beside: RemoteLogSegmentMetadata, name: str, suffix: ObjectSuffix) -> str:

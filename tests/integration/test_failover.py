@@ -166,33 +166,29 @@ def check_results(kafka: KafkaCluster, topics: Topics, results: Mapping[str, Map
         assert committed_offsets(kafka, topics.group, topics.live, list(following)) == following
 
 
-SOME = {"librdkafka": ["reader", "producer", "group"], "java": ["transactions", "group"]}
-ALL = {name: list(STEPS) for name in SOME}
-FIVE = [End.KILL, End.KILL, End.DRAIN, End.DRAIN, End.KILL]
-
-
-@pytest.mark.parametrize(
-    ("ends", "roles", "workers"),
-    [
-        pytest.param([End.KILL, End.DRAIN], SOME, 1, id="kill-and-drain"),
-        pytest.param(FIVE, ALL, 1, id="5", marks=pytest.mark.long),
-        pytest.param(FIVE, ALL, 2, id="5-workers", marks=pytest.mark.long),
-    ],
-)
 def test_clients_go_on_at_the_other_replica(
-    ends: Sequence[End],
-    roles: Mapping[str, Sequence[str]],
-    workers: int,
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roles = {"librdkafka": ["reader", "producer", "group"], "java": ["transactions", "group"]}
+    said = fail_over(kafka, tiered, tmp_path, [End.KILL, End.DRAIN], roles)
+    with capsys.disabled():
+        print(said)
+
+
+def fail_over(
     kafka: KafkaCluster,
     tiered: TieredTopic,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    folder: Path,
+    ends: Sequence[End],
+    roles: Mapping[str, Sequence[str]],
+    workers: int = 1,
+) -> str:
+    """What was seen."""
     live = fresh_name("failover-live")
     kafka.create_topic(live, 2, {})
     topics = {name: topics_for(kafka, tiered, live, name) for name in roles}
     properties = {"proxy.drain.delay.ms": str(DRAIN_DELAY_MS), "proxy.workers": str(workers)}
-    with two_replicas(kafka, tmp_path, properties) as (balancer, replicas), fed(kafka, live), ExitStack() as stack:
+    with two_replicas(kafka, folder, properties) as (balancer, replicas), fed(kafka, live), ExitStack() as stack:
         librdkafka = LibrdkafkaFleet(balancer.bootstrap, topics["librdkafka"], roles["librdkafka"])
         java = JavaFleet(balancer.bootstrap, topics["java"], roles["java"])
         fleets: list[Fleet] = [stack.enter_context(librdkafka), stack.enter_context(java)]
@@ -207,8 +203,8 @@ def test_clients_go_on_at_the_other_replica(
                     failovers.bring_back(replicas[(number - 1) % 2])
                 failovers.fail_over(replicas[number % 2], end)
             results = {fleet.name: fleet.finish() for fleet in fleets}
-        finally:
-            with capsys.disabled():
-                print("\nfailover:\n  " + "\n  ".join([*failovers.said, failovers.behind]))
+        except AssertionError as error:
+            raise AssertionError("\n  ".join([str(error), *failovers.said, failovers.behind])) from error
     for name, result in results.items():
         check_results(kafka, topics[name], result)
+    return "\nfailover:\n  " + "\n  ".join(failovers.said)

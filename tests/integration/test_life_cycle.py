@@ -189,16 +189,6 @@ def test_a_drain_under_load_leaves_no_request_half_answered(
             assert (clients.fatal, clients.failed) == ([], [])
 
 
-def test_sigterm_while_it_starts_is_exit_0_soon(tmp_path: Path) -> None:
-    for delay_s in (0.0, 0.4, 0.8, 1.2):
-        with serving(tmp_path, without_kafka(tmp_path)) as served:
-            served.wait_hears_sigterm()
-            time.sleep(delay_s)  # wherever that is: in its imports, or a little later
-            served.terminate()
-            assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
-            assert "Traceback" not in served.log()
-
-
 @pytest.mark.needs("java", "kafka")
 @pytest.mark.integration
 def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(moody: KafkaCluster, tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """What an operator gets wrong, made really, and what `tidegate check` says: one message, the key at fault, what to do.
 
 One broker with an authorizer and an S3 server are shared; everything else is a socket, a file or a limit of this
-process. The configuration is right but for the mistake: `right` has nothing to complain about.
+process. The configuration is right but for the mistake. What the file alone shows: tests/storage/config.
 """
 
-import fcntl
 import io
 import os
 import resource
@@ -18,8 +17,6 @@ from pathlib import Path
 import pytest
 import structlog
 import trio
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from protocol.client.errors import connect_reason
 from proxy.commands.check import run as run_check
@@ -30,7 +27,7 @@ from proxy.process import exit_codes
 from storage.config import ConfigError
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error, scripted_http
-from tests.support.secured_kafka import METADATA_TOPIC, READ, SecuredKafka
+from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka
 from tests.support.tidegate import RunningTidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import free_port
@@ -102,15 +99,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture
-def right(guarded: SecuredKafka, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+@pytest.fixture(autouse=True)
+def nobodys_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@contextmanager
+def right_stage(guarded: SecuredKafka, s3: S3Server, folder: Path) -> Iterator[Stage]:
     ports = iter([free_port(), free_port(), free_port()])
     with ExitStack() as stack:
-        stage = Stage(guarded, s3, tmp_path, stack)
+        stage = Stage(guarded, s3, folder, stack)
         stage.properties = {
             "broker.config": str(guarded.cluster.server_properties_path(1)),
             "proxy.listen": f"{HOST}:{next(ports)}",
@@ -189,17 +190,6 @@ def read_only_folder(stage: Stage) -> None:
     stage.properties["cache.path"] = "/sys/kernel/tidegate"
 
 
-@mistake("cache.path: ", "can be written by others (mode 0777)", "chmod go-w it", code=USAGE)
-def folder_open_to_others(stage: Stage) -> None:
-    stage.cache(0o777)
-
-
-@mistake("cache.path: ", "is in use by another process: name a folder for this one", code=USAGE)
-def folder_in_use(stage: Stage) -> None:
-    lock = stage.open.enter_context((stage.cache() / "blocks" / "lock").open("w"))
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-
 # Brokers.
 
 
@@ -262,12 +252,19 @@ setting(
     "check upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password",
     upstream_sasl_password="open-sesame",
 )
-setting("mechanism_not_offered", "OAUTHBEARER", "later version", code=USAGE, upstream_sasl_mechanism="OAUTHBEARER")
 
 
 @mistake(f"ACL Describe on Topic {METADATA_TOPIC} is missing")
 def no_right_to_the_metadata_topic(stage: Stage) -> None:
     stage.be("outsider", "PLAIN", "SASL_PLAINTEXT")
+
+
+@mistake(f"ACL Read on Topic {METADATA_TOPIC} is missing")
+def no_right_to_read_the_metadata_topic(stage: Stage) -> None:
+    for operation, topic in ((DESCRIBE, METADATA_TOPIC), (DESCRIBE, stage.kafka.topic.name)):
+        stage.kafka.allow("checker", operation, topic)
+        stage.open.callback(stage.kafka.withdraw, "checker", operation, topic)
+    stage.be("checker", "PLAIN", "SASL_PLAINTEXT")
 
 
 @mistake("ACL Describe on Topic tiered-secret", "is missing: its frontier cannot be learned")
@@ -278,19 +275,6 @@ def no_right_to_describe_a_topic(stage: Stage) -> None:
 
 
 # The tier.
-
-
-setting(
-    "wrong_class",
-    "remote.log.storage.manager.class.name=com.example.Store is not a class that Tidegate knows; the nearest one is",
-    code=USAGE,
-    remote_log_storage_manager_class_name="com.example.Store",
-)
-
-
-@mistake("remote.log.storage.manager.class.name is required", "Or set broker.config to the broker's file", code=USAGE)
-def no_class(stage: Stage) -> None:
-    del stage.properties["broker.config"]
 
 
 setting("wrong_folder", "there is no such folder", "check rsm.config.dir", rsm_config_dir="/nowhere")
@@ -336,35 +320,6 @@ def no_right_to_the_bucket(stage: Stage) -> None:
     stage.store(storage_s3_endpoint_url=f"http://{stage.listener(s3_error(403, 'AccessDenied'))}")
 
 
-@mistake("rsm.config.encryption.key.pairs.k1.private.key.file=", "not an unencrypted PKCS#8 private key", code=USAGE)
-def wrong_private_key_file(stage: Stage) -> None:
-    public = rsa.generate_private_key(65537, 2048).public_key()
-    file = stage.folder / "public.pem"
-    kind = serialization.PublicFormat.SubjectPublicKeyInfo
-    file.write_bytes(public.public_bytes(serialization.Encoding.PEM, kind))
-    stage.store(encryption_key_pairs="k1", encryption_key_pairs_k1_private_key_file=str(file))
-
-
-# The file.
-
-
-setting("misspelt_key", "unknown key proxy.listn; the nearest is proxy.listen", code=USAGE, proxy_listn="a:1")
-setting(
-    "variable_not_set", "${env:NOWHERE}: environment variable NOWHERE is not set", code=USAGE, mode="${env:NOWHERE}"
-)
-setting(
-    "no_such_file", "nowhere.pem", "proxy.tls.certificate.file", code=USAGE, proxy_tls_certificate_file="nowhere.pem"
-)
-setting("unknown_log_level", "log.level = loud: must be one of", code=USAGE, log_level="loud")
-
-
-@mistake(
-    "proxy.listen", "a wildcard address is nothing that clients can be told: set proxy.advertised.host", code=USAGE
-)
-def wildcard_that_clients_would_be_told(stage: Stage) -> None:
-    stage.properties["proxy.listen"] = f"0.0.0.0:{free_port()}"
-
-
 def _answering(server: socket.socket, answer: bytes) -> ExitStack:
     """Answers each connection so, in a thread, until it is left."""
 
@@ -387,28 +342,25 @@ def _answering(server: socket.socket, answer: bytes) -> ExitStack:
     return stack
 
 
-def test_a_right_configuration_is_not_complained_of(right: Stage) -> None:
-    assert right.check({}) == (exit_codes.DONE, [])
-
-
-def test_ports_of_a_tidegate_that_runs_here_are_no_fault(right: Stage, gate: RunningTidegate) -> None:
-    right.properties |= {"proxy.listen": gate.bootstrap_servers, "admin.listen": gate.process.admin_address}
-    assert right.check({}) == (exit_codes.DONE, [])
-
-
-@pytest.mark.parametrize(("make", "said", "code"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
-def test_a_mistake_has_one_message_that_says_what_to_do(
-    make: Mistake, said: tuple[str, ...], code: int, right: Stage
+def test_a_right_configuration_is_not_complained_of(
+    guarded: SecuredKafka, gate: RunningTidegate, s3: S3Server, tmp_path: Path
 ) -> None:
-    make(right)
-    found_code, messages = right.check({})
-    assert (len(messages), found_code) == (1, code), messages
-    for words in said:
-        assert words in messages[0]
+    """Nor are ports of a Tidegate that runs here."""
+    with right_stage(guarded, s3, tmp_path) as right:
+        assert right.check({}) == (exit_codes.DONE, [])
+        right.properties |= {"proxy.listen": gate.bootstrap_servers, "admin.listen": gate.process.admin_address}
+        assert right.check({}) == (exit_codes.DONE, [])
 
 
-def test_there_are_thirty_mistakes_or_more() -> None:
-    assert len({name for name, *_ in CASES}) == len(CASES) >= 30
+def test_a_mistake_has_one_message_that_says_what_to_do(guarded: SecuredKafka, s3: S3Server, tmp_path: Path) -> None:
+    for name, make, said, code in CASES:
+        (tmp_path / name).mkdir()
+        with right_stage(guarded, s3, tmp_path / name) as stage:
+            make(stage)
+            found_code, messages = stage.check({})
+            assert (len(messages), found_code) == (1, code), f"{name}: {messages}"
+            for words in said:
+                assert words in messages[0], name
 
 
 def test_a_host_that_does_not_answer_is_told_from_one_that_refuses() -> None:

@@ -1,22 +1,17 @@
-"""Tidegate's own identity: by SCRAM and over TLS it gets ready and serves; `check` names each right that it lacks."""
+"""Tidegate's own identity: by SCRAM and over TLS it gets ready and serves; what it lacks, `check` says."""
 
-import io
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
 
-from proxy.commands.check import run as run_check
-from proxy.config import load
 from proxy.process import exit_codes
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
 from tests.support.raw_client import RawClient
-from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka, password
+from tests.support.secured_kafka import READ, SecuredKafka, password
 from tests.support.tidegate import own_tidegate
 from tools.demo.kafka_properties import properties_text
 
@@ -65,44 +60,6 @@ def test_checks_exit_code_is_the_commands(guarded: SecuredKafka, tmp_path: Path)
         command = [sys.executable, "-m", "proxy", "check", str(file)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=CHECK_TIMEOUT_S, check=False)
         assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
-
-
-def test_check_names_each_right_that_is_missing(guarded: SecuredKafka, tmp_path: Path) -> None:
-    topic = guarded.topic.name
-    describe_metadata = f"ACL Describe on Topic {METADATA_TOPIC} is missing"
-    read_metadata = f"ACL Read on Topic {METADATA_TOPIC} is missing"
-    describe_topic = f"ACL Describe on Topic {topic} is missing"
-
-    def missing() -> tuple[int, list[str]]:
-        code, said = check(guarded, tmp_path, "checker", "PLAIN", "SASL_PLAINTEXT")
-        return code, [each for each in (describe_metadata, read_metadata, describe_topic) if each in said]
-
-    assert missing() == (exit_codes.FOUND_WRONG, [describe_metadata])
-    with allowed(guarded, "checker", (DESCRIBE, METADATA_TOPIC), (DESCRIBE, topic)):
-        assert missing() == (exit_codes.FOUND_WRONG, [read_metadata])
-    with allowed(guarded, "checker", (READ, METADATA_TOPIC)):
-        assert missing() == (exit_codes.FOUND_WRONG, [describe_topic])
-    with allowed(guarded, "checker", (READ, METADATA_TOPIC), (DESCRIBE, topic)):
-        assert missing() == (exit_codes.DONE, [])
-
-
-@contextmanager
-def allowed(guarded: SecuredKafka, user: str, *rights: tuple[AclOperation, str]) -> Iterator[None]:
-    """These rights, and none of them afterwards."""
-    for operation, topic in rights:
-        guarded.allow(user, operation, topic)
-    try:
-        yield
-    finally:
-        for operation, topic in rights:
-            guarded.withdraw(user, operation, topic)
-
-
-def check(guarded: SecuredKafka, folder: Path, user: str, mechanism: str, protocol: str) -> tuple[int, str]:
-    """Exit code and output of `tidegate check`, run in this process."""
-    out = io.StringIO()
-    config = load(properties_file(guarded, folder, user, mechanism, protocol), {})
-    return run_check(config, out), out.getvalue()
 
 
 def properties_file(guarded: SecuredKafka, folder: Path, user: str, mechanism: str, protocol: str) -> Path:

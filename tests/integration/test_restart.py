@@ -27,19 +27,8 @@ PARTITIONS = 4
 VALUE_BYTES = 1000
 RECORDS_PER_KILL = 3_000
 """Of each partition: every kill finds as much that nobody has read yet."""
-LONG_PARTS, LONG_KILLS = 4, 5
-"""In parts, as each must end before the run is taken to hang."""
 REREAD_RATIO_MIN = 0.5
 """Of blocks found in the cache when all was read before; what was on its way to the disk is lost with each kill."""
-
-PARTS = [
-    pytest.param((Moment.READING, Moment.SNAPSHOT), 0, id="2-kills"),
-    pytest.param((Moment.DRAIN, Moment.READING), 0, id="drain-and-kill", marks=pytest.mark.long),
-    *(
-        pytest.param(None, part, id=f"kills-{part * LONG_KILLS}-{(part + 1) * LONG_KILLS - 1}", marks=pytest.mark.long)
-        for part in range(LONG_PARTS)
-    ),
-]
 
 
 @pytest.fixture
@@ -48,13 +37,19 @@ def kills(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Kills]:
         yield started
 
 
-@pytest.mark.parametrize(("moments", "part"), PARTS)
 def test_clients_read_on_through_kills_and_get_every_record_once(
-    moments: Sequence[Moment] | None, part: int, kafka: KafkaCluster, kills: Kills, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster, kills: Kills, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draw = random.Random(f"{SEED} {part}")
-    if moments is None:
-        moments = draw.choices(list(Moment), weights=(3, 1, 1), k=LONG_KILLS)
+    read_on_through(kafka, kills, capsys, [Moment.READING, Moment.SNAPSHOT], random.Random(f"{SEED} 0"))
+
+
+def read_on_through(
+    kafka: KafkaCluster,
+    kills: Kills,
+    capsys: pytest.CaptureFixture[str],
+    moments: Sequence[Moment],
+    draw: random.Random,
+) -> None:
     topic = cold_topic(kafka, RECORDS_PER_KILL * len(moments))
     ends = {partition: offsets.high_watermark for partition, offsets in topic.offsets.items()}
     direct = read_with_confluent(kafka.bootstrap_servers, topic.name, ends, "read_uncommitted")

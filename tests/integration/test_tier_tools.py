@@ -231,14 +231,6 @@ def test_verify_finds_what_is_damaged_and_nothing_else(tool: Tool, stage: Stage)
     assert sampled["segments"] == 1
 
 
-def test_what_is_not_there_is_said_with_what_to_do(tool: Tool, stage: Stage) -> None:
-    for command, *arguments in (("ls", "no-such-topic"), ("cat", f"{stage.topic}:7"), ("stat", f"{stage.place}:99999")):
-        outcome = tool(command, *arguments)
-        assert (outcome.code, outcome.out) == (1, "")
-        assert "tidegate ls FILE" in outcome.err
-    assert "names no partition" in tool("cat", stage.topic).err
-
-
 def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage: Stage, tmp_path: Path) -> None:
     """A segment that never was is announced by an import, and deleted by another, so that nobody else sees it."""
     dumped = tool("metadata dump", "--json")

@@ -8,26 +8,21 @@ encrypted, so that bytes in the store are bytes of records. Read-ahead is off bu
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from protocol.wire.errors import ErrorCode
 from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.retries import ATTEMPTS_MAX
 from tests.support.aiven_tier import AivenTier, publish_tier
-from tests.support.disk_cache import log_blocks_below
-from tests.support.frozen_tier import broken_up
 from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.s3_front import S3Front, s3_front
 from tests.support.s3_server import S3Server
 from tests.support.samples import Scrape
-from tests.support.scripted_http import s3_error
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.integration
 
@@ -334,34 +329,6 @@ def test_a_good_probe_is_reused_and_names_and_topics_are_as_configured(kafka: Ka
         )
 
 
-def test_what_a_failing_store_costs(tier: Tier, fresh: RunningTidegate) -> None:
-    topic = tier.topic.name
-    with leader(fresh) as client:
-        counted, refused = counting(fresh), tier.front.refused
-        tier.front.refuse(s3_error(503, "SlowDown"), path="*.log")
-        try:
-            (answer,) = client.fetch(VERSION, [tier.targets(0)[0]]).partitions
-        finally:
-            tier.front.heal()
-        assert answer.error_code != ErrorCode.NONE
-        seen = tier.front.refused - refused
-        assert seen == ATTEMPTS_MAX
-        counted.becomes(
-            {
-                series("tidegate_gets_total", object="log", outcome="throttled"): seen,
-                series("tidegate_gets_total", object="log"): seen,
-                series("tidegate_get_seconds_count", outcome="throttled"): seen,
-                series("tidegate_get_bytes_total"): 0,
-                series("tidegate_get_retries_total"): seen - 1,
-                series("tidegate_cache_fills_total"): 0,
-                series("tidegate_served_tier_bytes_total"): 0,
-                series(f"{TOPIC_METER}remotefetchrequests_total", topic=topic): 1,
-                series(f"{TOPIC_METER}remotefetchbytes_total", topic=topic): 0,
-                series(f"{TOPIC_METER}remotefetcherrors_total", topic=topic): 1,
-            }
-        )
-
-
 def test_deadlines_that_a_slow_store_misses(kafka: KafkaCluster, tier: Tier) -> None:
     topic = tier.topic.name
     with (
@@ -399,70 +366,3 @@ def test_deadlines_that_a_slow_store_misses(kafka: KafkaCluster, tier: Tier) -> 
         # The fill went on; what it costs is counted when it has ended.
         wait_until(lambda: tidegate.metric("tidegate_gets_in_flight") == 0, "no GET is under way")
         counted.becomes({series("tidegate_gets_total", object="log", outcome="ok"): at_store(".log")[0]})
-
-
-def test_a_flipped_byte_on_disk_is_one_quarantined_block(kafka: KafkaCluster, tier: Tier, tmp_path: Path) -> None:
-    cache, blocks = tmp_path / "cache", blocks_of(tier.segments(0))
-    ports = {"proxy.listen": f"127.0.0.1:{free_port()}", "cache.path": str(cache)}
-    with own_tidegate(kafka, tier.properties(ports)) as tidegate:
-        with leader(tidegate) as client:
-            before = read(client, tier.targets(0))
-        wait_until(lambda: len(log_blocks_below(cache)) == blocks, "every block is on disk")
-        assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0
-        tidegate.process.stop()
-        flip_a_byte(log_blocks_below(cache)[0])
-        tidegate.start_again()
-        with leader(tidegate) as client:
-            counted, at_store = counting(tidegate), front_since(tier.front)
-            assert read(client, tier.targets(0)) == before
-        counted.becomes(
-            {
-                series("tidegate_cache_quarantined_blocks_total"): 1,
-                series("tidegate_cache_disk_errors_total", cause="corrupt"): 1,
-                series("tidegate_cache_hits_total", level="disk"): blocks - 1,
-                series("tidegate_cache_misses_total", level="disk"): 1,
-                series("tidegate_cache_misses_total", level="memory"): blocks,
-                series("tidegate_cache_fills_total"): 1,
-                series("tidegate_gets_total", object="log", outcome="ok"): at_store(".log")[0],
-            }
-        )
-        assert at_store(".log")[0] == 1
-
-
-def flip_a_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x41
-    path.write_bytes(content)
-
-
-def test_what_is_read_ahead_is_used_wasted_or_unread(kafka: KafkaCluster, tier: Tier) -> None:
-    ahead = {"readahead.stream.max.bytes": str(8 * BLOCK_BYTES)}
-    with own_tidegate(kafka, tier.properties(ahead)) as tidegate, leader(tidegate) as client:
-        counted, at_store = counting(tidegate), front_since(tier.front)
-        offset, end = 0, tier.segments(0)[-1].start_offset
-        while offset < end:
-            (answer,) = client.fetch(VERSION, [tier.target(0, offset, BLOCK_BYTES)]).partitions
-            offset = broken_up(answer.records)[0][-1].last_offset + 1 if answer.records else offset
-
-        def settled() -> Scrape | None:
-            """One page that agrees with the store; GETs go on for a while, with pauses when a segment is opened."""
-            log_gets, log_bytes = at_store(".log")
-            wanted = {
-                series("tidegate_gets_total", object="log", outcome="ok"): log_gets,
-                series("tidegate_get_bytes_total"): log_bytes,
-                series("tidegate_cache_fill_bytes_total"): log_bytes,
-            }
-            page = Scrape.of(tidegate.page("/metrics"))
-            return page if counted.grown(wanted, page) == wanted else None
-
-        # All on one page: failed before, when more was read ahead between the looks at the store and at the counters.
-        page = wait_until(settled, "what was filled is what the store gave")
-        assert page is not None
-        arrived = page.sum("tidegate_readahead_bytes_total")
-        used, wasted = (
-            page.sum("tidegate_readahead_used_bytes_total"),
-            page.sum("tidegate_readahead_wasted_bytes_total"),
-        )
-        assert used > 0
-        assert used + wasted + page.sum("tidegate_readahead_unread_bytes") == arrived
-        assert arrived < page.sum("tidegate_cache_fill_bytes_total"), "the first block was asked for"

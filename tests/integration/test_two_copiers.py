@@ -136,22 +136,21 @@ class Copiers:
             self.logs.append(each.log())
 
 
-@pytest.mark.parametrize(
-    ("kills", "pauses"), [pytest.param(2, 1, id="three"), pytest.param(30, 6, id="many", marks=pytest.mark.long)]
-)
-def test_the_tier_is_whole_whoever_is_killed_or_paused(
-    plain_kafka: KafkaCluster, tmp_path: Path, kills: int, pauses: int
-) -> None:
+def test_the_tier_is_whole_whoever_is_killed_or_paused(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given two copiers with two partitions each and a producer, when one is killed and started again, or paused until
     the group has given its partitions away, then every offset is in one segment, `verify` finds nothing, the folder has
     no file of another segment, and clients of `serve` read what was produced once the broker has deleted all of it."""
+    copy_through(plain_kafka, tmp_path, kills=2, pauses=1)
+
+
+def copy_through(kafka: KafkaCluster, folder: Path, *, kills: int, pauses: int) -> None:
     print(f"\ncopiers: seed {SEED}")
     chance = random.Random(SEED)
     topic = fresh_name("shared")
-    plain_kafka.create_topic(topic, PARTITIONS, {"retention.ms": "-1", "segment.bytes": str(1024 * 1024)})
+    kafka.create_topic(topic, PARTITIONS, {"retention.ms": "-1", "segment.bytes": str(1024 * 1024)})
     with ExitStack() as stack:
-        copiers = Copiers(stack, plain_kafka, tmp_path, topic)
-        producing = Producing(plain_kafka, topic)
+        copiers = Copiers(stack, kafka, folder, topic)
+        producing = Producing(kafka, topic)
         stack.callback(producing.stop)
         producing.start()
         turns: list[Callable[[int], None]] = [copiers.kill] * kills + [lambda number: _pause(copiers, number)] * pauses
@@ -166,16 +165,16 @@ def test_the_tier_is_whole_whoever_is_killed_or_paused(
         producing.stop()
         assert producing.failures == []
         copiers.end()
-        tidied = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=copiers.properties)
+        tidied = run_standalone(kafka, folder, "copy", "--once", properties=copiers.properties)
         assert tidied.returncode == 0, tidied.stderr
     assert not any("copy_gap" in log or "Traceback" in log for log in [*copiers.logs, tidied.stderr])
 
-    ends = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
+    ends = {number: each.high_watermark for number, each in kafka.partition_offsets(topic).items()}
     assert sum(ends.values()) == producing.acknowledged
-    check_whole(plain_kafka, tmp_path, topic, dict.fromkeys(ends, 0), ends)
-    direct = read_with_confluent(plain_kafka.bootstrap_servers, topic, ends, "read_uncommitted")
-    drop_all(plain_kafka, topic, ends)
-    with standalone(plain_kafka, tmp_path, {"copy.topics": topic}) as served:
+    check_whole(kafka, folder, topic, dict.fromkeys(ends, 0), ends)
+    direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, "read_uncommitted")
+    drop_all(kafka, topic, ends)
+    with standalone(kafka, folder, {"copy.topics": topic}) as served:
         served.wait_log("ready: bootstrap")
         assert read_with_confluent(served.bootstrap, topic, ends, "read_uncommitted") == direct
 

@@ -9,7 +9,6 @@ GROWTH_MAX = 1.25
 """After twelve seconds not every buffer has been as large as it will be."""
 
 
-@pytest.mark.long
 @pytest.mark.needs("java", "kafka", "linux")
 def test_a_minute_of_three_hundred_connections() -> None:
     assert soak(SECONDS, growth_max=GROWTH_MAX) == []
