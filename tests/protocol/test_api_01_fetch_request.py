@@ -2,7 +2,6 @@
 
 import datetime
 import struct
-import uuid
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.fetch.messages import (
-    FETCH_VERSION_MAX,
-    FETCH_VERSION_MIN,
     NO_TAGS,
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
@@ -23,32 +20,28 @@ from protocol.fetch.messages import (
 )
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
+from tests.protocol.fetch_frames import (
+    FETCH,
+    UNKNOWN_FIELD,
+    UNKNOWN_SECTION,
+    VERSIONS,
+    every_version,
+    id_of,
+    int32s,
+    int64s,
+    name_of,
+)
 from tests.support import kio_frames
 from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
 
-FETCH = 1
-VERSIONS = range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)
-every_version = for_each("version", VERSIONS)
-
-int32s = st.integers(-(2**31), 2**31 - 1)
-int64s = st.integers(-(2**63), 2**63 - 1)
 rows = st.tuples(int32s, int32s, int64s, int32s, int64s, int32s)
 topics = st.lists(st.tuples(st.integers(1, 6), st.lists(rows, min_size=1, max_size=4)), max_size=5)
-UNKNOWN_FIELD = b"\x63\x03abc"
 HIGH_WATERMARK_FIELD = b"\x01\x08" + bytes(8)
 SAMPLE_TOPICS = [(1, [(0, 4, 100, 3, 0, 1 << 20), (7, -1, 2**62, -1, -1, 5)]), (2, [(1, 0, 0, 0, 0, 0)])]
 
 Topics = list[tuple[int, list[tuple[int, int, int, int, int, int]]]]
-
-
-def name_of(number: int) -> str:
-    return f"topic-{number}-ø" * number
-
-
-def id_of(number: int) -> uuid.UUID:
-    return uuid.UUID(int=number << 64 | 5)
 
 
 def message(version: int, given_topics: Topics, **more: object) -> Any:
@@ -143,7 +136,7 @@ def with_unknown_tags(version: int) -> bytes:
     request.tags = b"\x02" + request.tags[1:] + UNKNOWN_FIELD
     for number, partition in enumerate(request.partitions):
         partition.tags = b"\x02" + HIGH_WATERMARK_FIELD + UNKNOWN_FIELD
-        partition.topic_tags = b"\x01" + UNKNOWN_FIELD if number == 2 else NO_TAGS
+        partition.topic_tags = UNKNOWN_SECTION if number == 2 else NO_TAGS
     return encode_again(request)
 
 
@@ -159,7 +152,7 @@ def test_unknown_tags_survive(version: int) -> None:
     else:
         assert request.tags == b"\x02\x00\x0c\x0cthe cluster" + UNKNOWN_FIELD
         assert {partition.tags for partition in request.partitions} == {b"\x02" + HIGH_WATERMARK_FIELD + UNKNOWN_FIELD}
-        assert [partition.topic_tags for partition in request.partitions] == [NO_TAGS, NO_TAGS, b"\x01" + UNKNOWN_FIELD]
+        assert [partition.topic_tags for partition in request.partitions] == [NO_TAGS, NO_TAGS, UNKNOWN_SECTION]
 
 
 @for_each("version", [17, 18])

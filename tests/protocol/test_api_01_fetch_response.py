@@ -13,54 +13,31 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import Records
 
-from protocol.fetch.messages import (
-    FETCH_VERSION_MAX,
-    FETCH_VERSION_MIN,
-    NO_TAGS,
-    TOPIC_ID_VERSION_MIN,
-    FetchResponse,
-    PartitionAnswer,
-)
+from protocol.fetch.messages import NO_TAGS, TOPIC_ID_VERSION_MIN, FetchResponse, PartitionAnswer
 from protocol.fetch.response import SESSION_HEAD_BYTES, decode_response, encode_response, patch_session_id, peek_session
 from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
+from tests.protocol.fetch_frames import (
+    FETCH,
+    UNKNOWN_FIELD,
+    UNKNOWN_SECTION,
+    VERSIONS,
+    answer,
+    encode,
+    every_version,
+    id_of,
+    int32s,
+    int64s,
+    name_of,
+)
 from tests.support import kio_frames
 from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
 
-FETCH = 1
-VERSIONS = range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)
-every_version = for_each("version", VERSIONS)
 PLAIN_FIELDS = ("high_watermark", "last_stable_offset", "log_start_offset", "preferred_read_replica")
-UNKNOWN_FIELD = b"\x63\x03abc"
 CURRENT_LEADER_FIELD = b"\x01\x09" + struct.pack(">iib", 2, 9, 0)
 
-int32s = st.integers(-(2**31), 2**31 - 1)
-int64s = st.integers(-(2**63), 2**63 - 1)
 topic_numbers = st.integers(1, 4)
-
-
-def name_of(number: int) -> str:
-    return f"topic-{number}-ø" * number
-
-
-def id_of(number: int) -> bytes:
-    return uuid.UUID(int=number << 64 | 5).bytes
-
-
-def answer(version: int, number: int, partition: int, **more: Any) -> PartitionAnswer:
-    """An answer with what the version can hold."""
-    made = PartitionAnswer(
-        topic=name_of(number) if version < TOPIC_ID_VERSION_MIN else None,
-        topic_id=id_of(number) if version >= TOPIC_ID_VERSION_MIN else None,
-        partition=partition,
-        **({"error_code": 0, "high_watermark": 70, "last_stable_offset": 60, "log_start_offset": 5} | more),
-    )
-    if version < 5:
-        made.log_start_offset = -1
-    if version < 11:
-        made.preferred_read_replica = -1
-    return made
 
 
 @st.composite
@@ -123,11 +100,6 @@ def partition_values(each: PartitionAnswer) -> dict[str, object]:
     } | {name: getattr(each, name) for name in PLAIN_FIELDS}
 
 
-def encode(version: int, answers: list[PartitionAnswer], *, tags: bytes = NO_TAGS) -> bytes:
-    buffers = encode_response(version, 5, throttle_time_ms=12, error_code=0, session_id=99, answers=answers, tags=tags)
-    return b"".join(buffers)
-
-
 def decode(frame: bytes | memoryview, version: int) -> FetchResponse:
     """The response with each answer's records joined."""
     response = decode_response(memoryview(frame), version)
@@ -188,7 +160,7 @@ def test_records_pass_through_uncopied(version: int) -> None:
 
 @every_version
 def test_unknown_tags_survive(version: int) -> None:
-    tags = b"\x01" + UNKNOWN_FIELD
+    tags = UNKNOWN_SECTION
     partition_tags = b"\x02" + CURRENT_LEADER_FIELD + UNKNOWN_FIELD
     answers = [
         answer(version, 1, 0, tags=partition_tags),
@@ -224,9 +196,9 @@ def test_bytes_that_are_cut_longer_or_changed(version: int) -> None:
     answers = [
         answer(version, 1, 0, records=(b"r" * 150,), aborted_transactions=[(1, 2), (3, 4)]),
         answer(version, 1, 1),
-        answer(version, 2, 0, tags=b"\x01" + UNKNOWN_FIELD, topic_tags=b"\x01" + UNKNOWN_FIELD),
+        answer(version, 2, 0, tags=UNKNOWN_SECTION, topic_tags=UNKNOWN_SECTION),
     ]
-    frame = encode(version, answers, tags=b"\x01" + UNKNOWN_FIELD)
+    frame = encode(version, answers, tags=UNKNOWN_SECTION)
     assert_all_of_it_is_read(lambda view: decode(view, version), frame, body_position=8)
 
 
@@ -247,12 +219,12 @@ def test_hostile_counts_and_sizes_are_refused(version: int, answers: int, from_e
 
 @every_version
 def test_an_error_is_written_as_the_broker_does(version: int) -> None:
-    failed = PartitionAnswer.error(name_of(1), id_of(1), 3, ErrorCode.OFFSET_OUT_OF_RANGE)
+    failed = PartitionAnswer.error(name_of(1), id_of(1).bytes, 3, ErrorCode.OFFSET_OUT_OF_RANGE)
 
     (decoded,) = decode(encode(version, [failed]), version).partitions
 
     by_id = version >= TOPIC_ID_VERSION_MIN
-    assert (decoded.topic, decoded.topic_id) == ((None, id_of(1)) if by_id else (name_of(1), None))
+    assert (decoded.topic, decoded.topic_id) == ((None, id_of(1).bytes) if by_id else (name_of(1), None))
     assert (decoded.partition, decoded.error_code, decoded.tags) == (3, 1, NO_TAGS)
     assert (decoded.high_watermark, decoded.last_stable_offset, decoded.log_start_offset) == (-1, -1, -1)
     assert (decoded.aborted_transactions, decoded.preferred_read_replica) == (None, -1)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
-from protocol.fetch.response import decode_response, encode_response
+from protocol.fetch.response import decode_response
 from protocol.fetch.walker import (
     STEP_BYTES,
     UNUSED_TAG,
@@ -22,6 +23,8 @@ from protocol.fetch.walker import (
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import write_uvarint
+from tests.protocol import fetch_frames
+from tests.protocol.fetch_frames import UNKNOWN_FIELD, UNKNOWN_SECTION
 from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_read_or_refused_when_changed
@@ -30,7 +33,6 @@ from tests.support.kio_frames import with_length
 VERSIONS = [16, 17, 18]
 every_version = for_each("version", VERSIONS)
 
-UNKNOWN_FIELD = b"\x63\x03abc"
 NODES = [NodeAddress(3, "kafka-3.internal", 9092), NodeAddress(11, "k", 1)]
 
 
@@ -53,21 +55,15 @@ def endpoints_field(nodes: Iterable[NodeAddress], tag: bytes = b"\x00") -> bytes
 
 
 WITH_ENDPOINTS = b"\x02" + endpoints_field(NODES) + UNKNOWN_FIELD
-TAG_SECTIONS = [NO_TAGS, b"\x01" + UNKNOWN_FIELD, WITH_ENDPOINTS]
+TAG_SECTIONS = [NO_TAGS, UNKNOWN_SECTION, WITH_ENDPOINTS]
 
 
-def answer(number: int, partition: int, **more: object) -> PartitionAnswer:
-    made = PartitionAnswer(None, bytes([number]) * 16, partition, 0, 70, 60, 5)
-    for name, value in more.items():
-        setattr(made, name, value)
-    return made
+answer = partial(fetch_frames.answer, 17)
 
 
 def frame_of(answers: list[PartitionAnswer], tags: bytes, version: int = 17, *, header_tags: bytes = NO_TAGS) -> bytes:
-    buffers = encode_response(version, 5, throttle_time_ms=0, error_code=0, session_id=0, answers=answers, tags=tags)
-    frame = b"".join(buffers)
-    length = len(frame) - 4 + len(header_tags) - 1
-    return struct.pack(">i", length) + frame[4:8] + header_tags + frame[9:]
+    frame = fetch_frames.encode(version, answers, tags=tags)
+    return with_length(frame[4:8] + header_tags + frame[9:])
 
 
 def renamed(frame: bytes, tags: bytes) -> bytes:
@@ -100,12 +96,12 @@ VARIED = [
     answer(1, 0),
     answer(1, 1, records=(b"r" * 150,), aborted_transactions=[(1, 2), (3, 4)]),
     answer(1, 2, aborted_transactions=[(number, number) for number in range(200)], records=(b"\xff" * 3000,)),
-    answer(2, 0, aborted_transactions=[], records=(b"\x00" * 20000,), tags=b"\x01" + UNKNOWN_FIELD),
+    answer(2, 0, aborted_transactions=[], records=(b"\x00" * 20000,), tags=UNKNOWN_SECTION),
     answer(3, 0, records_are_null=True, topic_tags=b"\x02" + UNKNOWN_FIELD + b"\x64\x80\x01" + bytes(128)),
     answer(4, 0),
 ]
 
-some_tags = st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD])
+some_tags = st.sampled_from([NO_TAGS, UNKNOWN_SECTION])
 some_answers = st.builds(
     answer,
     st.integers(1, 2),
@@ -196,7 +192,7 @@ def test_hostile_counts_of_topics_are_refused() -> None:
 
 def test_a_varint_that_never_ends_is_refused_where_partitions_pass_quickly() -> None:
     frame = bytearray(frame_of([answer(1, 0), *[answer(1, 1)] * 5], NO_TAGS))
-    position = frame.index(bytes([1]) * 16) + 16 + 1 + 35
+    position = frame.index(fetch_frames.id_of(1).bytes) + 16 + 1 + 35
     frame[position : position + 5] = b"\x81\x80\x80\x80\x80"
     with pytest.raises(PeerProtocolError):
         walk(bytes(frame), [])

@@ -2,20 +2,19 @@
 changes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
-from protocol.fetch.response import decode_response, encode_response
+from protocol.fetch.response import decode_response
 from protocol.fetch.walker import edit_partitions
 from protocol.wire.errors import PeerProtocolError
+from tests.protocol.fetch_frames import UNKNOWN_SECTION, VERSIONS, answer_named, encode, every_version
 from tests.protocol.test_api_01_fetch_walker import walk
-from tests.support.for_each import for_each
 from tests.support.kio_frames import with_length
-
-VERSIONS = range(4, 19)
 
 EDITED_TOPICS = ("a", "b" * 249)
 """By name; by id they are the first letter sixteen times."""
@@ -49,25 +48,12 @@ def as_edited(partition: int, error_code: int, log_start_offset: int) -> tuple[i
     return error_code, min(START, log_start_offset)
 
 
-def answer(topic: str, partition: int, version: int, **more: object) -> PartitionAnswer:
-    by_id = version >= 13
-    made = PartitionAnswer(
-        None if by_id else topic, topic.encode()[:1] * 16 if by_id else None, partition, 0, 70, 60, 50
-    )
-    if version < 5:
-        made.log_start_offset = -1
-    for name, value in more.items():
-        setattr(made, name, value)
-    return made
+def answer(topic: str, partition: int, version: int, **more: Any) -> PartitionAnswer:
+    return answer_named(version, topic, topic.encode()[:1] * 16, partition, **({"log_start_offset": 50} | more))
 
 
 def frame_of(answers: list[PartitionAnswer], version: int) -> bytes:
-    tags = b"\x01\x63\x03abc" if version >= 12 else NO_TAGS
-    session_id = 77 if version >= 7 else 0
-    buffers = encode_response(
-        version, 5, throttle_time_ms=1, error_code=0, session_id=session_id, answers=answers, tags=tags
-    )
-    return b"".join(buffers)
+    return encode(version, answers, tags=UNKNOWN_SECTION if version >= 12 else NO_TAGS)
 
 
 def edited_frame(answers: list[PartitionAnswer], version: int) -> bytes:
@@ -82,7 +68,7 @@ def edited_frame(answers: list[PartitionAnswer], version: int) -> bytes:
 
 
 def varied(version: int) -> list[PartitionAnswer]:
-    more = {"tags": b"\x01\x63\x03abc"} if version >= 12 else {}
+    more = {"tags": UNKNOWN_SECTION} if version >= 12 else {}
     return [
         answer("a", 0, version),
         answer("a", 1, version, error_code=1, log_start_offset=-1),
@@ -97,7 +83,7 @@ def varied(version: int) -> list[PartitionAnswer]:
     ]
 
 
-@for_each("version", VERSIONS)
+@every_version
 def test_error_codes_and_log_starts_are_edited_in_place(version: int) -> None:
     """As the frame streams by, in any pieces, and where it is held whole."""
     frame, expected = frame_of(varied(version), version), edited_frame(varied(version), version)
@@ -148,7 +134,7 @@ def test_any_split_of_any_response(response: tuple[int, list[PartitionAnswer]], 
     assert walk(frame_of(answers, version), pieces, version, Editor()) == edited_frame(answers, version)
 
 
-@for_each("version", VERSIONS)
+@every_version
 def test_bad_structure_is_the_peers_error(version: int) -> None:
     frame = frame_of(varied(version), version)
     for bad in (frame[:-3], with_length(frame[4:] + b"extra")):

@@ -11,19 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from protocol.list_offsets import (
-    LIST_OFFSETS_VERSION_MAX,
-    LIST_OFFSETS_VERSION_MIN,
-    NO_TAGS,
-    ListOffsetsAnswer,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-)
+from protocol import list_offsets
+from protocol.list_offsets import ListOffsetsAnswer, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
@@ -31,7 +20,7 @@ from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
 
 LIST_OFFSETS = 2
-VERSIONS = range(LIST_OFFSETS_VERSION_MIN, LIST_OFFSETS_VERSION_MAX + 1)
+VERSIONS = range(list_offsets.LIST_OFFSETS_VERSION_MIN, list_offsets.LIST_OFFSETS_VERSION_MAX + 1)
 every_version = for_each("version", VERSIONS)
 UNKNOWN_SECTION = b"\x01\x63\x03abc"
 
@@ -77,7 +66,7 @@ def response_frame(version: int, items: list[ListOffsetsAnswer]) -> bytes:
 
 def decode(frame: bytes | memoryview) -> ListOffsetsRequest:
     view = memoryview(frame)
-    return decode_request(view, decode_request_header(view))
+    return list_offsets.decode_request(view, decode_request_header(view))
 
 
 @given(version=st.sampled_from(VERSIONS), items=questions)
@@ -95,52 +84,59 @@ def test_requests_are_read_and_written_as_kio_does(version: int, items: list[Lis
     assert (request.client_id, request.correlation_id, request.replica_id) == ("client", 5, -1)
     assert request.isolation_level == (1 if version >= 2 else 0)
     assert request.timeout_ms == (4321 if version >= 10 else 0)
-    assert encode_request(request, correlation_id=5) == frame
+    assert list_offsets.encode_request(request, correlation_id=5) == frame
 
 
 @given(version=st.sampled_from(VERSIONS), items=answers)
 def test_responses_are_read_and_written_as_kio_does(version: int, items: list[ListOffsetsAnswer]) -> None:
     frame = response_frame(version, items)
 
-    response = decode_response(memoryview(frame), version)
+    response = list_offsets.decode_response(memoryview(frame), version)
 
     if version < 4:
         for each in items:
             each.leader_epoch = -1
     assert response.partitions == items
     assert (response.correlation_id, response.throttle_time_ms) == (5, 12 if version >= 2 else 0)
-    assert encode_response(response, version, 5) == frame
+    assert list_offsets.encode_response(response, version, 5) == frame
 
 
 def tagged_request(version: int) -> bytes:
     items = [ListOffsetsPartition("a", 0, 3, -2, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
-    return encode_request(ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5)
+    return list_offsets.encode_request(
+        ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5
+    )
 
 
 def tagged_response(version: int) -> bytes:
     items = [ListOffsetsAnswer("a", 0, 0, 5, 6, 7, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
-    return encode_response(ListOffsetsResponse(5, 12, items, UNKNOWN_SECTION), version, 5)
+    return list_offsets.encode_response(ListOffsetsResponse(5, 12, items, UNKNOWN_SECTION), version, 5)
 
 
 @every_version
 def test_unknown_tags_survive(version: int) -> None:
-    request, response = decode(tagged_request(version)), decode_response(memoryview(tagged_response(version)), version)
+    request, response = (
+        decode(tagged_request(version)),
+        list_offsets.decode_response(memoryview(tagged_response(version)), version),
+    )
 
-    expected = UNKNOWN_SECTION if version >= 6 else NO_TAGS
+    expected = UNKNOWN_SECTION if version >= 6 else list_offsets.NO_TAGS
     assert {request.tags, response.tags} == {expected}
     for tags in (
         [(each.tags, each.topic_tags) for each in request.partitions],
         [(each.tags, each.topic_tags) for each in response.partitions],
     ):
         assert tags == [(expected, expected)] * 2
-    assert encode_request(request, correlation_id=5) == tagged_request(version)
-    assert encode_response(response, version, 5) == tagged_response(version)
+    assert list_offsets.encode_request(request, correlation_id=5) == tagged_request(version)
+    assert list_offsets.encode_response(response, version, 5) == tagged_response(version)
 
 
 @every_version
 def test_bytes_that_are_cut_longer_or_changed(version: int) -> None:
     assert_all_of_it_is_read(decode, tagged_request(version), body_position=12)
-    assert_all_of_it_is_read(lambda view: decode_response(view, version), tagged_response(version), body_position=8)
+    assert_all_of_it_is_read(
+        lambda view: list_offsets.decode_response(view, version), tagged_response(version), body_position=8
+    )
 
 
 @for_each("count", [-1, -2, 1000, 2**31 - 1])
@@ -149,15 +145,15 @@ def test_hostile_counts_are_refused(count: int) -> None:
     with pytest.raises(PeerProtocolError):
         decode(empty_request[:-4] + struct.pack(">i", count))
     with pytest.raises(PeerProtocolError):
-        decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
+        list_offsets.decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
 
 
 @for_each("version", [0, 12])
 def test_other_versions_are_our_own_mistake(version: int) -> None:
     request = ListOffsetsRequest(version, 5, None, -1, 0, [])
     with pytest.raises(LocalProtocolError):
-        encode_request(request, correlation_id=5)
+        list_offsets.encode_request(request, correlation_id=5)
     with pytest.raises(LocalProtocolError):
-        decode_response(memoryview(bytes(100)), version)
+        list_offsets.decode_response(memoryview(bytes(100)), version)
     with pytest.raises(LocalProtocolError):
-        encode_response(ListOffsetsResponse(5, 0, []), version, 5)
+        list_offsets.encode_response(ListOffsetsResponse(5, 0, []), version, 5)
