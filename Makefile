@@ -289,7 +289,7 @@ lint: $(VENV)/.spark
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --quiet tests/test_tidy.py
+	$(BIN)/pytest --quiet tests/repository/test_tidy.py
 
 bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/relay.py $(ARGS)

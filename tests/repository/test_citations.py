@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.test_tidy import FILES, ROOT, none_of, relative, text_of
+from tests.repository.sources import FILES, ROOT, none_of, relative, text_of
 
 CITED = re.compile(r"(?<![\w/.-])((?:docs|benchmarks)/[\w-]+\.md|[A-Z]+\.md)(?:#([\w-]+))?")
 LINKED = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")

@@ -1,10 +1,11 @@
 """Log events: snake_case, and each in the table of docs/operations.md with its level and its meaning."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 
-from tests.test_tidy import PACKAGE_FILES, ROOT, none_of, text_of
+from tests.repository.sources import PACKAGE_FILES, ROOT, none_of, text_of
 
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 HELPERS = {"log", "_log_failure"}
@@ -21,11 +22,16 @@ def listed() -> dict[str, set[str]]:
     return {event: set(levels.split(", ")) for event, levels, _ in rows}
 
 
-def logged() -> dict[str, set[str]]:
-    """Each event that stands in a call of a logger, with its levels as far as they stand there too."""
+@functools.cache
+def logged() -> tuple[dict[str, set[str]], set[object]]:
+    """Each event that stands in a call of a logger, with its levels as far as they stand there too; and all constants
+    of the code, among which are those that are put together before."""
     found: dict[str, set[str]] = defaultdict(set)
+    constants: set[object] = set()
     for path in PACKAGE_FILES:
         for call in ast.walk(ast.parse(text_of(path))):
+            if isinstance(call, ast.Constant):
+                constants.add(call.value)
             if not isinstance(call, ast.Call) or not call.args:
                 continue
             level = level_of(call.func)
@@ -33,7 +39,7 @@ def logged() -> dict[str, set[str]]:
             if level is not None:
                 for event in events:
                     found[str(event)] |= {level} - {""}
-    return found
+    return found, constants
 
 
 def level_of(function: ast.expr) -> str | None:
@@ -51,23 +57,14 @@ def parts(expression: ast.expr) -> tuple[ast.expr, ...]:
     return (expression.body, expression.orelse) if isinstance(expression, ast.IfExp) else (expression,)
 
 
-def test_events_are_in_snake_case() -> None:
-    assert len(logged()) > 50
-    none_of([event for event in logged() if not re.fullmatch(r"[a-z]+(_[a-z]+)*", event)])
-
-
-def test_every_event_is_in_the_table_with_its_levels() -> None:
+def test_events_are_in_snake_case_and_in_the_table_with_their_levels() -> None:
+    events, _ = logged()
+    assert len(events) > 50
     table = listed()
-    none_of(
-        [f"{event}: {sorted(levels)}" for event, levels in logged().items() if not levels <= table.get(event, set())]
-    )
+    none_of([event for event in events if not re.fullmatch(r"[a-z]+(_[a-z]+)*", event)])
+    none_of([f"{event}: {sorted(levels)}" for event, levels in events.items() if not levels <= table.get(event, set())])
 
 
 def test_every_event_of_the_table_is_in_the_code() -> None:
-    constants = {
-        node.value
-        for path in PACKAGE_FILES
-        for node in ast.walk(ast.parse(text_of(path)))
-        if isinstance(node, ast.Constant)
-    }
+    _, constants = logged()
     none_of([event for event in listed() if event not in constants])

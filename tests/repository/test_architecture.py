@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.segments import filled_segment, segment_files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_both_seams_work_in_ten_lines_of_plain_python(tmp_path: Path) -> None:

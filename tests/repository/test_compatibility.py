@@ -16,7 +16,7 @@ from tests.support.filled_topics import CODECS
 from tests.support.kio_frames import versions_of
 from tests.support.kubernetes_schemas import VERSIONS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
 INTEGRATION = ROOT / "tests" / "integration"
 

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from proxy.config.model import SERVE_KEYS
-from tests.test_tidy import PACKAGE_FILES, ROOT, text_of
+from tests.repository.sources import PACKAGE_FILES, ROOT, text_of
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 PAGES = (ROOT / "docs" / "compatibility.md", ROOT / "docs" / "upgrade.md")
@@ -103,29 +102,23 @@ def _failure_rows() -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
-def test_metrics_are_exported(path: Path) -> None:
+def test_metrics_are_exported() -> None:
     reference = {
         name.removesuffix("_bucket") for name in re.findall(r"`([a-z0-9_]+)`", text_of(ROOT / "docs" / "metrics.md"))
     }
-    named = {found for found in _METRIC.findall(text_of(path)) if found not in LIBRARYS_METRICS}
-    assert not {name for name in named if name not in reference}
+    for path in GUIDES:
+        assert {*_METRIC.findall(text_of(path))} <= reference | LIBRARYS_METRICS, path.name
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
-def test_keys_are_in_the_tables(path: Path) -> None:
+def test_keys_are_in_the_tables() -> None:
     """Files of the project are written as keys are, with dots; those have to exist."""
-    unknown = []
-    for span in _SPAN.findall(_prose(path)):
-        found = _KEY.fullmatch(span)
-        if found is None:
-            continue
-        key = found["key"]
-        is_known = key in SERVE_KEYS.by_name or key in KAFKAS_OWN or key.startswith(PLUG_IN_PREFIXES)
-        is_known = is_known or _is_chart_value(key)
-        if not is_known and not any((ROOT / folder / span).exists() for folder in (".", "docs", CHART)):
-            unknown.append(span)
-    assert set(unknown) <= OTHER_NAMES
+    known = {*SERVE_KEYS.by_name, *KAFKAS_OWN, *OTHER_NAMES}
+    for path in GUIDES:
+        for span in _SPAN.findall(_prose(path)):
+            key = found["key"] if (found := _KEY.fullmatch(span)) else None
+            if key is None or key in known or key.startswith(PLUG_IN_PREFIXES) or _is_chart_value(key):
+                continue
+            assert span in known or any((ROOT / folder / span).exists() for folder in (".", "docs", CHART)), path.name
 
 
 def test_properties_of_the_guides_are_keys() -> None:

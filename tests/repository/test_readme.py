@@ -5,7 +5,7 @@ from pathlib import Path
 
 from proxy.config import load
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def _readme() -> str:
