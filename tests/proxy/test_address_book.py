@@ -104,7 +104,7 @@ async def test_ports_are_the_rules_or_a_brokers_own_and_clients_are_told_what_is
     port = free_port()
     async with open_book(broker_port_start=1, broker_ports={2: port}) as (book, _):
         assert await book.advertise([TWO]) == {2: ("127.0.0.1", port)}
-    advertised = {"advertised_host": "broker-$(nodeId).example.org", "advertised_port_start": 30000}
+    advertised: dict[str, Any] = {"advertised_host": "broker-$(nodeId).example.org", "advertised_port_start": 30000}
     async with open_book(**advertised, broker_id_min=1) as (book, _):
         told = await book.advertise([ONE, TWO])
         assert told == {1: ("broker-1.example.org", 30000), 2: ("broker-2.example.org", 30001)}

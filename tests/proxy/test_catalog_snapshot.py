@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,7 @@ from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.snapshot import FORMAT_VERSION, SNAPSHOT_NAME, Snapshot, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.writing.metadata_records import encode
+from tests.support.cases import case
 from tests.support.catalog_answers import answers
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started
 from tests.support.metadata_topic import FakeMetadataTopic
@@ -240,14 +242,6 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def older(path: Path) -> None:
-    write_version(path, FORMAT_VERSION - 1)
-
-
-def newer(path: Path) -> None:
-    write_version(path, FORMAT_VERSION + 1)
-
-
 def write_version(path: Path, version: int) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:8] + struct.pack("<I", version) + content[12:])
@@ -258,37 +252,35 @@ def make_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize(
-    ("spoil", "outcome"),
-    [
+async def test_a_bad_file_is_set_aside_and_everything_read(stage: Stage) -> None:
+    spoilers: list[tuple[Callable[[Path], None], SnapshotOutcome]] = [
         (cut_short, SnapshotOutcome.UNREADABLE),
         (make_folder, SnapshotOutcome.UNREADABLE),
-        (older, SnapshotOutcome.OLDER_FORMAT),
-        (newer, SnapshotOutcome.UNREADABLE),
-    ],
-)
-async def test_a_bad_file_is_set_aside_and_everything_read(
-    stage: Stage, spoil: Callable[[Path], None], outcome: SnapshotOutcome
-) -> None:
-    await stage.leave_snapshot("a", "b")
-    spoil(stage.folder / SNAPSHOT_NAME)
-    await check_set_aside(stage, outcome, segments=2)
+        (partial(write_version, version=FORMAT_VERSION - 1), SnapshotOutcome.OLDER_FORMAT),
+        (partial(write_version, version=FORMAT_VERSION + 1), SnapshotOutcome.UNREADABLE),
+    ]
+    for number, (spoil, outcome) in enumerate(spoilers):
+        with case(number):
+            spoiled = Stage(FakeMetadataTopic(COUNT), stage.folder / str(number) / "catalog")
+            await spoiled.leave_snapshot("a", "b")
+            spoil(spoiled.folder / SNAPSHOT_NAME)
+            await check_set_aside(spoiled, outcome, segments=2)
 
 
-@pytest.mark.parametrize(
-    ("topic", "changed"),
-    [
+async def test_a_foreign_one_is_set_aside(stage: Stage) -> None:
+    foreign: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"cluster_id": "cluster-b"}),
         ({"topic_id": b"metadata-topic-2"}, {}),
         ({"partition_count": COUNT + 1}, {}),
         ({}, {"segments_max": 1}),
-    ],
-)
-async def test_a_foreign_one_is_set_aside(stage: Stage, topic: dict[str, Any], changed: dict[str, Any]) -> None:
-    await stage.leave_snapshot("a", "b")
-    other = Stage(FakeMetadataTopic(**topic), stage.folder, **changed)
-    other.publish("x")
-    await check_set_aside(other, SnapshotOutcome.FOREIGN, segments=1)
+    ]
+    for number, (topic, changed) in enumerate(foreign):
+        with case(topic, changed):
+            left = Stage(FakeMetadataTopic(COUNT), stage.folder / str(number) / "catalog")
+            await left.leave_snapshot("a", "b")
+            other = Stage(FakeMetadataTopic(**topic), left.folder, **changed)
+            other.publish("x")
+            await check_set_aside(other, SnapshotOutcome.FOREIGN, segments=1)
 
 
 async def test_one_that_ends_where_records_are_lost_is_set_aside(stage: Stage) -> None:
