@@ -1,28 +1,16 @@
-"""The stores' servers, each started once for a file of tests."""
+"""What opens tiers of plain objects, and closes them."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.support.aiven_tier import StoreServer
-from tests.support.azurite import azurite
-from tests.support.fake_gcs import fake_gcs
-from tests.support.versitygw import versitygw
+from storage.formats.plain_objects import PlainObjects
+from tests.contract.remote_storage_manager import OpenPlain
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with azurite(tmp_path_factory.mktemp("azure")) as server:
-        yield server
+@pytest.fixture
+def open_plain() -> Iterator[OpenPlain]:
+    """Opens a manager by its keys, and closes it when the test has ended."""
+    with ExitStack() as stack:
+        yield lambda config: stack.enter_context(closing(PlainObjects(config)))

@@ -14,6 +14,7 @@ import pytest
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError
 from storage.object_store.object_store import LocalFile, ObjectStore
+from tests.support.for_each import for_each
 
 OpenStore = Callable[[], ObjectStore]
 
@@ -47,7 +48,7 @@ class ObjectStoreContract:
     def test_an_object_comes_back_as_it_was_put(self, filled: ObjectStore) -> None:
         assert fetched(filled, KEY, 0, len(CONTENT)) == CONTENT
 
-    @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 100), (99, 100), (1000, 250_000), (299_999, 300_000)])
+    @for_each("start, end", [(0, 1), (0, 100), (99, 100), (1000, 250_000), (299_999, 300_000)])
     def test_a_range_has_its_start_and_not_its_end(self, filled: ObjectStore, start: int, end: int) -> None:
         assert fetched(filled, KEY, start, end) == CONTENT[start:end]
 
@@ -55,7 +56,7 @@ class ObjectStoreContract:
         assert fetched(filled, KEY, 299_990, 400_000) == CONTENT[-10:]
         assert fetched(filled, KEY, 0, 2**40) == CONTENT
 
-    @pytest.mark.parametrize("start", [300_000, 300_001, 2**40])
+    @for_each("start", [300_000, 300_001, 2**40])
     def test_a_range_behind_the_end_is_no_range(self, filled: ObjectStore, start: int) -> None:
         with pytest.raises(InvalidRangeError, match="BBBB"):
             filled.get(KEY, start, start + 10)
@@ -66,7 +67,7 @@ class ObjectStoreContract:
         with pytest.raises(InvalidRangeError):
             store.get(KEY, 0, 1)
 
-    @pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5)])
+    @for_each("start, end", [(5, 5), (6, 5), (-1, 5)])
     def test_what_is_no_range_is_the_callers_bug(self, filled: ObjectStore, start: int, end: int) -> None:
         with pytest.raises(ValueError, match="not a range"):
             filled.get(KEY, start, end)
@@ -110,7 +111,7 @@ class ObjectStoreContract:
         filled.put(KEY, b"shorter")
         assert fetched(filled, KEY, 0, 100) == b"shorter"
 
-    @pytest.mark.parametrize("pieces", [[], [b""], [b"a"], [b"", b"ab", b"", b"c"]])
+    @for_each("pieces", [[], [b""], [b"a"], [b"", b"ab", b"", b"c"]])
     def test_a_put_takes_pieces(self, store: ObjectStore, pieces: list[bytes]) -> None:
         store.put(KEY, iter(pieces))
         assert store.head(KEY).size_bytes == len(b"".join(pieces))
@@ -135,7 +136,7 @@ class ObjectStoreContract:
             assert store.head(KEY).size_bytes == size_bytes
         assert fetched(store, KEY, 0, len(content)) == content
 
-    @pytest.mark.parametrize("pieces_before", [0, 1, 3])
+    @for_each("pieces_before", [0, 1, 3])
     def test_a_source_that_raises_leaves_nothing_and_is_heard(self, store: ObjectStore, pieces_before: int) -> None:
         class SourceError(OSError):
             """An OSError, so that a store that takes it for its own is found out."""
@@ -182,7 +183,7 @@ class ObjectStoreContract:
         assert [head.key for head in found] == sorted(keys, key=str.encode)
         assert [head.size_bytes for head in found] == [len(head.key.encode()) for head in found]
 
-    @pytest.mark.parametrize("prefix", ["tiered/", "tiered/b", "tiered/b/", "tiered/b/1", "none", "tiered/a/1.log"])
+    @for_each("prefix", ["tiered/", "tiered/b", "tiered/b/", "tiered/b/1", "none", "tiered/a/1.log"])
     def test_a_list_has_the_keys_that_begin_with_the_prefix(self, store: ObjectStore, prefix: str) -> None:
         keys = ["other/x", "tiered/a/1.log", "tiered/a/1.log.indexes", "tiered/b/1", "tiered/b/10", "tiered/bc/1"]
         for key in keys:

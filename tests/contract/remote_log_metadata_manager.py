@@ -18,6 +18,8 @@ from storage.model import (
     RemotePartitionDeleteState,
 )
 from storage.remote_log_metadata_manager import RemoteLogMetadataManager
+from tests.support.cases import case
+from tests.support.for_each import for_each
 from tests.support.metadata_records import (
     COPY_FINISHED,
     DELETE_FINISHED,
@@ -78,23 +80,23 @@ class RemoteLogMetadataManagerContract:
         assert manager.is_ready(OTHER)
         return manager
 
-    @pytest.mark.parametrize("call", EVERY_METHOD)
-    def test_a_partition_that_is_not_ready_fails_every_method(self, manager: Manager, call: Call) -> None:
+    def test_a_partition_that_is_not_ready_fails_every_method(self, manager: Manager) -> None:
         manager.on_partition_leadership_changes([OTHER], [])
 
         assert not manager.is_ready(PARTITION)
-        with pytest.raises(MetadataNotReadyError):
-            call(manager)
+        for number, call in enumerate(EVERY_METHOD):
+            with case(number), pytest.raises(MetadataNotReadyError):
+                call(manager)
 
-    @pytest.mark.parametrize("call", [*EVERY_METHOD, *NOTICES])
-    def test_a_closed_manager_fails_every_method(self, ready: Manager, call: Call) -> None:
+    def test_a_closed_manager_fails_every_method(self, ready: Manager) -> None:
         copy(ready, S0)
         ready.close()
         ready.close()
 
         assert not ready.is_ready(PARTITION)
-        with pytest.raises(MetadataNotReadyError):
-            call(ready)
+        for number, call in enumerate([*EVERY_METHOD, *NOTICES]):
+            with case(number), pytest.raises(MetadataNotReadyError):
+                call(ready)
 
     def test_a_stopped_partition_is_not_ready_and_comes_back_as_it_was(self, ready: Manager) -> None:
         copy(ready, S0, S1)
@@ -130,7 +132,7 @@ class RemoteLogMetadataManagerContract:
             custom_metadata=update.custom_metadata,
         )
 
-    @pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
+    @for_each("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
     def test_a_new_segment_must_begin_by_being_copied(self, ready: Manager, state: RemoteLogSegmentState) -> None:
         with pytest.raises(IllegalMetadataError):
             ready.add_remote_log_segment_metadata(replace(S0, state=state))
@@ -141,7 +143,7 @@ class RemoteLogMetadataManagerContract:
             ready.add_remote_log_segment_metadata(replace(S0, segment_size_bytes=2**31))
         assert states(ready) == []
 
-    @pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
+    @for_each("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
     def test_an_unknown_segment_cannot_be_updated(self, ready: Manager, state: RemoteLogSegmentState) -> None:
         copy(ready, S1)
         with pytest.raises(RemoteResourceNotFoundError):

@@ -6,7 +6,7 @@ what is particular to it.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -14,10 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.errors import (
+    IllegalMetadataError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+)
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
 from storage.remote_storage_manager import ObjectContent, OpenedSegment, RemoteStorageManager
+from tests.support.aiven_tier import StoreServer
+from tests.support.cases import case
 from tests.support.segments import (
     SyntheticSegment,
     build_segment,
@@ -32,12 +39,15 @@ from tests.support.segments import (
 
 Manager = RemoteStorageManager
 OpenManager = Callable[[], Manager]
+OpenPlain = Callable[[Mapping[str, str]], Manager]
 
 PARTITION = topic_partition("orders", 3)
 ABORTED = AbortedTransaction(producer_id=7, first_offset=0, last_offset=2, last_stable_offset=3)
 TRANSACTIONAL = build_segment([data_batch(0, record_count=2), control_batch(2, producer_id=7)], aborted=[ABORTED])
 SEGMENT = filled_segment(100, batch_count=30)
 THREADS = 8
+LATE_S = 100.0
+"""What another thread does soon may be this late on a busy machine; nothing waits for it to pass."""
 
 
 class Copy:
@@ -85,46 +95,27 @@ class RemoteStorageManagerContract:
     def opened(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> OpenedSegment:
         return manager.open_log_segment(copied)
 
-    @pytest.mark.parametrize(
-        ("start", "end"),
-        [(0, 0), (0, 99), (7, 7), (100, 5000), (len(SEGMENT.log) - 1, len(SEGMENT.log) - 1), (1, None)],
-    )
-    def test_both_ends_of_a_range_are_inclusive(
-        self, manager: Manager, copied: RemoteLogSegmentMetadata, start: int, end: int | None
-    ) -> None:
-        expected = SEGMENT.log[start : None if end is None else end + 1]
-        assert manager.fetch_log_segment(copied, start, end) == expected
-
     def test_any_range_is_that_slice_of_the_log(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
-        randomness = random.Random(1)
+        randomness, size = random.Random(1), len(SEGMENT.log)
+        ranges: list[tuple[int, int | None]] = [(0, 0), (0, 99), (7, 7), (100, 5000), (size - 1, size - 1), (1, None)]
         for _ in range(100):
-            start_position = randomness.randrange(len(SEGMENT.log))
-            end_position = randomness.randrange(start_position, len(SEGMENT.log))
-            fetched = manager.fetch_log_segment(copied, start_position, end_position)
-            assert fetched == SEGMENT.log[start_position : end_position + 1]
+            start = randomness.randrange(size)
+            ranges.append((start, randomness.randrange(start, size)))
+        # An end beyond the log is cut to it, and a start beyond it gives nothing.
+        ranges += [(10, size), (10, 2**31 - 1), (size, None), (size, size + 5), (size + 1000, None)]
+        for start, end in ranges:
+            expected = SEGMENT.log[start : None if end is None else end + 1]
+            assert manager.fetch_log_segment(copied, start, end) == expected, f"both ends are inclusive: {start}, {end}"
 
-    def test_an_end_beyond_the_log_is_cut_to_it(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
-        assert manager.fetch_log_segment(copied, 10, len(SEGMENT.log)) == SEGMENT.log[10:]
-        assert manager.fetch_log_segment(copied, 10, 2**31 - 1) == SEGMENT.log[10:]
-
-    def test_a_start_beyond_the_end_gives_nothing(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
-        assert manager.fetch_log_segment(copied, len(SEGMENT.log)) == b""
-        assert manager.fetch_log_segment(copied, len(SEGMENT.log), len(SEGMENT.log) + 5) == b""
-        assert manager.fetch_log_segment(copied, len(SEGMENT.log) + 1000) == b""
-
-    @pytest.mark.parametrize(("start", "end"), [(-1, None), (-1, 5), (5, 4)])
     def test_what_is_no_range_is_the_callers_bug(
-        self, manager: Manager, copied: RemoteLogSegmentMetadata, start: int, end: int | None
+        self, manager: Manager, copied: RemoteLogSegmentMetadata, opened: OpenedSegment
     ) -> None:
-        with pytest.raises(ValueError, match="not a range"):
-            manager.fetch_log_segment(copied, start, end)
-
-    @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
-    def test_a_stream_of_what_is_no_range_is_the_callers_bug(self, opened: OpenedSegment, start: int, end: int) -> None:
-        with pytest.raises(ValueError, match="not a range"):
-            opened.open_stream(start, end)
-
-    def test_reading_beyond_a_streams_end_is_the_callers_bug(self, opened: OpenedSegment) -> None:
+        for start, end in ((-1, None), (-1, 5), (5, 4)):
+            with case(start, end), pytest.raises(ValueError, match="not a range"):
+                manager.fetch_log_segment(copied, start, end)
+        for start, end in ((-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)):
+            with case(start, end), pytest.raises(ValueError, match="not a range"):
+                opened.open_stream(start, end)
         with closing(opened.open_stream(0, 10)) as stream:
             stream.read(6)
             for size in (5, -1):
@@ -142,6 +133,12 @@ class RemoteStorageManagerContract:
                 pieces = [stream.read(middle - start), stream.read(end - middle)]
             assert all(isinstance(piece, bytes | bytearray) for piece in pieces)
             assert pieces == [SEGMENT.log[start:middle], SEGMENT.log[middle:end]]
+        for read_bytes in (0, 10):
+            stream = opened.open_stream(0, len(SEGMENT.log))
+            stream.read(read_bytes)
+            stream.close()
+            stream.close()
+        assert_streamable(opened, SEGMENT)
 
     def test_what_a_stream_gave_is_the_callers_alone(self, opened: OpenedSegment) -> None:
         with closing(opened.open_stream(0, 2000)) as stream, closing(opened.open_stream(0, 1000)) as another:
@@ -151,31 +148,21 @@ class RemoteStorageManagerContract:
             second = stream.read(1000)
         assert (same, second) == (SEGMENT.log[:1000], SEGMENT.log[1000:2000])
 
-    def test_a_stream_may_be_closed_early_and_again(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
-        opened = manager.open_log_segment(copied)
-        for read_bytes in (0, 10):
-            stream = opened.open_stream(0, len(SEGMENT.log))
-            stream.read(read_bytes)
-            stream.close()
-            stream.close()
-        assert_readable(manager, copied, SEGMENT)
-
     def test_streams_of_one_segment_in_many_threads_do_not_disturb_each_other(self, opened: OpenedSegment) -> None:
         started = threading.Barrier(THREADS)
 
         def read(number: int) -> bool:
             start = 1000 * number
             with closing(opened.open_stream(start, len(SEGMENT.log))) as stream:
-                started.wait(30)
+                started.wait(LATE_S)
                 pieces = [bytes(stream.read(size)) for size in (100, 10_000, len(SEGMENT.log) - start - 10_100)]
             return b"".join(pieces) == SEGMENT.log[start:]
 
         with ThreadPoolExecutor(THREADS) as threads:
             assert all(threads.map(read, range(THREADS)))
 
-    def test_what_a_get_transfers_covers_the_range_in_whole_chunks(self, manager: Manager, copy: Copy) -> None:
-        opened, size = manager.open_log_segment(copy(SEGMENT)), len(SEGMENT.log)
-        chunk = opened.chunk_bytes
+    def test_what_a_get_transfers_covers_the_range_in_whole_chunks(self, opened: OpenedSegment) -> None:
+        size, chunk = len(SEGMENT.log), opened.chunk_bytes
         assert chunk >= 1
         assert opened.memory_bytes > 0
         whole = opened.stored_bytes(0, size)
@@ -188,13 +175,22 @@ class RemoteStorageManagerContract:
             assert 0 < opened.stored_bytes(start, start + 1) <= stored <= whole
             assert stored <= opened.stored_bytes(start, size)
 
-    def test_an_opened_segment_knows_its_indexes(self, manager: Manager, copy: Copy) -> None:
-        opened = manager.open_log_segment(copy(TRANSACTIONAL))
+    def test_indexes_come_back_as_they_were(self, manager: Manager, copy: Copy) -> None:
+        assert TRANSACTIONAL.offset_index == b"", "an empty one is there, not absent"
+        metadata = copy(TRANSACTIONAL)
+        opened = manager.open_log_segment(metadata)
         for index_type in IndexType:
-            assert opened.fetch_index(index_type) == TRANSACTIONAL.objects()[index_type.value]
-        without = manager.open_log_segment(copy(SEGMENT))
+            expected = TRANSACTIONAL.objects()[index_type.value]
+            assert manager.fetch_index(metadata, index_type) == opened.fetch_index(index_type) == expected, index_type
         with pytest.raises(RemoteResourceNotFoundError):
-            without.fetch_index(IndexType.TRANSACTION)
+            manager.open_log_segment(copy(SEGMENT)).fetch_index(IndexType.TRANSACTION)
+
+    def test_transaction_index_and_producer_snapshot_may_be_absent(self, manager: Manager, copy: Copy) -> None:
+        metadata = copy(SEGMENT, with_producer_snapshot=False)
+        for index_type in (IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT):
+            with pytest.raises(RemoteResourceNotFoundError):
+                manager.fetch_index(metadata, index_type)
+        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
 
     def test_an_opened_segment_outlives_the_log(self, manager: Manager, copy: Copy) -> None:
         metadata = copy(SEGMENT)
@@ -207,31 +203,16 @@ class RemoteStorageManagerContract:
         copy(SEGMENT)
         assert_streamable(manager.open_log_segment(metadata), SEGMENT)
 
-    def test_a_manager_has_one_identity_and_another_tier_another(
-        self, open_manager: OpenManager, open_elsewhere: OpenManager
+    def test_a_tier_has_one_identity_and_every_manager_of_it_reads_what_one_copied(
+        self, open_manager: OpenManager, open_elsewhere: OpenManager, manager: Manager, copy: Copy
     ) -> None:
-        assert open_manager().identity == open_manager().identity
-        assert open_manager().identity != open_elsewhere().identity
+        metadata, another = copy(TRANSACTIONAL), open_manager()
+        assert_readable(another, metadata, TRANSACTIONAL)
+        assert another.identity == manager.identity != open_elsewhere().identity
 
-    @pytest.mark.parametrize("index_type", list(IndexType))
-    def test_indexes_come_back_as_they_were(self, manager: Manager, copy: Copy, index_type: IndexType) -> None:
-        assert TRANSACTIONAL.offset_index == b"", "an empty one is there, not absent"
-        metadata = copy(TRANSACTIONAL)
-        assert manager.fetch_index(metadata, index_type) == TRANSACTIONAL.objects()[index_type.value]
-
-    def test_transaction_index_and_producer_snapshot_may_be_absent(self, manager: Manager, copy: Copy) -> None:
-        metadata = copy(SEGMENT, with_producer_snapshot=False)
-        for index_type in (IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT):
-            with pytest.raises(RemoteResourceNotFoundError):
-                manager.fetch_index(metadata, index_type)
-        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
-
-    def test_a_repeated_copy_changes_nothing(self, manager: Manager, copy: Copy) -> None:
+    def test_a_repeated_copy_changes_nothing_or_overwrites(self, manager: Manager, copy: Copy) -> None:
         assert copy(TRANSACTIONAL) == copy(TRANSACTIONAL)
         assert_readable(manager, copy(TRANSACTIONAL), TRANSACTIONAL)
-
-    def test_a_repeated_copy_overwrites(self, manager: Manager, copy: Copy) -> None:
-        copy(TRANSACTIONAL)
         shorter = build_segment([data_batch(0, value_bytes=5)])
         metadata = copy(shorter)
         assert_readable(manager, metadata, shorter)
@@ -246,10 +227,6 @@ class RemoteStorageManagerContract:
         for metadata, segment in zip((first, second, elsewhere), contents, strict=True):
             assert_readable(manager, metadata, segment)
 
-    def test_another_manager_reads_what_one_copied(self, open_manager: OpenManager, copy: Copy) -> None:
-        metadata = copy(TRANSACTIONAL)
-        assert_readable(open_manager(), metadata, TRANSACTIONAL)
-
     def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(self, manager: Manager, copy: Copy) -> None:
         def copy_and_read(number: int) -> None:
             # Half of the threads copy one and the same segment, as a copier and its successor may.
@@ -263,22 +240,17 @@ class RemoteStorageManagerContract:
         assert copies == [None] * THREADS
         assert set(reads) == {SEGMENT.log[5:20001]}
 
-    def test_a_deleted_segment_is_not_found(self, manager: Manager, copy: Copy) -> None:
+    def test_a_deleted_segment_is_not_found_until_it_is_copied_again(self, manager: Manager, copy: Copy) -> None:
+        never = metadata_of(PARTITION, TRANSACTIONAL, copy_attempt=9)
+        assert_not_found(manager, never)
+        manager.delete_log_segment_data(never)
         metadata, neighbour = copy(TRANSACTIONAL), copy(SEGMENT)
-        manager.delete_log_segment_data(metadata)
-        assert_not_found(manager, metadata)
+        for _ in range(2):
+            manager.delete_log_segment_data(metadata)
+            assert_not_found(manager, metadata)
         assert_readable(manager, neighbour, SEGMENT)
-
-    def test_a_delete_may_be_repeated_and_undone_by_a_copy(self, manager: Manager, copy: Copy) -> None:
-        metadata = copy(SEGMENT)
-        manager.delete_log_segment_data(metadata)
-        manager.delete_log_segment_data(metadata)
-        assert_readable(manager, copy(SEGMENT), SEGMENT)
-
-    def test_what_was_never_copied_is_not_found_and_may_be_deleted(self, manager: Manager) -> None:
-        metadata = metadata_of(PARTITION, SEGMENT)
-        assert_not_found(manager, metadata)
-        manager.delete_log_segment_data(metadata)
+        assert {each.segment_id for each in manager.list_objects()} == {neighbour.segment_id}
+        assert_readable(manager, copy(TRANSACTIONAL), TRANSACTIONAL)
 
     def test_a_copy_without_its_local_file_leaves_no_readable_segment(self, manager: Manager, tmp_path: Path) -> None:
         metadata = metadata_of(PARTITION, SEGMENT)
@@ -290,6 +262,10 @@ class RemoteStorageManagerContract:
             manager.fetch_log_segment(metadata, 0)
 
     def test_an_inspection_names_the_objects_with_the_sizes_to_be(self, manager: Manager, copy: Copy) -> None:
+        absent = manager.inspect_segment(metadata_of(PARTITION, SEGMENT))
+        assert {each.size_bytes for each in absent.objects} == {None}
+        assert ObjectContent.LOG in {each.content for each in absent.objects}
+        assert absent.manifest_problem is None
         for segment in (SEGMENT, TRANSACTIONAL):
             inspection = manager.inspect_segment(copy(segment))
             assert inspection.manifest_problem is None
@@ -303,13 +279,8 @@ class RemoteStorageManagerContract:
             held = {index_type for each in present for index_type in each.index_types}
             assert {index_type.value for index_type in held} == set(segment.objects()) - {"log"}
 
-    def test_an_inspection_of_what_is_not_there_finds_no_object(self, manager: Manager) -> None:
-        inspection = manager.inspect_segment(metadata_of(PARTITION, SEGMENT))
-        assert {each.size_bytes for each in inspection.objects} == {None}
-        assert ObjectContent.LOG in {each.content for each in inspection.objects}
-        assert inspection.manifest_problem is None
-
     def test_a_listing_has_just_the_objects_of_what_was_copied(self, manager: Manager, copy: Copy) -> None:
+        manager.ask()  # empty, and it answers
         assert list(manager.list_objects()) == []
         metadatas = [copy(SEGMENT), copy(TRANSACTIONAL), copy(SEGMENT, partition=topic_partition("other-3", 0))]
         expected = {
@@ -318,6 +289,7 @@ class RemoteStorageManagerContract:
             for each in manager.inspect_segment(metadata).objects
             if each.size_bytes is not None
         }
+        manager.ask()
         listed = list(manager.list_objects())
         assert {(each.name, each.size_bytes, each.segment_id) for each in listed} == expected
         assert len(listed) == len(expected)
@@ -331,30 +303,52 @@ class RemoteStorageManagerContract:
         assert {each.segment_id for each in listed} == {metadata_of(PARTITION, SEGMENT).segment_id}
         assert list(manager.list_objects("orders-")) == []
 
-    def test_a_tier_is_asked_whether_it_answers(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
-        manager.ask()
-        manager.delete_log_segment_data(copied)
-        manager.ask()  # empty, and it answers
-
-    def test_a_deleted_segment_is_listed_no_longer(self, manager: Manager, copy: Copy) -> None:
-        kept, deleted = copy(SEGMENT), copy(TRANSACTIONAL)
-        manager.delete_log_segment_data(deleted)
-        assert {each.segment_id for each in manager.list_objects()} == {kept.segment_id}
-
-    @pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250])
-    def test_no_topic_name_leads_out_of_the_tier(self, manager: Manager, topic: str, tmp_path: Path) -> None:
-        metadata = metadata_of(TopicIdPartition(topic=topic, partition=0, topic_id=uuid_of("hostile")), SEGMENT)
+    def test_no_topic_name_leads_out_of_the_tier(self, manager: Manager, tmp_path: Path) -> None:
         data = segment_files(tmp_path / "local", SEGMENT)
-        for call in (
-            lambda: manager.copy_log_segment_data(metadata, data),
-            lambda: manager.fetch_log_segment(metadata, 0),
-            lambda: manager.open_log_segment(metadata),
-            lambda: manager.fetch_index(metadata, IndexType.OFFSET),
-            lambda: manager.delete_log_segment_data(metadata),
-            lambda: manager.inspect_segment(metadata),
-        ):
-            with pytest.raises(IllegalMetadataError):
-                call()
+        for topic in ("", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250):
+            metadata = metadata_of(TopicIdPartition(topic=topic, partition=0, topic_id=uuid_of("hostile")), SEGMENT)
+            for call in (
+                lambda hostile: manager.copy_log_segment_data(hostile, data),
+                lambda hostile: manager.fetch_log_segment(hostile, 0),
+                manager.open_log_segment,
+                lambda hostile: manager.fetch_index(hostile, IndexType.OFFSET),
+                manager.delete_log_segment_data,
+                manager.inspect_segment,
+            ):
+                with case(topic), pytest.raises(IllegalMetadataError):
+                    call(metadata)
+
+
+class BucketContract(RemoteStorageManagerContract):
+    """Of plain objects: two tiers in one bucket of the fixture `server`."""
+
+    bucket_key: str
+    absent_is_named_when_asked = True
+
+    @pytest.fixture
+    def bucket(self, server: StoreServer) -> Mapping[str, str]:
+        # On a busy machine moto, which serves one request at a time, keeps eight threads waiting.
+        return {**server.config(server.make_bucket()), "storage.s3.api.call.attempt.timeout": "60000"}
+
+    @pytest.fixture
+    def open_manager(self, open_plain: OpenPlain, bucket: Mapping[str, str]) -> OpenManager:
+        return lambda: open_plain({**bucket, "key.prefix": "tiers/one/"})
+
+    @pytest.fixture
+    def open_elsewhere(self, open_plain: OpenPlain, bucket: Mapping[str, str]) -> OpenManager:
+        return lambda: open_plain({**bucket, "key.prefix": "tiers/two-"})
+
+    def test_a_bucket_that_is_not_there_is_no_empty_tier_and_its_key_is_named(
+        self, open_plain: OpenPlain, server: StoreServer
+    ) -> None:
+        """A listing took it for empty, so that a misspelt bucket had no orphans."""
+        manager = open_plain(server.config("there-is-no-such-bucket"))
+        for topic in (None, "a"):
+            with pytest.raises(RemoteStoreNotFoundError, match=rf"check rsm\.config\.storage\.{self.bucket_key}"):
+                list(manager.list_objects(topic))
+        if self.absent_is_named_when_asked:
+            with pytest.raises(RemoteStoreNotFoundError, match=rf"check rsm\.config\.storage\.{self.bucket_key}"):
+                manager.ask()
 
 
 def assert_readable(manager: Manager, metadata: RemoteLogSegmentMetadata, segment: SyntheticSegment) -> None:

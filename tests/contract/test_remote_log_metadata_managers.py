@@ -23,6 +23,6 @@ class TestTopicBased(RemoteLogMetadataManagerContract):
 
     @pytest.fixture
     def manager(self, partition_count: int) -> Iterator[RemoteLogMetadataManager]:
-        manager = TopicBasedRemoteLogMetadataManager(InProcessMetadataEventLog(partition_count), publish_timeout_s=5)
+        manager = TopicBasedRemoteLogMetadataManager(InProcessMetadataEventLog(partition_count), publish_timeout_s=100)
         yield manager
         manager.close()

@@ -1,18 +1,22 @@
-"""What tests of GCS and Azure over a scripted server share. Fixtures: tests/storage/object_store/conftest.py."""
+"""What tests of S3, GCS and Azure over a scripted server share. Fixtures: tests/storage/object_store/conftest.py."""
 
 import json
 from collections.abc import Callable, Mapping
 
 from storage.object_store.azure import AzureStore
 from storage.object_store.gcs import GcsStore
+from storage.object_store.object_store import ObjectStore
+from storage.object_store.s3 import S3Store
 from tests.support.azurite import AzureServer
 from tests.support.fake_gcs import GcsServer
+from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response
 
-OpenScripted = Callable[..., GcsStore | AzureStore]
+OpenScripted = Callable[..., ObjectStore]
 """Opens a store of that kind with the bucket `tier`; then settings by their names."""
 
-OPENERS: Mapping[str, Callable[..., GcsStore | AzureStore]] = {
+OPENERS: Mapping[str, Callable[..., ObjectStore]] = {
+    "s3": lambda url, **changes: S3Store(S3Server(url).settings("tier", **changes)),
     "gcs": lambda url, **changes: GcsStore(GcsServer(url).settings("tier", **changes)),
     "azure": lambda url, **changes: AzureStore(AzureServer(url).settings("tier", **changes)),
 }

@@ -5,6 +5,7 @@ store.refused.add("a/b")        # a delete of it is refused
 mortal = MortalStore(store, 3, Killed())        # its third step is its last
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from storage.errors import InvalidRangeError, RemoteAccessDeniedError, RemoteResourceNotFoundError
@@ -19,14 +20,18 @@ class MemoryStore:
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = dict(objects or {})
         self.refused: set[str] = set()
+        self._put_ms: dict[str, int] = {}
 
     def get(self, key: str, start: int, end: int) -> ObjectStream:
         content = self._found(key)
+        if not 0 <= start < end:
+            raise ValueError(f"[{start}, {end}) is not a range")
         if start >= len(content):
             raise InvalidRangeError(f"{key}: {start} is behind the end")
         return _Stream(content[start:end])
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
+        self._put_ms[key] = time.time_ns() // 1_000_000
         self.objects[key] = source if isinstance(source, bytes) else b"".join(source)
 
     def delete_many(self, keys: Sequence[str]) -> None:
@@ -41,7 +46,7 @@ class MemoryStore:
                 yield self.head(key)
 
     def head(self, key: str) -> ObjectHead:
-        return ObjectHead(key, len(self._found(key)), 1_700_000_000_000)
+        return ObjectHead(key, len(self._found(key)), self._put_ms.get(key, 1_700_000_000_000))
 
     def warm_up(self) -> None:
         """Nothing to load."""
@@ -134,6 +139,8 @@ class _Stream:
         self._left = content
 
     def readinto(self, buffer: memoryview) -> None:
+        if len(buffer) > len(self._left):
+            raise ValueError(f"{len(buffer)} bytes of a body with {len(self._left)} left")
         buffer[:] = self._left[: len(buffer)]
         self._left = self._left[len(buffer) :]
 

@@ -56,6 +56,13 @@ class ScriptedHttp:
         with self._lock:
             self._answers.append((data, then))
 
+    def forget(self) -> None:
+        """Begin again, without answers and with nothing asked; connections stay."""
+        with self._lock:
+            for each in (self.requests, self.heads, self.bodies, self._answers):
+                each.clear()
+            self.connections = 0
+
     def serve(self, listener: socket.socket) -> None:
         """Accept until the listener is closed."""
         threads = []

@@ -33,6 +33,7 @@ from storage.config.keys import (
 )
 from storage.config.model import HostPort, SecurityProtocol
 from storage.config.sources import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
+from tests.support.for_each import for_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,8 @@ def test_a_key_is_anothers_by_its_beginning_unless_it_is_in_the_table() -> None:
     assert not KeyTable(Here, Shared).is_anothers("proxy.listen")
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
+@for_each(
+    "name, nearest",
     [
         ("tier.hear", "tier.here"),
         ("rsm.confg.chunk.size", "rsm.config.chunk.size"),
@@ -180,8 +181,8 @@ def test_declared_names_stand_for_kafkas_classes(tmp_path: Path) -> None:
         resolve("${vault:a:b}")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@for_each(
+    "text, reason",
     [
         ("${env:ABSENT}", "environment variable ABSENT is not set"),
         ("${env:path:NAME}", r"must be \$\{env:NAME\}"),
@@ -208,8 +209,8 @@ def test_what_is_not_found_is_named(text: str, reason: str, tmp_path: Path, monk
 SIZE = size(0, 1024 * TIB)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
+@for_each(
+    "kind, text, value",
     [
         (integer(-1, 10), "-1", -1),
         (integer(-1, 10), "10", 10),
@@ -237,8 +238,8 @@ def test_a_right_value_is_read(kind: Kind[object], text: str, value: object) -> 
     assert kind.parse(text) == value
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason", "texts"),
+@for_each(
+    "kind, reason, texts",
     [
         (integer(-1, 10), "at least -1", ["-2"]),
         (integer(-1, 10), "at most 10", ["11"]),

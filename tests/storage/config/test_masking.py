@@ -1,9 +1,8 @@
 """Which of a plug-in's keys may be shown: those that are known to hold no secret, and no others."""
 
-import pytest
-
 from storage.config.masking import may_be_shown, without_credentials
 from storage.object_store.registry import STORE_KEYS
+from tests.support.for_each import for_each
 
 SECRET_STORE_KEYS = {
     "storage.aws.access.key.id",
@@ -21,7 +20,7 @@ def test_of_the_stores_keys_just_the_secret_ones_are_hidden() -> None:
     assert {key for key in STORE_KEYS if not may_be_shown(f"rsm.config.{key}")} == SECRET_STORE_KEYS
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "rsm.config.pwd",
@@ -39,7 +38,7 @@ def test_what_is_not_known_to_be_harmless_is_hidden(name: str) -> None:
     assert not may_be_shown(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "rsm.config.chunk.size",
@@ -60,8 +59,8 @@ def test_what_is_known_to_be_harmless_is_shown(name: str) -> None:
     assert may_be_shown(name)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@for_each(
+    "text, shown",
     [
         ("https://store.example:9000/a", "https://store.example:9000/a"),
         ("https://me:open-sesame@store.example/a?b=c", "https://[hidden]@store.example/a?[hidden]"),

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.tier_config_files import load_tier_lines, tier_problems_of
 
 PREFIX = "schema.registry."
@@ -26,8 +25,8 @@ def test_a_registry_is_known_by_its_keys(tmp_path: Path) -> None:
     assert load_tier_lines(tmp_path, "").schema_registry.url is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
+@for_each(
+    "lines, said",
     [
         (f"{PREFIX}url=http://me:planted@registry\n", "url = [hidden]: must not hold a user"),
         (f"{PREFIX}url=registry:8081\n", "must be an address that begins with http:// or https://"),

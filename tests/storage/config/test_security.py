@@ -3,7 +3,6 @@
 PEM and PKCS#12 in, plain PEM out, JKS refused; and contexts that do what the configuration says, by handshakes."""
 
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,7 @@ from storage.config.ssl_contexts import (
     trusted_certificates,
 )
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.tier_config_files import load_tier_lines, tier_problems_of
 from tests.support.tls_handshake import handshake
 
@@ -202,7 +202,7 @@ def test_plain_gives_user_and_password() -> None:
     assert SECRET not in repr(found)
 
 
-@pytest.mark.parametrize("mechanism", [SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512])
+@for_each("mechanism", [SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512])
 def test_scram_takes_either_hash(mechanism: SaslMechanism) -> None:
     found = jaas_credentials(f"{SCRAM_MODULE} required username='tide' password='p';", mechanism)
     assert (found.mechanism, found.username, found.password) == (mechanism, "tide", "p")
@@ -228,8 +228,8 @@ def test_any_text_survives_quoting(password: str) -> None:
     assert parse_login_module(f'a.B required p="{quoted}";')[1]["p"] == password
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@for_each(
+    "text, reason",
     [
         ("", "lacks the login module's class"),
         (PLAIN_MODULE, "lacks a control flag"),
@@ -367,7 +367,7 @@ def test_inline_pem_survives_the_loss_of_its_line_ends(pem: tuple[bytes, bytes])
     assert inline_pem("no pem at all") == b""
 
 
-@pytest.mark.parametrize(("magic", "kind"), [(b"\xfe\xed\xfe\xed", "JKS"), (b"\xce\xce\xce\xce", "JCEKS")])
+@for_each("magic, kind", [(b"\xfe\xed\xfe\xed", "JKS"), (b"\xce\xce\xce\xce", "JCEKS")])
 def test_a_java_store_is_refused_with_the_keytool_line(magic: bytes, kind: str, tmp_path: Path) -> None:
     store = tmp_path / "client store.jks"
     store.write_bytes(magic + bytes(100))
@@ -377,21 +377,6 @@ def test_a_java_store_is_refused_with_the_keytool_line(magic: bytes, kind: str, 
         f"keytool -importkeystore -srckeystore '{store}' -srcstoretype {kind} "
         f"-destkeystore '{tmp_path}/client store.p12' -deststoretype PKCS12"
     ) in str(caught.value)
-
-
-@pytest.mark.needs("java")  # keytool comes with it
-def test_the_keytool_line_makes_a_store_that_is_read(tmp_path: Path) -> None:
-    jks = tmp_path / "a.jks"
-    make = ["keytool", "-genkeypair", "-alias", "a", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=a"]
-    make += ["-storetype", "JKS", "-keystore", str(jks), "-storepass", PASSWORD, "-keypass", PASSWORD]
-    subprocess.run(make, check=True, capture_output=True)
-    with pytest.raises(TlsMaterialError, match="keytool") as caught:
-        read_material(jks)
-    convert = str(caught.value).partition("convert it: ")[2].split()
-    subprocess.run([*convert, "-srcstorepass", PASSWORD, "-deststorepass", PASSWORD], check=True, capture_output=True)
-    chain, key = store_identity(read_material(tmp_path / "a.p12"), PASSWORD)
-    assert chain.startswith(b"-----BEGIN CERTIFICATE")
-    assert key.startswith(b"-----BEGIN PRIVATE KEY")
 
 
 def test_a_key_that_is_not_the_certificates_is_refused(pem: tuple[bytes, bytes]) -> None:

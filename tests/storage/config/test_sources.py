@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from storage.config import ConfigError, load_tier_config
 from storage.config.sources import Settings, gather, key_name, variable_name
 from storage.config.tier_client import TIER_CLIENT_KEYS
+from tests.support.for_each import for_each
 from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
-from tests.support.vectors import vector
 
 LOCAL_TIERED = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
@@ -111,8 +111,8 @@ def test_metadata_clients_are_taken_bare_and_prefixed_and_the_prefixed_win(tmp_p
     assert overridden["remote.log.metadata.consumer.fetch.max.bytes"] == "4"
 
 
-@pytest.mark.parametrize(
-    ("line", "nearest"),
+@for_each(
+    "line, nearest",
     [
         ("tier.lingers.ms=1", "tier.linger.ms"),
         ("upstrem.bootstrap.servers=a:1", "upstream.bootstrap.servers"),
@@ -130,7 +130,7 @@ def test_an_unknown_key_of_file_is_told_the_nearest(line: str, nearest: str, tmp
     assert problem.startswith(f"tidegate.properties:3: unknown key {line.partition('=')[0]}; the nearest is {nearest} ")
 
 
-@pytest.mark.parametrize("key", ["zzz", "config.providersx"])
+@for_each("key", ["zzz", "config.providersx"])
 def test_a_key_near_to_nothing_is_refused_too(key: str, tmp_path: Path) -> None:
     (problem,) = tier_problems_of(tmp_path, f"{key}=1")
     assert problem == (
@@ -209,14 +209,6 @@ def test_a_file_that_cannot_be_read_is_the_only_problem(tmp_path: Path) -> None:
         load_tier_config(tmp_path / "absent.properties", {})
 
 
-def test_a_real_brokers_file_gives_the_tiers_part(tmp_path: Path) -> None:
-    file = vector("aiven-tier", "broker.properties")
-    config = load_tier_lines(tmp_path, f"upstream.bootstrap.servers=b:1\nbroker.config={file}\n", minimal=False)
-    assert config.remote_storage_manager_class_name == "io.aiven.kafka.tieredstorage.RemoteStorageManager"
-    assert config.remote_storage_config["chunk.size"] == "65536"
-    assert len(config.remote_storage_config) == 12
-
-
 WORDS = st.text(alphabet="abcxyz019", min_size=1, max_size=5)
 
 
@@ -229,8 +221,8 @@ def key_names(draw: st.DrawFn) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("key", "variable"),
+@for_each(
+    "key, variable",
     [
         ("mode", "TIDEGATE_MODE"),
         ("cache.disk.bytes", "TIDEGATE_CACHE_DISK_BYTES"),

@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from protocol.client.connection import ClientSettings
 from protocol.client.sasl import SaslCredentials
 from storage.config.client_settings import client_settings
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
 
 ROOT = Path(__file__).parents[3]
@@ -81,8 +80,8 @@ def test_it_is_loaded_without_trio_an_sdk_or_the_proxy(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("lines", "key"),
+@for_each(
+    "lines, key",
     [
         (f"{SASL}upstream.sasl.mechanism=OAUTHBEARER\n", "upstream.sasl.mechanism"),
         (

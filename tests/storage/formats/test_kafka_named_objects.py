@@ -28,6 +28,7 @@ from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.s3 import S3Store
+from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.segments import (
@@ -104,11 +105,11 @@ def test_the_prefix_is_put_in_front_as_it_is(metadata: Metadata, tmp_path: Path)
     assert len(list(manager.list_objects("orders"))) == 6
 
 
-@pytest.mark.parametrize("topic", ODD_TOPICS)
+@for_each("topic", ODD_TOPICS)
 def test_odd_topics_are_written_read_and_listed(tmp_path: Path, topic: str) -> None:
     metadata = metadata_of(topic_partition(topic, 12), SEGMENT)
     other = metadata_of(topic_partition(f"{topic}-1", 2), SEGMENT)
-    manager = open_folder(tmp_path / "tier", key_prefix="a-b-3/")
+    manager = open_folder(tmp_path / f"tier of {topic}", key_prefix="a-b-3/")
     for each in (metadata, other):
         manager.copy_log_segment_data(each, segment_files(tmp_path / "local", SEGMENT))
     assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
@@ -188,8 +189,8 @@ def test_uploads_are_single_up_to_100_mib_and_then_in_parts_of_16(s3_endpoint: S
     assert (settings.part_bytes, settings.single_put_bytes_max) == (16 * 1024**2, 100 * 1024**2)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@for_each(
+    "key, value",
     [
         ("storage.s3.multipart.upload.part.size", 5 * 1024**2 - 1),
         ("storage.s3.multipart.upload.threshold", 5 * 1024**3 + 1),
@@ -232,7 +233,7 @@ def test_an_opened_segment_has_no_chunks(scripted: ScriptedObjectStore, publishe
     assert not scripted.calls
 
 
-@pytest.mark.parametrize("size_bytes", [0, 5, 20])
+@for_each("size_bytes", [0, 5, 20])
 def test_a_log_that_ends_before_its_size_is_corrupt(
     tmp_path: Path, scripted: ScriptedObjectStore, published: Metadata, size_bytes: int
 ) -> None:
@@ -246,7 +247,7 @@ def test_a_log_that_ends_before_its_size_is_corrupt(
     assert scripted.streams_open == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [RetriableRemoteStorageError("503", retry_after_s=2.0), RemoteAccessDeniedError("403"), CorruptObjectError("sum")],
 )
@@ -365,7 +366,7 @@ def test_close_deletes_nothing_whatever_kafkas_test_keys_say(metadata: Metadata,
     assert tier.fetch_log_segment(metadata, 0, 10) == SEGMENT.log[:11]
 
 
-@pytest.mark.parametrize("config", [{}, {"dir": ""}, {"dir": "  "}, {"directory": "x"}])
+@for_each("config", [{}, {"dir": ""}, {"dir": "  "}, {"directory": "x"}])
 def test_a_tier_needs_a_directory(config: dict[str, str]) -> None:
     with pytest.raises(StorageConfigError, match=r"rsm\.config\.dir"):
         LocalTieredStorage(config)
@@ -412,8 +413,8 @@ def test_the_log_appears_after_its_indexes(tmp_path: Path, monkeypatch: pytest.M
     assert appeared[-1] == ".log"
 
 
-@pytest.mark.parametrize(
-    ("number", "error_type"),
+@for_each(
+    "number, error_type",
     [
         (errno.ENOENT, RemoteResourceNotFoundError),
         (errno.EACCES, RemoteAccessDeniedError),

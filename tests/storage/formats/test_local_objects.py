@@ -8,6 +8,7 @@ from storage.errors import RemoteStoreNotFoundError
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import ObjectContent, StoredObject
+from tests.support.for_each import for_each
 from tests.support.segments import filled_segment, object_path, publish, topic_partition
 
 SEGMENT = filled_segment(100)
@@ -47,7 +48,7 @@ def test_names_are_taken_apart_from_the_right(metadata: RemoteLogSegmentMetadata
     assert listed(tmp_path, "a-b") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "00000000000000000100-AAAAAAAAAAAAAAAAAAAAAA.what",
@@ -62,6 +63,7 @@ def test_a_file_with_another_name_is_nobodys(metadata: RemoteLogSegmentMetadata,
     (nobodys,) = [stored for stored in listed(tmp_path) if stored.segment_id is None]
     assert (nobodys.name, nobodys.size_bytes) == (str(folder / name), 5)
     assert all(stored.segment_id is not None for stored in listed(tmp_path, "a-b-3"))
+    (folder / name).unlink()
 
 
 def test_a_folder_or_file_in_the_root_with_another_name_is_nobodys(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ def test_a_partition_taken_away_begins_anew(readiness: MetadataReadiness) -> Non
 
 def test_waiting_ends_when_the_record_was_applied(readiness: MetadataReadiness) -> None:
     outcome: list[bool] = []
-    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=10)))
+    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=100)))
     waiter.start()
     for position in range(1, 9):
         readiness.advance(0, position, 0)
-    waiter.join(10)
+    waiter.join(100)
 
     assert outcome == [True]
 
@@ -81,10 +81,10 @@ def test_waiting_ends_in_vain_after_its_time_or_by_closing(readiness: MetadataRe
     assert not readiness.wait_until_past(0, 7, timeout_s=0)
 
     outcome: list[bool] = []
-    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=10)))
+    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=100)))
     waiter.start()
     readiness.close()
-    waiter.join(10)
+    waiter.join(100)
 
     assert outcome == [False]
     assert not readiness.is_caught_up(0)

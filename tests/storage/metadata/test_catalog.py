@@ -1,8 +1,6 @@
 """What the catalog adds to the rules of one partition: many partitions, limits, listeners, threads, memory."""
 
-import gc
 import threading
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,10 +10,7 @@ from storage.errors import IllegalMetadataError
 from storage.metadata import catalog as catalog_module
 from storage.metadata.catalog import Catalog
 from storage.model import (
-    CustomMetadata,
     RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     TopicIdPartition,
@@ -288,73 +283,6 @@ def test_readers_see_whole_segments_while_writers_write(catalog: Catalog) -> Non
         finished.set()
         assert all(reader.result() >= 0 for reader in readers)
     assert catalog.segment_count == 4 * 50
-
-
-PARTITIONS = 200
-CUSTOM_METADATA_BYTES = 80
-"""As long as the Aiven plugin's, with an object key."""
-
-
-@pytest.mark.parametrize("segments", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_a_segment_takes_at_most_400_bytes(catalog: Catalog, segments: int) -> None:
-    """Of 200 partitions, two epochs each, with custom metadata, all containers included. Tracing makes this slow."""
-    partitions = [named_partition("orders", number) for number in range(PARTITIONS)]
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(segments):
-            _copy_one(catalog, partitions, number)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert catalog.segment_count == segments
-    assert (after - before) / segments <= 400
-
-
-def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int, epoch_offsets: int = 50_000) -> None:
-    segment_id = RemoteLogSegmentId(partitions[number % len(partitions)], Uuid(number.to_bytes(16, "big")))
-    start = number // len(partitions) * 1_000
-    epochs = {start // epoch_offsets: start, 99_999: start + 500}
-    catalog.apply(RemoteLogSegmentMetadata(segment_id, start, start + 999, 7, 1, 7, 2**30, epochs), initialized=True)
-    custom_metadata = CustomMetadata(b"x" * CUSTOM_METADATA_BYTES)
-    catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 7, COPY_FINISHED, 1, custom_metadata), initialized=True)
-
-
-@pytest.mark.parametrize("segments", [4_000, pytest.param(500_000, marks=pytest.mark.long)])
-def test_segments_that_are_long_gone_leave_nothing_behind(catalog: Catalog, segments: int) -> None:
-    """A metadata topic from its beginning: of each partition 20 segments live at a time, at the end none."""
-    partitions = [named_partition("orders", number) for number in range(50)]
-    lifetime = 20 * len(partitions)
-    for number in range(2 * lifetime):
-        _copy_one(catalog, partitions, number, 10**9)
-        _delete_one(catalog, partitions, number - lifetime)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(2 * lifetime, segments):
-            _copy_one(catalog, partitions, number, 10**9)
-            _delete_one(catalog, partitions, number - lifetime)
-        for number in range(segments - lifetime, segments):
-            _delete_one(catalog, partitions, number)
-        gc.collect()
-        after, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert catalog.segment_count == 0
-    assert after - before < 64 * 1024
-    assert peak - before < 256 * 1024
-
-
-def _delete_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int) -> None:
-    if number >= 0:
-        segment_id = RemoteLogSegmentId(partitions[number % len(partitions)], Uuid(number.to_bytes(16, "big")))
-        for state in (DELETE_STARTED, DELETE_FINISHED):
-            catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 8, state, 1, None), initialized=False)
 
 
 def test_what_it_takes_in_memory_grows_with_what_it_holds(catalog: Catalog) -> None:

@@ -26,6 +26,7 @@ from storage.model import (
     Uuid,
 )
 from tests.support.catalog_answers import answers, contents_of, round_trip, snapshot_bytes
+from tests.support.for_each import for_each
 from tests.support.metadata_records import (
     COPY_FINISHED,
     COPY_STARTED,
@@ -189,8 +190,8 @@ def lose_all_rows(contents: CatalogContents) -> None:
         del getattr(contents.columns, column)[:]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
+@for_each(
+    "spoil, reason",
     [
         (lose_a_column_end, "different lengths"),
         (make_up_a_state, "unknown state"),
@@ -214,9 +215,7 @@ THREE_EPOCHS = replace(
 )
 
 
-@pytest.mark.parametrize(
-    "metadata", [started("s", 0, 9), THREE_EPOCHS, replace(THREE_EPOCHS, custom_metadata=CustomMetadata(b""))]
-)
+@for_each("metadata", [started("s", 0, 9), THREE_EPOCHS, replace(THREE_EPOCHS, custom_metadata=CustomMetadata(b""))])
 def test_a_row_gives_back_what_was_put_in(metadata: RemoteLogSegmentMetadata) -> None:
     columns = SegmentColumns()
     columns.insert(started("other", 5, 6))
@@ -233,7 +232,7 @@ def test_ranges_of_the_epochs_in_a_segment() -> None:
     assert [columns.last_offset_of_epoch(row, epoch) for epoch in (1, 4, 7)] == [49, 79, 99]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "metadata",
     [
         started("s", 0, 2**63),

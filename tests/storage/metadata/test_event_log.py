@@ -1,7 +1,6 @@
 """Pieces of the metadata log: one partition's reader, the gate that records pass, backing off, which partition of the
 log is whose, and the in-process log. The rest is tests/contract/metadata_event_log.py."""
 
-import json
 import random
 from collections.abc import Sequence
 
@@ -14,8 +13,8 @@ from storage.metadata.event_log import Backoff, MetadataEvent, metadata_partitio
 from storage.metadata.record_batches import PartitionReader
 from storage.metadata.topic_log import DeliveryGate
 from storage.model import uuid_from_text
+from tests.support.for_each import for_each
 from tests.support.metadata_event_log import InProcessMetadataEventLog
-from tests.support.vectors import vector
 
 pytestmark = pytest.mark.autojump
 
@@ -126,7 +125,7 @@ async def test_whoever_waits_or_holds_can_be_cancelled() -> None:
     await gate.passed()
 
 
-@pytest.mark.parametrize("partition_count", [0, -1])
+@for_each("partition_count", [0, -1])
 def test_a_log_has_partitions(partition_count: int) -> None:
     with pytest.raises(MetadataLogError, match="at least one"):
         InProcessMetadataEventLog(partition_count)
@@ -186,7 +185,7 @@ def test_a_receiver_that_adds_its_partition_again_reads_it_again() -> None:
     assert offsets == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("partition_count", "expected"), [(50, 41), (5, 1), (3, 1)])
+@for_each("partition_count, expected", [(50, 41), (5, 1), (3, 1)])
 def test_the_sample_of_the_specification(partition_count: int, expected: int) -> None:
     assert metadata_partition(uuid_from_text("dFZlbnRvLTEyMy1hYmNkZQ"), 3, partition_count) == expected
 
@@ -195,18 +194,7 @@ def test_a_partition_seen_on_a_live_broker() -> None:
     assert metadata_partition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, 5) == 1
 
 
-def test_answers_of_kafkas_own_class() -> None:
-    cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())["partitioner"]
-
-    assert len(cases) == 25
-    for case in cases:
-        topic_id = uuid_from_text(case["topic_id"])
-        for partition_count in (50, 5, 3):
-            answer = metadata_partition(topic_id, case["partition"], partition_count)
-            assert answer == case[f"num_{partition_count}"], case
-
-
-@pytest.mark.parametrize(("topic_id", "partition_count"), [(b"short", 5), (bytes(16), 0), (bytes(16), -1)])
+@for_each("topic_id, partition_count", [(b"short", 5), (bytes(16), 0), (bytes(16), -1)])
 def test_a_callers_mistake_is_refused(topic_id: bytes, partition_count: int) -> None:
     with pytest.raises(ValueError, match="metadata partition"):
         metadata_partition(topic_id, 0, partition_count)

@@ -5,13 +5,11 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, SupportsIndex
 
 import pytest
 
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
-from storage.metadata.epoch_state import BLOCK_ROWS
 from storage.metadata.partition_catalog import (
     LeaderEpochLineage,
     filter_epochs,
@@ -20,6 +18,8 @@ from storage.metadata.partition_catalog import (
 )
 from storage.model import RemoteLogSegmentMetadata
 from storage.model import RemoteLogSegmentState as State
+from tests.storage.metadata.catalog_sizes import KEY, a_look_up_by_time_looks_at_few_segments, first_reaching
+from tests.support.for_each import for_each
 from tests.support.metadata_records import (
     COPY_FINISHED,
     COPY_STARTED,
@@ -39,7 +39,6 @@ S1 = started("s1", 101, 200, {2: 101})
 S2 = started("s2", 201, 300, {2: 201, 3: 240})
 S3 = started("s3", 250, 400, {3: 250, 4: 370})
 LIFECYCLE = (S0, S1, S2, S3)
-KEY = (PARTITION.topic_id, PARTITION.partition)
 
 
 @pytest.fixture
@@ -51,8 +50,8 @@ def listed(catalog: Catalog, epoch: int | None = None) -> list[State]:
     return [metadata.state for metadata in catalog.list_segments(*KEY, epoch)]
 
 
-@pytest.mark.parametrize(
-    ("epoch", "offset", "segment"),
+@for_each(
+    "epoch, offset, segment",
     [
         (1, 40, 0),
         (2, 110, 1),
@@ -69,7 +68,8 @@ def listed(catalog: Catalog, epoch: int | None = None) -> list[State]:
         (2, 80, 0),
     ],
 )
-def test_lookups_of_the_lifecycle(catalog: Catalog, epoch: int, offset: int, segment: int | None) -> None:
+def test_lookups_of_the_lifecycle(epoch: int, offset: int, segment: int | None) -> None:
+    catalog = Catalog()
     finish(catalog, *LIFECYCLE)
 
     assert name_of(catalog.lookup(*KEY, epoch, offset), *LIFECYCLE) == segment
@@ -116,9 +116,10 @@ def test_a_copy_given_up_is_deleted_without_having_been_finished(catalog: Catalo
     assert catalog.highest_offset_for_epoch(*KEY, 0) is None
 
 
-@pytest.mark.parametrize("deletion", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
-def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(catalog: Catalog, deletion: tuple[State, ...]) -> None:
+@for_each("deletion", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
+def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(deletion: tuple[State, ...]) -> None:
     """A copy that never finished must not be taken off those that did: its epoch would never be asked for."""
+    catalog = Catalog()
     apply_all(catalog, S0, *(moved(S0, state) for state in deletion))
     assert catalog.epochs(*KEY) == ()
 
@@ -129,8 +130,8 @@ def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(catalog: Catalog, de
     assert name_of(catalog.lookup(*KEY, 1, 40), repeated) == 0
 
 
-@pytest.mark.parametrize(
-    ("path", "target"),
+@for_each(
+    "path, target",
     [
         ((), DELETE_FINISHED),
         ((COPY_FINISHED,), DELETE_FINISHED),
@@ -138,7 +139,8 @@ def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(catalog: Catalog, de
         ((COPY_FINISHED, DELETE_STARTED), COPY_FINISHED),
     ],
 )
-def test_an_illegal_transition_is_dropped(catalog: Catalog, path: tuple[State, ...], target: State) -> None:
+def test_an_illegal_transition_is_dropped(path: tuple[State, ...], target: State) -> None:
+    catalog = Catalog()
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     before = catalog.list_segments(*KEY)
     generation = catalog.generation(*KEY)
@@ -149,8 +151,9 @@ def test_an_illegal_transition_is_dropped(catalog: Catalog, path: tuple[State, .
     assert catalog.generation(*KEY) == generation
 
 
-@pytest.mark.parametrize("path", [(), (COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED), (DELETE_STARTED,)])
-def test_of_a_compacted_log_a_segments_end_is_believed_in_any_state(catalog: Catalog, path: tuple[State, ...]) -> None:
+@for_each("path", [(), (COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED), (DELETE_STARTED,)])
+def test_of_a_compacted_log_a_segments_end_is_believed_in_any_state(path: tuple[State, ...]) -> None:
+    catalog = Catalog()
     finish(catalog, S1)
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     assert catalog.apply(moved(S0, DELETE_FINISHED), initialized=True, is_keyed=True)
@@ -173,16 +176,18 @@ def test_of_a_compacted_log_a_whole_record_stands_for_itself(catalog: Catalog) -
     assert catalog.highest_offset_for_epoch(*KEY, 2) == 200
 
 
-@pytest.mark.parametrize("path", [(COPY_FINISHED,), (DELETE_STARTED,)])
-def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[State, ...]) -> None:
+@for_each("path", [(COPY_FINISHED,), (DELETE_STARTED,)])
+def test_a_segment_cannot_begin_again(path: tuple[State, ...]) -> None:
+    catalog = Catalog()
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
 
     assert not catalog.apply(S0, initialized=True)
     assert listed(catalog) == list(path)
 
 
-@pytest.mark.parametrize("path", [(COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED)])
-def test_a_repeated_record_is_legal_and_changes_nothing(catalog: Catalog, path: tuple[State, ...]) -> None:
+@for_each("path", [(COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED)])
+def test_a_repeated_record_is_legal_and_changes_nothing(path: tuple[State, ...]) -> None:
+    catalog = Catalog()
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     view = (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY))
     has_segments = catalog.has_segments(*KEY)
@@ -203,8 +208,9 @@ def test_a_first_record_again_replaces_the_first(catalog: Catalog) -> None:
     assert catalog.segment_count == 1
 
 
-@pytest.mark.parametrize("others", [(), (S1,)])
-def test_once_initialized_it_must_be_known(catalog: Catalog, others: tuple[RemoteLogSegmentMetadata, ...]) -> None:
+@for_each("others", [(), (S1,)])
+def test_once_initialized_it_must_be_known(others: tuple[RemoteLogSegmentMetadata, ...]) -> None:
+    catalog = Catalog()
     finish(catalog, *others)
 
     assert not catalog.apply(moved(S0, COPY_FINISHED), initialized=False)
@@ -221,8 +227,9 @@ def test_a_superset_takes_over(catalog: Catalog) -> None:
     assert catalog.highest_offset_for_epoch(*KEY, 0) == 200
 
 
-@pytest.mark.parametrize("end_offset", [90, 100])
-def test_a_segment_that_covers_an_earlier_one_takes_over(catalog: Catalog, end_offset: int) -> None:
+@for_each("end_offset", [90, 100])
+def test_a_segment_that_covers_an_earlier_one_takes_over(end_offset: int) -> None:
+    catalog = Catalog()
     inner, outer, after = started("inner", 10, 90), started("outer", 5, end_offset), started("after", 101, 200)
     finish(catalog, inner, outer, after)
 
@@ -304,36 +311,9 @@ def test_the_first_segment_that_reaches_an_offset_and_a_time_is_found(catalog: C
     assert first(0, 101) == 10
 
 
-class CountedColumn(list[int]):
-    """How often a row is looked at."""
-
-    looked_at = 0
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        self.looked_at += 1
-        return super().__getitem__(index)
-
-
-def first_reaching(catalog: Catalog, end_offset: int, time_ms: int) -> RemoteLogSegmentMetadata | None:
-    return catalog.first_finished(
-        *KEY, 0, end_offset_min=end_offset, max_timestamp_ms_min=time_ms, accepts=lambda _: True
-    )
-
-
-@pytest.mark.parametrize("segments", [4_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_a_look_up_by_time_looks_at_few_segments(catalog: Catalog, segments: int) -> None:
+def test_a_look_up_by_time_looks_at_few_segments() -> None:
     """Failed before: each one sorted all segments of the epoch, in the event loop."""
-    for number in range(segments):
-        segment = started(str(number), number * 10, number * 10 + 9, {0: number * 10})
-        finish(catalog, replace(segment, max_timestamp_ms=number))
-    first_reaching(catalog, 0, 0)
-    columns = catalog.contents().columns
-    counted = [CountedColumn(column) for column in (columns.start_offsets, columns.end_offsets)]
-    columns.start_offsets, columns.end_offsets = counted  # type: ignore[assignment]  # as good as arrays, to read
-    for number in (0, segments // 2, segments - 1, segments):
-        found = first_reaching(catalog, number * 10, number)
-        assert (None if found is None else found.start_offset) == (None if number == segments else number * 10)
-    assert sum(column.looked_at for column in counted) <= 4 * BLOCK_ROWS
+    a_look_up_by_time_looks_at_few_segments(4_000)
 
 
 def test_look_ups_by_time_find_what_a_search_of_all_finds(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,17 +349,17 @@ def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> Non
 LEGAL_MOVES = {(0, 1), (0, 2), (1, 2), (2, 3)}
 
 
-@pytest.mark.parametrize(("current", "target"), list(itertools.product(State, repeat=2)))
+@for_each("current, target", list(itertools.product(State, repeat=2)))
 def test_a_transition_between_two_states(current: State, target: State) -> None:
     assert is_legal_transition(current, target) is (current == target or (int(current), int(target)) in LEGAL_MOVES)
 
 
-@pytest.mark.parametrize("target", State)
+@for_each("target", State)
 def test_a_segment_begins_by_being_copied(target: State) -> None:
     assert is_legal_transition(None, target) is (target is State.COPY_SEGMENT_STARTED)
 
 
-@pytest.mark.parametrize(("current", "target"), list(itertools.product(State, repeat=2)))
+@for_each("current, target", list(itertools.product(State, repeat=2)))
 def test_compaction_leaves_out_moves_but_never_turns_them_round(current: State, target: State) -> None:
     assert is_possible_when_compacted(current, target) is (int(current) <= int(target))
     if is_legal_transition(current, target):
@@ -398,8 +378,8 @@ def segment(start_offset: int, end_offset: int, epochs: Mapping[int, int]) -> Re
     return replace(TEMPLATE, start_offset=start_offset, end_offset=end_offset, segment_leader_epochs=epochs)
 
 
-@pytest.mark.parametrize(
-    ("start_offset", "end_offset", "epochs", "is_held"),
+@for_each(
+    "start_offset, end_offset, epochs, is_held",
     [
         (15, 35, {1: 15, 2: 20, 3: 30}, True),
         (15, 19, {1: 15}, True),
@@ -418,9 +398,8 @@ def test_borders_decide_what_is_held(start_offset: int, end_offset: int, epochs:
     assert LINEAGE.holds(segment(start_offset, end_offset, epochs), start_offset) is is_held
 
 
-@pytest.mark.parametrize(
-    ("offset", "epoch"),
-    [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3), (69, 5), (70, 7), (89, 7), (90, None), (2**62, None)],
+@for_each(
+    "offset, epoch", [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3), (69, 5), (70, 7), (89, 7), (90, None), (2**62, None)]
 )
 def test_an_offset_has_the_epoch_that_ends_behind_it(offset: int, epoch: int | None) -> None:
     assert LINEAGE.epoch_for(offset) == epoch
@@ -478,8 +457,8 @@ def test_a_segment_that_ended_before_the_offsets_epoch_is_not_held() -> None:
     assert not LINEAGE.holds(segment(15, 19, {1: 15}), 25)
 
 
-@pytest.mark.parametrize(
-    ("epochs", "filtered"),
+@for_each(
+    "epochs, filtered",
     [
         ({0: 0, 1: 0, 2: 0, 3: 30, 4: 40, 5: 60, 6: 60, 7: 70, 8: 70}, {2: 0, 3: 30, 4: 40, 6: 60, 8: 70}),
         ({0: 0, 1: 0, 2: 0}, {2: 0}),
@@ -497,8 +476,8 @@ def test_epochs_without_records_are_left_out(epochs: dict[int, int], filtered: d
 LOCAL_START = 1000
 
 
-@pytest.mark.parametrize(
-    ("answers", "starts", "ends"),
+@for_each(
+    "answers, starts, ends",
     [
         # Forgotten epochs end where the next one begins in the tier.
         ({0: (0, LOCAL_START), 1: (1, LOCAL_START)}, {0: 0, 1: 400}, {0: 400, 1: LOCAL_START}),

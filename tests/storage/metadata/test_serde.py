@@ -3,7 +3,6 @@ MetadataRecordError, never another error. Then the record batches that the topic
 
 import contextlib
 import gzip
-import json
 import struct
 from typing import Any
 
@@ -36,8 +35,8 @@ from storage.model import (
     uuid_from_text,
 )
 from storage.writing.metadata_records import encode
+from tests.support.for_each import for_each
 from tests.support.metadata_records import started
-from tests.support.vectors import vector
 
 TOPIC = "07 746965726564"
 TOPIC_ID = "f7d51ad3dd414037b20c0aad0c2a386d"
@@ -73,45 +72,21 @@ def test_the_worked_example_of_the_specification() -> None:
     assert encode(record) == SEGMENT
 
 
-def test_records_of_kafkas_own_serde() -> None:
-    cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())
-    snapshot = cases["serde"].pop("G_snapshot")
-    records = [*cases["serde"].values(), *cases["broker_capture"]["records"]]
-
-    with pytest.raises(MetadataRecordError, match="snapshot record"):
-        decode(bytes.fromhex(snapshot["value"]))
-    assert len(records) == 26
-    for case in records:
-        value = bytes.fromhex(case["value"])
-        record = decode(value)
-        assert encode(record) == value
-        assert _as_vector(record) == {key: case["decoded"][key] for key in _as_vector(record)}
-
-
-def test_records_of_a_broker_with_the_aiven_plugin() -> None:
-    lines = vector("aiven-tier", "rlmm.jsonl").read_text().splitlines()
-
-    assert len(lines) == 42
-    for line in lines:
-        value = bytes.fromhex(json.loads(line)["value"])
-        assert encode(decode(value)) == value
-
-
-@pytest.mark.parametrize("value", ALL_KINDS)
+@for_each("value", ALL_KINDS)
 def test_a_record_cut_anywhere_is_an_error(value: bytes) -> None:
     for length in range(len(value)):
         with pytest.raises(MetadataRecordError):
             decode(value[:length])
 
 
-@pytest.mark.parametrize("value", ALL_KINDS)
-@pytest.mark.parametrize("tail", [b"\0", b"\1\0\0", bytes(100)])
+@for_each("value", ALL_KINDS)
+@for_each("tail", [b"\0", b"\1\0\0", bytes(100)])
 def test_trailing_bytes_are_an_error(value: bytes, tail: bytes) -> None:
     with pytest.raises(MetadataRecordError, match="after its end"):
         decode(value + tail)
 
 
-@pytest.mark.parametrize("value", ALL_KINDS)
+@for_each("value", ALL_KINDS)
 def test_version_1_is_read_and_version_2_is_not(value: bytes) -> None:
     assert decode(value[:2] + b"\1" + value[3:]) == decode(value)
     with pytest.raises(MetadataRecordError, match="version 2"):
@@ -136,33 +111,27 @@ def test_a_key_names_a_segment_and_a_state_or_nothing() -> None:
         assert decode_key(other) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
+@for_each(
+    "value, message",
     [
-        pytest.param(b"\0" + SEGMENT[1:], "frame version 0", id="frame version 0"),
-        pytest.param(b"\2" + SEGMENT[1:], "frame version 2", id="frame version 2"),
-        pytest.param(b"\1\4" + SEGMENT[2:], "api key 4", id="unknown kind"),
-        pytest.param(SNAPSHOT, "snapshot record is not an event", id="a snapshot's segment"),
-        pytest.param(b"\1\3\0", "snapshot record is not an event", id="of a snapshot and cut"),
-        pytest.param(SEGMENT[:-5] + b"\4" + SEGMENT[-4:], "segment state 4", id="unknown segment state"),
-        pytest.param(SEGMENT[:-5] + b"\xff" + SEGMENT[-4:], "segment state -1", id="negative segment state"),
-        pytest.param(PARTITION_DELETE[:-2] + b"\3\0", "delete state 3", id="unknown partition state"),
-        pytest.param(SEGMENT.replace(b"tiered", b"tier\xff\xfe"), "UTF-8", id="topic name not UTF-8"),
-        pytest.param(SEGMENT[:3] + b"\0" + SEGMENT[4:], "null topic", id="topic name null"),
-        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\x0f" + SEGMENT[4:], "ends at", id="topic name of 4 GiB"),
-        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\xff" + SEGMENT[4:], "varint", id="varint of six bytes"),
-        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\x1f" + SEGMENT[4:], "varint", id="varint of 33 bits"),
-        pytest.param(SEGMENT[:-4] + bytes.fromhex("01 00 02 0101"), "TxnIndexEmpty", id="a flag of two bytes"),
-        pytest.param(bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 00 000febba 00 00 00"), "null list", id="epochs null"),
-        pytest.param(
-            bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 01 000febba 00 00 00"), "no leader epochs", id="no epochs"
-        ),
-        pytest.param(
-            bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} ffffff7f {EPOCHS}"), "claims", id="more epochs than fit"
-        ),
-        pytest.param(
-            SEGMENT.replace(bytes.fromhex(RANGE), b"\xff" * 8 + bytes.fromhex(RANGE[16:])), "negative", id="start -1"
-        ),
+        (b"\0" + SEGMENT[1:], "frame version 0"),
+        (b"\2" + SEGMENT[1:], "frame version 2"),
+        (b"\1\4" + SEGMENT[2:], "api key 4"),
+        (SNAPSHOT, "snapshot record is not an event"),
+        (b"\1\3\0", "snapshot record is not an event"),
+        (SEGMENT[:-5] + b"\4" + SEGMENT[-4:], "segment state 4"),
+        (SEGMENT[:-5] + b"\xff" + SEGMENT[-4:], "segment state -1"),
+        (PARTITION_DELETE[:-2] + b"\3\0", "delete state 3"),
+        (SEGMENT.replace(b"tiered", b"tier\xff\xfe"), "UTF-8"),
+        (SEGMENT[:3] + b"\0" + SEGMENT[4:], "null topic"),
+        (SEGMENT[:3] + b"\xff\xff\xff\xff\x0f" + SEGMENT[4:], "ends at"),
+        (SEGMENT[:3] + b"\xff\xff\xff\xff\xff" + SEGMENT[4:], "varint"),
+        (SEGMENT[:3] + b"\xff\xff\xff\xff\x1f" + SEGMENT[4:], "varint"),
+        (SEGMENT[:-4] + bytes.fromhex("01 00 02 0101"), "TxnIndexEmpty"),
+        (bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 00 000febba 00 00 00"), "null list"),
+        (bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 01 000febba 00 00 00"), "no leader epochs"),
+        (bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} ffffff7f {EPOCHS}"), "claims"),
+        (SEGMENT.replace(bytes.fromhex(RANGE), b"\xff" * 8 + bytes.fromhex(RANGE[16:])), "negative"),
     ],
 )
 def test_a_record_that_breaks_the_format(value: bytes, message: str) -> None:
@@ -178,7 +147,7 @@ def test_epochs_out_of_order_are_sorted() -> None:
     assert list(record.segment_leader_epochs.items()) == [(1, 0), (2, 5)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "record",
     [
         started("s", 0, 1, {2**31: 0}),
@@ -263,26 +232,6 @@ def _decode_or_refuse(value: bytes) -> None:
     assert decode(encode(record)) == record
 
 
-def _as_vector(record: MetadataRecord) -> dict[str, object]:
-    """The record under the names of the vectors."""
-    fields: dict[str, object] = {
-        "broker": record.broker_id,
-        "event_ts": record.event_timestamp_ms,
-        "state": int(record.state),
-    }
-    if isinstance(record, RemoteLogSegmentMetadata):
-        fields |= {
-            "start": record.start_offset,
-            "end": record.end_offset,
-            "max_ts": record.max_timestamp_ms,
-            "size": record.segment_size_bytes,
-            "epochs": [list(entry) for entry in record.segment_leader_epochs.items()],
-        }
-    if not isinstance(record, RemotePartitionDeleteMetadata):
-        fields["custom"] = None if record.custom_metadata is None else record.custom_metadata.hex()
-    return fields
-
-
 def rebased(batch: bytes, base_offset: int) -> bytes:
     """A batch at another offset, as the broker does it: outside of the CRC."""
     return struct.pack(">q", base_offset) + batch[8:]
@@ -345,8 +294,8 @@ def test_log_append_time_is_the_batchs_maximum() -> None:
     assert parse_batches(appended, 0).records[0].timestamp_ms == 99
 
 
-@pytest.mark.parametrize(
-    ("attributes", "compress"), [(1, gzip.compress), (4, zstandard.ZstdCompressor(write_content_size=False).compress)]
+@for_each(
+    "attributes, compress", [(1, gzip.compress), (4, zstandard.ZstdCompressor(write_content_size=False).compress)]
 )
 def test_gzip_and_zstd_are_read(attributes: int, compress: "object") -> None:
     assert callable(compress)
@@ -355,13 +304,13 @@ def test_gzip_and_zstd_are_read(attributes: int, compress: "object") -> None:
     assert parse_batches(compressed, 0) == parse_batches(batch, 0)
 
 
-@pytest.mark.parametrize(("attributes", "name"), [(2, "snappy"), (3, "lz4"), (7, "7")])
+@for_each("attributes, name", [(2, "snappy"), (3, "lz4"), (7, "7")])
 def test_other_compression_is_refused_by_name(attributes: int, name: str) -> None:
     with pytest.raises(UnsupportedMetadataCompressionError, match=f"offset 4: compression {name}"):
         parse_batches(rebuilt(rebased(build_batch(b"v", 1), 4), attributes=attributes), 0)
 
 
-@pytest.mark.parametrize("attributes", [1, 4])
+@for_each("attributes", [1, 4])
 def test_a_decompression_bomb_stops_at_the_limit(attributes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batches, "DECOMPRESSED_BYTES_MAX", 1000)
     bomb = bytes(1_000_000)
@@ -370,14 +319,14 @@ def test_a_decompression_bomb_stops_at_the_limit(attributes: int, monkeypatch: p
         parse_batches(rebuilt(build_batch(b"v", 1), attributes=attributes, body=body), 0)
 
 
-@pytest.mark.parametrize("attributes", [1, 4])
+@for_each("attributes", [1, 4])
 def test_damaged_compressed_bytes_are_corrupt(attributes: int) -> None:
     for body in (b"", b"\0\1\2\3", gzip.compress(bytes(100))[:-9]):
         with pytest.raises(CorruptMetadataBatchError):
             parse_batches(rebuilt(build_batch(b"v", 1), attributes=attributes, body=body), 0)
 
 
-@pytest.mark.parametrize("bit", range(21 * 8, len(build_batch(b"v", 1)) * 8, 5))
+@for_each("bit", range(21 * 8, len(build_batch(b"v", 1)) * 8, 5))
 def test_every_flipped_bit_behind_the_crc_is_noticed(bit: int) -> None:
     damaged = bytearray(build_batch(b"v", 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -394,7 +343,7 @@ def test_wrong_magic_and_length_are_corrupt() -> None:
             parse_batches(batch[:8] + struct.pack(">i", length) + batch[12:], 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",  # no record at all

@@ -28,6 +28,7 @@ from storage.metadata.snapshot_stream import (
     checksum_of,
 )
 from tests.support.catalog_answers import answers
+from tests.support.for_each import for_each
 from tests.support.metadata_records import apply_all, finish, named_partition, started
 
 ORIGIN = SnapshotOrigin("cluster-é", b"metadata-topic-1", 3, 100)
@@ -120,9 +121,7 @@ def test_contents_that_only_a_fault_can_have_written_are_unreadable(file: Snapsh
         file.read()
 
 
-@pytest.mark.parametrize(
-    ("version", "error"), [(FORMAT_VERSION - 1, OlderSnapshotError), (FORMAT_VERSION + 1, UnreadableSnapshotError)]
-)
+@for_each("version, error", [(FORMAT_VERSION - 1, OlderSnapshotError), (FORMAT_VERSION + 1, UnreadableSnapshotError)])
 def test_another_format_is_named(file: SnapshotFile, version: int, error: type[Exception]) -> None:
     keep(file, snapshot_of(filled()))
     content = bytearray(file.path.read_bytes())
@@ -154,8 +153,8 @@ def test_a_bad_one_is_set_aside_and_one_such_is_kept(file: SnapshotFile) -> None
     assert file.read() is None
 
 
-@pytest.mark.parametrize(
-    ("now", "reason"),
+@for_each(
+    "now, reason",
     [
         (replace(ORIGIN, cluster_id="other"), "of cluster cluster-é, this is other"),
         (replace(ORIGIN, topic_id=bytes(16)), "this is AAAAAAAAAAAAAAAAAAAAAA"),
@@ -182,8 +181,8 @@ def test_partitions_that_were_left_out_need_the_topic_under_another_limit() -> N
         snapshot.check_origin(ORIGIN)
 
 
-@pytest.mark.parametrize(
-    ("ranges", "reason"),
+@for_each(
+    "ranges, reason",
     [
         ({0: (4, 9), 1: (0, 0), 2: (0, 2**40)}, "partition 0, which begins at 4: the records between are lost"),
         ({0: (0, 3), 1: (0, 0), 2: (0, 2**40 - 1)}, "partition 2, which ends at 1099511627775"),
@@ -222,7 +221,7 @@ def test_what_was_put_is_taken(blob: bytes, values: list[int]) -> None:
     reader.finish()
 
 
-@pytest.mark.parametrize("size", [PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 5])
+@for_each("size", [PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 5])
 def test_large_parts_go_in_pieces_and_come_back_whole(size: int) -> None:
     blob, values = bytes(range(251)) * (size // 251), array("i", range(size // 4))
     reader = reader_of(written(blob=blob, values=values))
@@ -274,7 +273,7 @@ def test_numbers_are_little_endian_on_every_machine(monkeypatch: pytest.MonkeyPa
     assert reader.take_array("q") == array("q", [1])
 
 
-@pytest.mark.parametrize("take", ["take_bytes", "take_buffer"])
+@for_each("take", ["take_bytes", "take_buffer"])
 def test_a_length_beyond_the_file_is_refused_before_room_is_made(take: str) -> None:
     content = struct.pack("<Q", 2**62) + bytes(100)
     with pytest.raises(UnreadableSnapshotError, match="left"):

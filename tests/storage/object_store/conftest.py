@@ -5,8 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
+from storage.object_store.object_store import ObjectStore
 from storage.object_store.s3 import S3Store
 from storage.object_store.uploads import UploadRetries
 from tests.support.http_stores import OPENERS, OpenScripted
@@ -47,7 +46,7 @@ def open_scripted(http: ScriptedHttp) -> Iterator[OpenScripted]:
     """By kind, over `http`."""
     with ExitStack() as stack:
 
-        def open_store(kind: str, **changes: object) -> GcsStore | AzureStore:
+        def open_store(kind: str, **changes: object) -> ObjectStore:
             store = OPENERS[kind](http.endpoint_url, **{"read_timeout_s": 5.0, **changes})
             stack.callback(store.close)
             return store

@@ -7,6 +7,7 @@ import pytest
 from storage.errors import StorageConfigError
 from storage.object_store.azure_config import AzureSettings, SasToken, SharedKey, azure_settings
 from storage.object_store.registry import open_object_store
+from tests.support.for_each import for_each
 
 CONTAINER = {"storage.azure.container.name": "tier"}
 KEY = base64.b64encode(b"do-not-show-this").decode()
@@ -17,8 +18,8 @@ def settings(**given: str) -> AzureSettings:
     return azure_settings(CONTAINER | {f"storage.azure.{key.replace('_', '.')}": value for key, value in given.items()})
 
 
-@pytest.mark.parametrize(
-    ("given", "endpoint_url", "credentials"),
+@for_each(
+    "given, endpoint_url, credentials",
     [
         ({"account_name": "acc"}, "https://acc.blob.core.windows.net", None),
         ({"account_name": "acc", "account_key": KEY}, "https://acc.blob.core.windows.net", SharedKey("acc", KEY)),
@@ -58,8 +59,8 @@ def test_a_block_has_the_plug_ins_limits() -> None:
     assert settings(account_name="a", upload_block_size="102400").block_bytes == 102_400
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
+@for_each(
+    "given, message",
     [
         ({}, r"account\.name is not set, nor is"),
         ({"account_key": KEY}, r"account\.name is not set, nor is"),

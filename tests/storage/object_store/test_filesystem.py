@@ -14,14 +14,8 @@ from storage.errors import (
 )
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import PIECE_BYTES, LocalFile
-from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
-
-
-class TestFileSystemStore(ObjectStoreContract):
-    @pytest.fixture
-    def open_store(self, tmp_path: Path) -> OpenStore:
-        (tmp_path / "bucket").mkdir()
-        return lambda: FileSystemStore(tmp_path / "bucket")
+from tests.contract.object_store import fetched
+from tests.support.for_each import for_each
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ def store(root: Path) -> FileSystemStore:
     return FileSystemStore(root)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "key",
     ["", "/etc/passwd", "..", "../x", "a/../../x", "a/./b", "a//b", "a/", "a\0b", ".tidegate-0123456789abcdef.tmp"],
 )
@@ -130,8 +124,8 @@ def test_a_deleted_object_is_still_read_by_who_has_begun(store: FileSystemStore)
     assert found == b"234567"
 
 
-@pytest.mark.parametrize(
-    ("number", "error"),
+@for_each(
+    "number, error",
     [
         (errno.EACCES, RemoteAccessDeniedError),
         (errno.EROFS, RemoteAccessDeniedError),
@@ -147,10 +141,11 @@ def test_the_operating_systems_word_decides_the_error(
     def failing(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("storage.object_store.filesystem.os.open", failing)
-    for call in (lambda: store.get("a", 0, 1), lambda: store.put("b", b"x")):
-        with pytest.raises(error, match=os.strerror(number)):
-            call()
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.object_store.filesystem.os.open", failing)
+        for call in (lambda: store.get("a", 0, 1), lambda: store.put("b", b"x")):
+            with pytest.raises(error, match=os.strerror(number)):
+                call()
 
 
 def test_a_delete_that_fails_says_so_and_deletes_the_others(store: FileSystemStore) -> None:

@@ -1,8 +1,7 @@
-"""Google Cloud Storage: the contract over fake-gcs-server; what is particular to it over scripted answers."""
+"""What is particular to Google Cloud Storage: tokens, key files, rights. The rest is test_stores.py's."""
 
 import functools
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,39 +9,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from storage.errors import (
-    InvalidRangeError,
     RemoteAccessDeniedError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
     StorageConfigError,
-    ThrottledError,
 )
-from storage.object_store.gcs import GcsStore
 from storage.object_store.gcs_config import JsonCredentials
-from storage.object_store.object_store import ObjectStore, ask_store
-from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
-from tests.support.fake_gcs import GcsServer, fake_gcs
+from storage.object_store.object_store import ask_store
+from tests.contract.object_store import fetched
+from tests.support.for_each import for_each
 from tests.support.http_stores import OpenScripted, gcs_error
 from tests.support.s3_stores import BODY, ranged
 from tests.support.scripted_http import ScriptedHttp, response
 
 TOKEN = "scripted-token"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    with fake_gcs(tmp_path_factory.mktemp("fake-gcs")) as started:
-        yield started
-
-
-@pytest.mark.needs("fake-gcs-server")
-class TestGcsStore(ObjectStoreContract):
-    @pytest.fixture
-    def open_store(self, server: GcsServer) -> OpenStore:
-        settings = server.settings(server.make_bucket())
-        return lambda: GcsStore(settings)
 
 
 @pytest.fixture
@@ -64,37 +44,6 @@ def token_answer(token: str) -> bytes:
     return response(200, body.encode(), {"Content-Type": "application/json"})
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "error"),
-    [
-        (404, "notFound", RemoteResourceNotFoundError),
-        (403, "forbidden", RemoteAccessDeniedError),
-        (416, "requestedRangeNotSatisfiable", InvalidRangeError),
-        (403, "userRateLimitExceeded", ThrottledError),
-        (429, "rateLimitExceeded", ThrottledError),
-        (503, "backendError", RetriableRemoteStorageError),
-        (503, "rateLimitExceeded", ThrottledError),
-        (500, "backendError", RetriableRemoteStorageError),
-        (408, "requestTimeout", RetriableRemoteStorageError),
-        (400, "invalid", RemoteStorageError),
-        (307, "redirect", RemoteStorageError),
-    ],
-)
-def test_what_the_store_says_decides_the_error(
-    http: ScriptedHttp, scripted: OpenScripted, status: int, reason: str, error: type[Exception]
-) -> None:
-    http.answer(gcs_error(status, reason))
-    store = scripted()
-    calls = (lambda: store.get("a/key.log", 0, 10), lambda: store.head("a/key.log"), lambda: list(store.list("a/key")))
-    # A listing has no range, is redirected by requests, and lacks nothing but its bucket.
-    for call in calls[: {416: 1, 307: 1, 404: 2}.get(status, 3)]:
-        with pytest.raises(
-            RemoteStorageError, match=rf"gs://tier/a/key.* at 127\.0\.0\.1.*: {reason} \(HTTP"
-        ) as caught:
-            call()
-        assert type(caught.value) is error
-
-
 def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, scripted: OpenScripted) -> None:
     words = "The specified bucket does not exist."
     for answer in (response(404, words.encode(), {"Content-Type": "text/html"}), gcs_error(404, "notFound", words)):
@@ -103,25 +52,6 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, s
     for call in (lambda: ask_store(store, ""), lambda: store.get("a", 0, 1), lambda: store.delete_many(["a"])):
         with pytest.raises(RemoteStoreNotFoundError, match=r"rsm\.config\.storage\.gcs\.bucket\.name"):
             call()
-
-
-@pytest.mark.parametrize(
-    ("call", "right"),
-    [
-        (lambda store: store.get("a", 0, 1), "storage.objects.get, and storage.objects.list, without which"),
-        (lambda store: store.head("a"), "storage.objects.get"),
-        (lambda store: list(store.list("a")), "storage.objects.list"),
-        (lambda store: store.put("a", b"x"), "storage.objects.create, and storage.objects.delete"),
-        (lambda store: store.delete_many(["a"]), "storage.objects.delete"),
-    ],
-    ids=["get", "head", "list", "put", "delete"],
-)
-def test_who_is_denied_is_told_the_right(
-    http: ScriptedHttp, scripted: OpenScripted, call: Callable[[ObjectStore], object], right: str
-) -> None:
-    http.answer(gcs_error(403, "forbidden"))
-    with pytest.raises(RemoteAccessDeniedError, match=f"the account needs {right}"):
-        call(scripted())
 
 
 def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp, scripted: OpenScripted) -> None:
@@ -173,10 +103,11 @@ def test_a_new_token_that_is_refused_is_the_end_of_it(
     assert len(http.requests) == 4
 
 
-@pytest.mark.parametrize("answer", [response(400, b'{"error": "invalid_grant"}'), response(401)])
+@for_each("answer", [response(400, b'{"error": "invalid_grant"}'), response(401)])
 def test_who_gets_no_token_is_denied_by_name_of_the_keys(
     http: ScriptedHttp, scripted: OpenScripted, key_json: str, answer: bytes
 ) -> None:
+    http.forget()
     http.answer(answer)
     with pytest.raises(RemoteAccessDeniedError, match=r"no token: RefreshError; check rsm\.config\.storage\.gcs"):
         scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
@@ -262,16 +193,3 @@ def test_what_was_put_with_an_encoding_is_served_as_it_lies_there(http: Scripted
     http.answer(ranged())
     fetched(scripted(), "a", 0, len(BODY))
     assert "\r\naccept-encoding: gzip\r\n" in http.heads[0] + "\r\n"
-
-
-def test_an_answer_in_chunks_is_read_too(http: ScriptedHttp, scripted: OpenScripted) -> None:
-    head = f"HTTP/1.1 206 x\r\nContent-Range: bytes 0-{len(BODY) - 1}/{len(BODY)}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:1000], BODY[1000:]))
-    http.answer(head.encode() + chunks + b"0\r\n\r\n")
-    assert fetched(scripted(), "a", 0, len(BODY)) == BODY
-
-
-def test_other_bytes_than_were_asked_for_are_an_error(http: ScriptedHttp, scripted: OpenScripted) -> None:
-    http.answer(ranged(start=5))
-    with pytest.raises(RemoteStorageError, match=r"asked for bytes \[0, 10\)"):
-        scripted().get("a", 0, 10)

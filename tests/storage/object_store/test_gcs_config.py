@@ -7,6 +7,7 @@ import pytest
 from storage.errors import StorageConfigError
 from storage.object_store.gcs_config import AnonymousCredentials, GcsSettings, JsonCredentials, gcs_settings
 from storage.object_store.registry import open_object_store
+from tests.support.for_each import for_each
 
 BUCKET = {"storage.gcs.bucket.name": "tier"}
 SECRET = "do-not-show-this"
@@ -32,8 +33,8 @@ def test_every_key_is_read() -> None:
     assert SECRET not in repr(found)
 
 
-@pytest.mark.parametrize(
-    ("given", "credentials"),
+@for_each(
+    "given, credentials",
     [
         ({"credentials_default": "true"}, None),
         ({"credentials_default": "false"}, AnonymousCredentials()),
@@ -47,8 +48,8 @@ def test_one_key_names_the_credentials(given: dict[str, str], credentials: objec
     assert settings(**given).credentials == credentials
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
+@for_each(
+    "given, message",
     [
         ({"credentials_json": KEY_JSON, "credentials_path": "/k"}, "path and rsm.* are both set"),
         ({"credentials_json": KEY_JSON, "credentials_default": "true"}, "default and rsm.* are both set"),

@@ -22,6 +22,7 @@ from storage.object_store.http_get import (
     ConnectionPool,
     plain_head,
 )
+from tests.support.for_each import for_each
 from tests.support.scripted_http import ScriptedHttp, Then, response
 
 REQUEST = b"GET /a HTTP/1.1\r\nhost:x\r\n\r\n"
@@ -43,13 +44,13 @@ def test_a_plain_head() -> None:
     assert found == AnswerHead(206, 10, "bytes 0-9/100", keeps_open=True)
 
 
-@pytest.mark.parametrize(("value", "keeps_open"), [("keep-alive", True), ("close", False), ("Foo, Close", False)])
+@for_each("value, keeps_open", [("keep-alive", True), ("close", False), ("Foo, Close", False)])
 def test_a_connection_may_end_with_its_answer(value: str, keeps_open: bool) -> None:
     found = plain_head(head_of("HTTP/1.1 404", "Content-Length: 0", f"Connection: {value}"))
     assert found == AnswerHead(404, 0, None, keeps_open=keeps_open)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "lines",
     [
         ["HTTP/1.0 200 OK", "Content-Length: 1"],
@@ -114,7 +115,7 @@ def connection_of(scripted: ScriptedSocket) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("received", [[], [100], [100, 100, 0, 0, 100]])
+@for_each("received", [[], [100], [100, 100, 0, 0, 100]])
 def test_a_body_that_falls_silent_is_waited_for_once(received: list[int]) -> None:
     """A piece of which some bytes had come was waited for twice as long as the time-out says."""
     scripted = ScriptedSocket(*received)

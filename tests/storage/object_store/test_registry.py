@@ -8,6 +8,7 @@ from storage.errors import StorageConfigError
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.registry import open_object_store
 from storage.object_store.s3 import S3Store
+from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 
 PACKAGE = "io.aiven.kafka.tieredstorage.storage."
@@ -30,7 +31,7 @@ def test_the_s3_backend_reads_its_keys(s3_endpoint: S3Server) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("root", [None, "", "/not/there"])
+@for_each("root", [None, "", "/not/there"])
 def test_a_root_must_be_there(root: str | None) -> None:
     config = {"storage.backend.class": FILE_SYSTEM} | ({} if root is None else {"storage.root": root})
     with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.root"):
@@ -42,7 +43,7 @@ def test_a_wrong_value_is_reported_with_the_users_prefix() -> None:
         open_object_store({"storage.backend.class": S3}, prefix="my.prefix.")
 
 
-@pytest.mark.parametrize("name", ["oci.OciStorage"])
+@for_each("name", ["oci.OciStorage"])
 def test_backends_of_later_versions_are_refused_by_name(name: str) -> None:
     with pytest.raises(StorageConfigError) as caught:
         open_object_store({"storage.backend.class": PACKAGE + name})
@@ -50,13 +51,13 @@ def test_backends_of_later_versions_are_refused_by_name(name: str) -> None:
     assert "this version does not read" in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "nearest"), [(f"{PACKAGE}s3.S3Storge", S3), ("FileSystemStorage", FILE_SYSTEM)])
+@for_each("name, nearest", [(f"{PACKAGE}s3.S3Storge", S3), ("FileSystemStorage", FILE_SYSTEM)])
 def test_an_unknown_name_gets_the_nearest_right_one(name: str, nearest: str) -> None:
     with pytest.raises(StorageConfigError, match=f"the nearest one is {nearest}$"):
         open_object_store({"storage.backend.class": name})
 
 
-@pytest.mark.parametrize("config", [{}, {"storage.backend.class": " "}])
+@for_each("config", [{}, {"storage.backend.class": " "}])
 def test_no_name_is_an_error_that_names_the_key(config: dict[str, str]) -> None:
     with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.backend\.class is not set$"):
         open_object_store(config)

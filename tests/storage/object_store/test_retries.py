@@ -26,6 +26,7 @@ from storage.object_store.retries import (
     as_retriable_if_fresh,
     call_with_retries,
 )
+from tests.support.for_each import for_each
 from tests.support.scripted_gets import FINISHED_MS, ScriptedSegment
 
 SEGMENT = ScriptedSegment().metadata
@@ -57,8 +58,9 @@ def test_progress_gives_the_attempts_back(attempts: Attempts) -> None:
         attempts.on_progress()
 
 
-@pytest.mark.parametrize(("asked_s", "waited_s"), [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)])
-def test_the_store_is_left_alone_as_it_asks_within_a_cap(attempts: Attempts, asked_s: float, waited_s: float) -> None:
+@for_each("asked_s, waited_s", [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)])
+def test_the_store_is_left_alone_as_it_asks_within_a_cap(asked_s: float, waited_s: float) -> None:
+    attempts = Attempts(random.Random(1))
     assert attempts.delay_after_s(RetriableRemoteStorageError("503", retry_after_s=asked_s)) == waited_s
 
 
@@ -68,8 +70,9 @@ def test_retry_after_does_not_shorten_the_back_off(attempts: Attempts) -> None:
     assert delay_s >= BACKOFF_S_MIN
 
 
-@pytest.mark.parametrize("error", [CORRUPT, STALLED])
-def test_bad_bytes_and_silence_get_one_other_get_at_once(attempts: Attempts, error: Exception) -> None:
+@for_each("error", [CORRUPT, STALLED])
+def test_bad_bytes_and_silence_get_one_other_get_at_once(error: Exception) -> None:
+    attempts = Attempts(random.Random(1))
     assert [attempts.delay_after_s(error) for _ in range(2)] == [0, None]
 
 
@@ -84,14 +87,13 @@ def test_bad_bytes_after_trouble_still_get_their_fresh_get(attempts: Attempts) -
     assert attempts.delay_after_s(CORRUPT) == 0
 
 
-@pytest.mark.parametrize(
-    "error", [ABSENT, RemoteAccessDeniedError("403"), InvalidRangeError("416"), ValueError("a bug")]
-)
-def test_everything_else_fails_at_once(attempts: Attempts, error: Exception) -> None:
+@for_each("error", [ABSENT, RemoteAccessDeniedError("403"), InvalidRangeError("416"), ValueError("a bug")])
+def test_everything_else_fails_at_once(error: Exception) -> None:
+    attempts = Attempts(random.Random(1))
     assert attempts.delay_after_s(error) is None
 
 
-@pytest.mark.parametrize("age_ms", [-5000, 0, FRESH_MS - 1])
+@for_each("age_ms", [-5000, 0, FRESH_MS - 1])
 def test_an_object_of_a_fresh_segment_may_yet_appear(age_ms: int) -> None:
     absent = RemoteResourceNotFoundError("no key orders/0.log")
     error = as_retriable_if_fresh(absent, SEGMENT, FINISHED_MS + age_ms)
@@ -139,9 +141,9 @@ def test_trouble_that_may_pass_is_waited_out() -> None:
     assert script.waits[1] >= 3.0
 
 
-@pytest.mark.parametrize("attempts_max", [1, ATTEMPTS_MAX, PATIENT_ATTEMPTS_MAX])
-@pytest.mark.parametrize(
-    ("error", "calls_max"),
+@for_each("attempts_max", [1, ATTEMPTS_MAX, PATIENT_ATTEMPTS_MAX])
+@for_each(
+    "error, calls_max",
     [(TROUBLE, 100), (CORRUPT, CORRUPT_ATTEMPTS_MAX), (RemoteAccessDeniedError("no"), 1), (ABSENT, 1)],
 )
 def test_trouble_that_stays_is_told(error: RemoteStorageError, calls_max: int, attempts_max: int) -> None:

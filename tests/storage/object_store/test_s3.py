@@ -4,7 +4,7 @@ import gzip
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import pytest
 
 from storage.errors import (
     CorruptObjectError,
-    InvalidRangeError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -21,7 +20,6 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store import bodies
 from storage.object_store.object_store import LocalFile, ObjectHead
 from storage.object_store.refusals import RETRY_AFTER_S_MAX, retry_after_s
 from storage.object_store.s3 import S3Store
@@ -34,32 +32,13 @@ from storage.object_store.s3_config import (
 )
 from storage.object_store.s3_errors import Refusal
 from storage.object_store.uploads import UploadRetries
-from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
-from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.contract.object_store import fetched
+from tests.support.for_each import for_each
+from tests.support.s3_server import S3Server
 from tests.support.s3_stores import BODY, OpenS3, ranged
-from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error
+from tests.support.scripted_http import ScriptedHttp, response, s3_error
 
 PART_BYTES = 5 * 1024 * 1024
-
-
-class TestS3Store(ObjectStoreContract):
-    @pytest.fixture
-    def open_store(self, s3_endpoint: S3Server) -> OpenStore:
-        bucket = s3_endpoint.make_bucket()
-        return lambda: S3Store(s3_endpoint.settings(bucket, part_bytes=PART_BYTES))
-
-
-class TestS3StoreWithChecksums(ObjectStoreContract):
-    """Bodies are then summed up by botocore, and read through it."""
-
-    @pytest.fixture
-    def open_store(self, s3_endpoint: S3Server) -> OpenStore:
-        bucket = s3_endpoint.make_bucket()
-        mode = ChecksumMode.WHEN_SUPPORTED
-        settings = s3_endpoint.settings(
-            bucket, part_bytes=PART_BYTES, request_checksums=mode, response_checksums=mode, legacy_md5=True
-        )
-        return lambda: S3Store(settings)
 
 
 @pytest.fixture
@@ -67,75 +46,14 @@ def scripted(open_store: OpenS3) -> S3Store:
     return open_store()
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "error"),
-    [
-        (404, "NoSuchKey", RemoteResourceNotFoundError),
-        (404, "NoSuchBucket", RemoteStoreNotFoundError),
-        (403, "AccessDenied", RemoteAccessDeniedError),
-        (403, "SignatureDoesNotMatch", RemoteAccessDeniedError),
-        (403, "RequestTimeTooSkewed", RemoteAccessDeniedError),
-        (400, "ExpiredToken", RemoteAccessDeniedError),
-        (416, "InvalidRange", InvalidRangeError),
-        (400, "RequestTimeout", RetriableRemoteStorageError),
-        (429, "Whatever", ThrottledError),
-        (500, "InternalError", RetriableRemoteStorageError),
-        (503, "SlowDown", ThrottledError),
-        (503, "ServiceUnavailable", RetriableRemoteStorageError),
-        (400, "ThrottlingException", ThrottledError),
-        (400, "AuthorizationHeaderMalformed", StorageConfigError),
-        (301, "PermanentRedirect", StorageConfigError),
-        (501, "NotImplemented", RemoteStorageError),
-    ],
-)
-def test_what_the_store_says_decides_the_error(
-    http: ScriptedHttp, scripted: S3Store, status: int, code: str, error: type[Exception]
-) -> None:
-    http.answer(s3_error(status, code))
-    with pytest.raises(RemoteStorageError) as caught:
-        scripted.get("a/key.log", 0, 10)
-    # After a redirect botocore asks once where the bucket is.
-    assert len(http.requests) == (2 if status == 301 else 1)
-    assert type(caught.value) is error
-    assert "s3://tier/a/key.log at http://127.0.0.1" in str(caught.value)
-    assert code in str(caught.value)
-    assert CREDENTIALS.secret_access_key not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("call", "right"),
-    [
-        (lambda store: store.get("a", 0, 1), "s3:GetObject, and s3:ListBucket, without which"),
-        (lambda store: list(store.list("a")), "s3:ListBucket"),
-        (lambda store: store.put("a", b"x"), "s3:PutObject"),
-        (lambda store: store.delete_many(["a"]), "s3:DeleteObject"),
-    ],
-    ids=["get", "list", "put", "delete"],
-)
-def test_who_is_denied_is_told_the_right(
-    http: ScriptedHttp, scripted: S3Store, call: Callable[[S3Store], object], right: str
-) -> None:
-    http.answer(s3_error(403, "AccessDenied"))
-    with pytest.raises(RemoteAccessDeniedError, match=f"it takes {right}"):
-        call(scripted)
-
-
-@pytest.mark.parametrize(
-    ("status", "error"), [(404, RemoteResourceNotFoundError), (403, RemoteAccessDeniedError), (400, RemoteStorageError)]
+@for_each(
+    "status, error", [(404, RemoteResourceNotFoundError), (403, RemoteAccessDeniedError), (400, RemoteStorageError)]
 )
 def test_a_head_has_only_its_status(http: ScriptedHttp, scripted: S3Store, status: int, error: type[Exception]) -> None:
+    http.forget()
     http.answer(response(status))
     with pytest.raises(error, match=str(status)):
         scripted.head("a")
-
-
-def test_a_503_says_how_long_to_wait(http: ScriptedHttp, scripted: S3Store) -> None:
-    http.answer(s3_error(503, "SlowDown", {"Retry-After": "7"}))
-    http.answer(s3_error(503, "SlowDown"))
-    for expected_s in (7.0, None):
-        with pytest.raises(RetriableRemoteStorageError) as caught:
-            scripted.get("a", 0, 10)
-        assert caught.value.retry_after_s == expected_s
 
 
 def test_a_redirect_names_the_keys_to_look_at(http: ScriptedHttp, scripted: S3Store) -> None:
@@ -144,63 +62,14 @@ def test_a_redirect_names_the_keys_to_look_at(http: ScriptedHttp, scripted: S3St
         scripted.get("a", 0, 10)
 
 
-@pytest.mark.parametrize("then", ["close", "reset"])
-@pytest.mark.parametrize("given_bytes", [0, 1, 9_000])
-def test_a_body_that_breaks_is_retriable(http: ScriptedHttp, scripted: S3Store, then: Then, given_bytes: int) -> None:
-    http.answer(ranged()[: len(ranged()) - len(BODY) + given_bytes], then=then)
-    http.answer(ranged())
-    with pytest.raises(RetriableRemoteStorageError, match="s3://tier/a at"):
-        # A reset may overtake the head.
-        fetched(scripted, "a", 0, len(BODY))
-    assert fetched(scripted, "a", 0, len(BODY)) == BODY
-
-
-def test_a_stalled_body_is_retriable(http: ScriptedHttp, scripted: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.5)
-    http.answer(ranged()[:-100], then="stall")
-    stream = scripted.get("a", 0, len(BODY))
-    found = memoryview(bytearray(len(BODY)))
-    stream.readinto(found[:-100])
-    assert found[:-100] == BODY[:-100]
-    with pytest.raises(RetriableRemoteStorageError, match="TimeoutError"):
-        stream.readinto(found[-100:])
-    with pytest.raises(ValueError, match="closed"):
-        stream.readinto(found[-100:])
-
-
-def test_an_answer_that_never_begins_is_retriable(http: ScriptedHttp, open_store: OpenS3) -> None:
-    http.answer(b"", then="stall")
-    with pytest.raises(RetriableRemoteStorageError, match="ReadTimeoutError"):
-        open_store(read_timeout_s=0.2).get("a", 0, len(BODY))
-
-
 def test_a_store_that_is_not_there_is_retriable(open_store: OpenS3) -> None:
     with pytest.raises(RetriableRemoteStorageError, match="EndpointConnectionError"):
         open_store(S3Server("http://127.0.0.1:9"), attempts_max=1).get("a", 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (ranged(Content_Length=str(len(BODY) - 5)), RetriableRemoteStorageError),
-        (ranged(Content_Length=str(len(BODY) + 5)), RetriableRemoteStorageError),
-        (ranged(BODY[:-1], total=20_000), RetriableRemoteStorageError),
-        (ranged(start=5), RemoteStorageError),
-        (ranged(BODY + b"x"), RemoteStorageError),
-        (ranged(Content_Range="bytes */5"), RemoteStorageError),
-    ],
-)
-def test_an_answer_with_other_bytes_than_were_asked_for_is_refused(
-    http: ScriptedHttp, scripted: S3Store, answer: bytes, error: type[Exception]
-) -> None:
-    http.answer(answer)
-    with pytest.raises(RemoteStorageError, match="asked for bytes") as caught:
-        scripted.get("a", 0, len(BODY))
-    assert type(caught.value) is error
-
-
-@pytest.mark.parametrize("last_line", [b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-9", b"Content-Length: 1"])
+@for_each("last_line", [b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-9", b"Content-Length: 1"])
 def test_an_answer_cut_in_its_head_is_retriable(http: ScriptedHttp, scripted: S3Store, last_line: bytes) -> None:
+    http.forget()
     whole = b"".join((b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-99/1000\r\n", b"Content-Length: 100\r\n"))
     http.answer(whole[: whole.index(last_line) + len(last_line)], then="close")
     with pytest.raises(RetriableRemoteStorageError):
@@ -213,21 +82,6 @@ def test_a_store_without_ranges_is_read_from_the_start_only(http: ScriptedHttp, 
     assert fetched(scripted, "a", 0, 2 * len(BODY)) == BODY
     with pytest.raises(RemoteStorageError, match="without a range"):
         scripted.get("a", 1, 100)
-
-
-def test_a_chunked_body_is_read_and_its_end_known(http: ScriptedHttp, scripted: S3Store) -> None:
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:10], BODY[10:]))
-    head = f"HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-{len(BODY) - 1}/*\r\n\r\n".encode()
-    http.answer(head + chunks + b"0\r\n\r\n")
-    http.answer(head + chunks[:-100], then="close")
-    stream = scripted.get("a", 0, len(BODY))
-    found = bytearray(len(BODY))
-    stream.readinto(memoryview(found)[:7])
-    stream.readinto(memoryview(found)[7:])
-    stream.close()
-    assert found == BODY
-    with pytest.raises(RetriableRemoteStorageError):
-        fetched(scripted, "a", 0, len(BODY))
 
 
 def test_an_encoded_object_comes_as_it_is_stored(http: ScriptedHttp, scripted: S3Store) -> None:
@@ -270,8 +124,8 @@ CREATED = b"<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMu
 IN_PARTS = ["POST", "PUT", "PUT", "PUT", "POST"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "size_bytes", "verbs"),
+@for_each(
+    "kind, size_bytes, verbs",
     [
         *((kind, size_bytes, ["PUT"]) for kind in ("bytes", "file") for size_bytes in (0, 99, 250)),
         *((kind, 251, IN_PARTS) for kind in ("bytes", "file")),
@@ -283,6 +137,7 @@ IN_PARTS = ["POST", "PUT", "PUT", "PUT", "POST"]
 def test_what_is_there_whole_and_small_enough_is_put_at_once(
     http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, kind: str, size_bytes: int, verbs: list[str]
 ) -> None:
+    http.forget()
     content = BODY[:size_bytes]
     (tmp_path / "a").write_bytes(content)
     if len(verbs) > 1:
@@ -301,8 +156,8 @@ def test_what_is_there_whole_and_small_enough_is_put_at_once(
     assert [line.split()[0] for line in http.requests] == verbs
 
 
-@pytest.mark.parametrize("size_bytes", [1000, PART_BYTES, 2 * PART_BYTES + 1])
-@pytest.mark.parametrize("single_put_bytes_max", [None, 8 * 1024 * 1024])
+@for_each("size_bytes", [1000, PART_BYTES, 2 * PART_BYTES + 1])
+@for_each("single_put_bytes_max", [None, 8 * 1024 * 1024])
 def test_a_local_file_arrives_whole(
     s3_endpoint: S3Server, open_store: OpenS3, tmp_path: Path, size_bytes: int, single_put_bytes_max: int | None
 ) -> None:
@@ -329,9 +184,10 @@ def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_store: OpenS
     assert "x-amz-storage-class: STANDARD_IA" in http.heads[0]
 
 
-@pytest.mark.parametrize("as_file", [False, True], ids=["bytes", "file"])
+@for_each("as_file", [False, True])
 def test_a_put_is_tried_again_whole(http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, as_file: bool) -> None:
     """Also from its beginning when it is a file, of which the first attempt has read some."""
+    http.forget()
     (tmp_path / "a").write_bytes(BODY)
     http.answer(s3_error(503, "SlowDown", {"Retry-After": "2"}))
     http.answer(response(200))
@@ -496,8 +352,8 @@ def test_boto3_is_not_imported_before_the_first_call() -> None:
 # --- codes and statuses as errors of ours ---
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "error"),
+@for_each(
+    "code, status, error",
     [
         ("InvalidObjectState", 403, RemoteStorageError),
         ("InternalError", 503, RetriableRemoteStorageError),
@@ -511,8 +367,8 @@ def test_the_code_goes_before_the_status(code: str, status: int, error: type[Exc
     assert type(Refusal(code, status, {}).error("what", prefix="p.")) is error
 
 
-@pytest.mark.parametrize(
-    ("status", "error"),
+@for_each(
+    "status, error",
     [
         (401, RemoteAccessDeniedError),
         (404, RemoteResourceNotFoundError),
@@ -528,7 +384,7 @@ def test_the_status_decides_for_codes_of_a_stores_own(status: int, error: type[E
     assert type(Refusal("Unheard", status, {}).error("what", prefix="")) is error
 
 
-@pytest.mark.parametrize("code", ["SlowDown", "InternalError"])
+@for_each("code", ["SlowDown", "InternalError"])
 def test_what_may_pass_says_when_to_ask_again(code: str) -> None:
     error = Refusal(code, 503, {"retry-after": "7"}).error("what", prefix="")
     assert isinstance(error, RetriableRemoteStorageError)
@@ -540,15 +396,15 @@ def test_a_configuration_error_names_the_users_key() -> None:
     assert "p.storage.s3.bucket.name" in str(Refusal("InvalidBucketName", 400, {}).error("what", prefix="p."))
 
 
-@pytest.mark.parametrize(("region", "is_named"), [("eu-north-1", True), ("evil\nline", False), ("", False)])
+@for_each("region, is_named", [("eu-north-1", True), ("evil\nline", False), ("", False)])
 def test_the_right_region_is_named_if_it_may_be_one(region: str, is_named: bool) -> None:
     error = Refusal("PermanentRedirect", 301, {"x-amz-bucket-region": region}).error("what", prefix="")
     assert ("the store names" in str(error)) is is_named
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected_s"),
+@for_each(
+    "headers, expected_s",
     [
         ({}, None),
         ({"retry-after": "0"}, 0.0),

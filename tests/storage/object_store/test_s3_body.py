@@ -13,6 +13,7 @@ from storage.object_store import bodies
 from storage.object_store.s3 import S3Store, SdkBody
 from storage.object_store.s3_config import ChecksumMode
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.s3_stores import OpenS3, ranged
 from tests.support.scripted_http import ScriptedHttp, scripted_http
 from tests.support.waiting import wait_until
@@ -47,10 +48,11 @@ def read(store: S3Store, pieces: list[int]) -> bytes:
     return bytes(got)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pieces", [[len(BODY)], [LARGE], [LARGE, 1], [1, LARGE], [100, LARGE, 9000], [len(BODY) - 1], [len(BODY) - LARGE]]
 )
 def test_any_pieces_give_body_and_connection_back(http: ScriptedHttp, open_store: OpenS3, pieces: list[int]) -> None:
+    http.forget()
     store = open_store()
     for _ in range(3):
         http.answer(ranged(BODY))
@@ -67,11 +69,12 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(http: Scr
         store.get("key", 0, len(BODY))
 
 
-@pytest.mark.parametrize("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
-@pytest.mark.parametrize("then", ["stall", "close", "reset"])
+@for_each("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
+@for_each("then", ["stall", "close", "reset"])
 def test_a_large_body_that_breaks_is_retriable(
     http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
 ) -> None:
+    http.forget()
     monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
     whole = ranged(BODY)

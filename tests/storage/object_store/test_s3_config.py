@@ -19,6 +19,7 @@ from storage.object_store.s3_config import (
     credentials_file,
     s3_settings,
 )
+from tests.support.for_each import for_each
 from tests.support.scripted_http import scripted_http
 
 BASE = {"storage.s3.bucket.name": "tier", "storage.s3.region": "eu-west-1"}
@@ -82,8 +83,8 @@ def test_the_plug_ins_checksum_check_is_of_answers_alone() -> None:
     assert settings.request_checksums is ChecksumMode.WHEN_REQUIRED
 
 
-@pytest.mark.parametrize(
-    ("call_ms", "attempt_ms", "expected"),
+@for_each(
+    "call_ms, attempt_ms, expected",
     [
         ("", "", (5.0, 10.0)),
         ("", "30000", (5.0, 30.0)),
@@ -100,7 +101,7 @@ def test_timeouts_bound_waits(call_ms: str, attempt_ms: str, expected: tuple[flo
     assert (settings.connect_timeout_s, settings.read_timeout_s) == expected
 
 
-@pytest.mark.parametrize("key", list(BASE))
+@for_each("key", list(BASE))
 def test_a_missing_key_is_named_as_the_user_would_write_it(key: str) -> None:
     with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.{key} is not set"):
         s3_settings({name: value for name, value in BASE.items() if name != key})
@@ -108,8 +109,8 @@ def test_a_missing_key_is_named_as_the_user_would_write_it(key: str) -> None:
         s3_settings({**BASE, key: " "}, prefix="")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@for_each(
+    "key, value",
     [
         ("storage.s3.endpoint.url", "minio:9000"),
         ("storage.s3.endpoint.url", "ftp://minio"),
@@ -142,7 +143,7 @@ def test_a_wrong_value_is_an_error_that_names_its_key(key: str, value: str) -> N
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("present", ["access.key.id", "secret.access.key"])
+@for_each("present", ["access.key.id", "secret.access.key"])
 def test_half_a_key_is_an_error_without_the_other_half(present: str) -> None:
     with pytest.raises(StorageConfigError, match=rf"rsm\.config\.storage\.aws\.{present} is") as caught:
         s3_settings({**BASE, f"storage.aws.{present}": SECRET})
@@ -156,7 +157,7 @@ def test_a_file_of_credentials_is_named_and_not_read_yet() -> None:
     assert credentials.key == "rsm.config.storage.aws.credentials.file"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["DefaultCredentialsProvider", "InstanceProfileCredentialsProvider", "WebIdentityTokenFileCredentialsProvider"],
 )
@@ -194,7 +195,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "credentials.properties"
 
 
-@pytest.mark.parametrize("prefix", ["aws.", "rsm.config.storage.aws.", "storage.aws."])
+@for_each("prefix", ["aws.", "rsm.config.storage.aws.", "storage.aws."])
 def test_the_plug_ins_names_are_read(path: Path, prefix: str) -> None:
     path.write_text(f"{prefix}access.key.id = id\n{prefix}secret.access.key: {SECRET}\n{prefix}session.token=t\n")
     assert credentials_file(path, "k").content() == StaticCredentials("id", SECRET, "t")
@@ -226,7 +227,7 @@ def test_a_file_that_is_being_written_leaves_the_last_good_keys(path: Path) -> N
     assert file.content().access_key_id == "new"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         None,

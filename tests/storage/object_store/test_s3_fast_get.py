@@ -1,30 +1,28 @@
-"""GETs past boto3: that a server that checks signatures takes them, that errors are as boto3 has them, and which GETs
-stay boto3's. What the store does with them otherwise is in test_s3.py and test_s3_body.py."""
+"""GETs past boto3: errors are as boto3 has them, and which GETs stay boto3's. The rest of what the store does with them
+is in test_stores.py and test_s3_body.py."""
 
 import cProfile
 import pstats
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from storage.errors import RemoteAccessDeniedError, RemoteStorageError, ThrottledError
+from storage.errors import RemoteStorageError, ThrottledError
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import AnonymousCredentials, ChecksumMode, StaticCredentials
 from storage.object_store.s3_fast_get import SigningKeys
-from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.contract.object_store import fetched
 from tests.support.certificates import server_certificate
-from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.for_each import for_each
+from tests.support.s3_server import S3Server
 from tests.support.s3_stores import BODY, OpenS3, ranged
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
-from tests.support.versitygw import versitygw
 
 PART_BYTES = 5 * 1024 * 1024
 CALLS_MAX = 200
@@ -60,56 +58,6 @@ class SdkGets:
         return getattr(self._client, name)
 
 
-# --- a server that checks signatures ---
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
-        yield server
-
-
-@pytest.mark.needs("versitygw")
-class TestFastGetsOfAnotherS3(ObjectStoreContract):
-    threads_key = "{number}.log"
-    """versitygw keeps folders, and answers a PUT with 500 while a DELETE takes the folder along."""
-
-    @pytest.fixture
-    def open_store(self, gateway: S3Server) -> OpenStore:
-        bucket = gateway.make_bucket()
-
-        def open_store() -> S3Store:
-            store = S3Store(gateway.settings(bucket, part_bytes=PART_BYTES))
-            assert is_fast(store)
-            return store
-
-        return open_store
-
-
-@pytest.mark.needs("versitygw")
-@pytest.mark.parametrize("key", ["a b+c~d_e.f-g", "100%", "%2F", "tier/é→/x", "a=b&c?d#e", "(!'*)@:;,$"])
-def test_any_key_is_signed_as_the_server_checks_it(gateway: S3Server, open_store: OpenS3, key: str) -> None:
-    store = open_store(gateway, gateway.make_bucket())
-    store.put(key, BODY)
-    sdk_gets = SdkGets(store)
-    assert fetched(store, key, 10, 500) == BODY[10:500]
-    assert fetched(store, key, 0, len(BODY)) == BODY
-    assert sdk_gets.count == 1
-
-
-@pytest.mark.needs("versitygw")
-def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: OpenS3) -> None:
-    bucket = gateway.make_bucket()
-    good, bad = (
-        open_store(gateway, bucket),
-        open_store(gateway, bucket, credentials=replace(CREDENTIALS, secret_access_key="no")),
-    )
-    good.put("a", BODY)
-    with pytest.raises(RemoteAccessDeniedError, match="SignatureDoesNotMatch"):
-        bad.get("a", 0, 10)
-    assert fetched(good, "a", 0, 10) == BODY[:10]
-
-
 # --- what boto3 is asked ---
 
 
@@ -130,14 +78,11 @@ def test_a_get_costs_few_calls(store: S3Store, http: ScriptedHttp) -> None:
     assert pstats.Stats(profile).total_calls <= CALLS_MAX  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"path_style": False}, {"credentials": AnonymousCredentials()}],
-    ids=["path", "virtual", "anonymous"],
-)
+@for_each("changes", [{}, {"path_style": False}, {"credentials": AnonymousCredentials()}])
 def test_a_request_says_what_boto3_says(
     http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
+    http.forget()
     if "path_style" in changes:
         # A bucket's name goes before a host's name, not before an address.
         port = http.endpoint_url.rpartition(":")[2]
@@ -162,35 +107,36 @@ def test_a_request_says_what_boto3_says(
     assert http.requests[0] == http.requests[1]
 
 
-@pytest.mark.parametrize("reason", ["checksums", "a proxy", "a header", "another signature"])
+@for_each("reason", ["checksums", "a proxy", "a header", "another signature"])
 def test_gets_that_are_not_of_the_known_kind_are_boto3s(
     http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    http.answer(ranged())
-    if reason == "a proxy":
-        monkeypatch.setenv("HTTP_PROXY", http.endpoint_url)
-        monkeypatch.setenv("http_proxy", http.endpoint_url)
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        store = open_store(S3Server("http://store.example"))
-    else:
-        store = open_store(**(THROUGH_SDK if reason == "checksums" else {}))
-
     def change(request: Any, **_: Any) -> None:
         if reason == "a header":
             request.headers["x-amz-request-payer"] = "requester"
         if reason == "another signature":
             request.headers["Authorization"] = "AWS4-ECDSA-P256-SHA256 Credential=id/20260101/s3/aws4_request, more"
 
-    event = "before-sign" if reason == "a header" else "before-send"
-    store.boto3_client().meta.events.register_first(f"{event}.s3.GetObject", change)
-    assert fetched(store, "a", 0, len(BODY)) == BODY
+    http.forget()
+    http.answer(ranged())
+    is_proxied = reason == "a proxy"
+    with monkeypatch.context() as patched:
+        for name in ("HTTP_PROXY", "http_proxy") if is_proxied else ():
+            patched.setenv(name, http.endpoint_url)
+        for name in ("NO_PROXY", "no_proxy"):
+            patched.delenv(name, raising=False)
+        server = S3Server("http://store.example") if is_proxied else None
+        store = open_store(server, **(THROUGH_SDK if reason == "checksums" else {}))
+        event = "before-sign" if reason == "a header" else "before-send"
+        store.boto3_client().meta.events.register_first(f"{event}.s3.GetObject", change)
+        assert fetched(store, "a", 0, len(BODY)) == BODY
     assert not is_fast(store)
-    assert http.requests == [f"GET {'http://store.example' * (reason == 'a proxy')}/tier/a HTTP/1.1"]
+    assert http.requests == [f"GET {'http://store.example' * is_proxied}/tier/a HTTP/1.1"]
 
 
-@pytest.mark.parametrize("keys", [SigningKeys("id\n", "secret"), None], ids=["not for a header", "none any more"])
+@for_each("keys", [SigningKeys("id\n", "secret"), None])
 def test_unsendable_credentials_are_boto3s(store: S3Store, http: ScriptedHttp, keys: SigningKeys | None) -> None:
+    http.forget()
     http.answer(ranged())
     fetched(store, "a", 0, len(BODY))
     with patch.object(store.made().fast_gets, "signing_keys", lambda: keys):
@@ -259,8 +205,8 @@ def outcome(store: S3Store) -> tuple[type[Exception], str] | bytes:
 LONG = "x" * 70_000
 
 
-@pytest.mark.parametrize(
-    ("answer", "then"),
+@for_each(
+    "answer, then",
     [
         (b"", "close"),
         (b"", "reset"),

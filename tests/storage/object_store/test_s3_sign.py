@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
 from storage.object_store.s3_fast_get import GetSigner, SigningKeys
+from tests.support.for_each import for_each
 
 EMPTY_HASH = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 HOST = "examplebucket.s3.amazonaws.com"
@@ -76,7 +77,7 @@ def test_nobody_signs_an_anonymous_request() -> None:
     ]
 
 
-@pytest.mark.parametrize("keys", [SigningKeys("id\r\nx: y", "s"), SigningKeys("id", "s", "tö")])
+@for_each("keys", [SigningKeys("id\r\nx: y", "s"), SigningKeys("id", "s", "tö")])
 def test_credentials_that_no_header_can_hold_are_refused(keys: SigningKeys) -> None:
     with pytest.raises(ValueError, match="no header can hold"):
         signer().request("a", "bytes=0-9", keys, MOMENT_S)

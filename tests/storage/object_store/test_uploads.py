@@ -6,6 +6,7 @@ import pytest
 
 from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError, ThrottledError
 from storage.object_store.uploads import Part, UploadRetries, upload_parts
+from tests.support.for_each import for_each
 
 PARTS = [b"one", b"two", b"three"]
 CALLS = ["begin", "part 1", "part 2", "part 3", "finish"]
@@ -65,8 +66,8 @@ def test_parts_are_sent_in_order_and_finished() -> None:
     assert upload.object == b"onetwothree"
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["not heard", "heard, and the answer lost"])
-@pytest.mark.parametrize("failing", range(1, len(CALLS) + 1))
+@for_each("late", [False, True])
+@for_each("failing", range(1, len(CALLS) + 1))
 def test_any_call_is_sent_again_when_its_trouble_may_pass(failing: int, late: bool) -> None:
     waits: list[float] = []
     upload = Upload({failing: ThrottledError("503", retry_after_s=3.0)}, late=late)
@@ -76,7 +77,7 @@ def test_any_call_is_sent_again_when_its_trouble_may_pass(failing: int, late: bo
     assert waits == [3.0]
 
 
-@pytest.mark.parametrize("failing", range(1, len(CALLS) + 1))
+@for_each("failing", range(1, len(CALLS) + 1))
 def test_any_call_that_fails_for_good_leaves_no_object_and_no_upload(failing: int) -> None:
     upload = Upload({failing: RemoteAccessDeniedError("403")})
     with pytest.raises(RemoteAccessDeniedError, match="403"):
@@ -100,7 +101,7 @@ def test_who_is_told_to_stop_waits_no_more() -> None:
     assert upload.calls == ["begin", "part 1", "abort"]
 
 
-@pytest.mark.parametrize("given", range(4))
+@for_each("given", range(4))
 def test_a_source_that_raises_leaves_nothing_and_is_heard(given: int) -> None:
     def source() -> Iterator[bytes]:
         yield from PARTS[:given]

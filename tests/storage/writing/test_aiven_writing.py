@@ -15,6 +15,7 @@ from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
 from storage.writing.aiven_segment import AivenWriter
 from tests.support.aiven_writer import make_key_pair
+from tests.support.for_each import for_each
 from tests.support.memory_store import Killed, MemoryStore, MortalStore, NullStore
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.segments import filled_segment, metadata_of, segment_files
@@ -45,8 +46,8 @@ def bucket() -> ScriptedObjectStore:
     return ScriptedObjectStore(MemoryStore())
 
 
-@pytest.mark.parametrize("with_former", [False, True], ids=["first", "a repeat"])
-@pytest.mark.parametrize("error", [Killed(), RemoteStorageError("no more")], ids=["killed", "failed"])
+@for_each("with_former", [False, True])
+@for_each("error", [Killed(), RemoteStorageError("no more")])
 @Ways
 def test_a_copy_that_ends_at_any_step_leaves_a_whole_segment_or_none(
     tmp_path: Path, compression: bool, encryption: bool, error: BaseException, with_former: bool
@@ -81,7 +82,7 @@ def test_a_copy_that_ends_at_any_step_leaves_a_whole_segment_or_none(
     assert outcomes == {None, SEGMENT.log, *([FORMER.log] if with_former else [])}
 
 
-@pytest.mark.parametrize("change_bytes", [-1, 1, -len(SEGMENT.log), CHUNK_BYTES])
+@for_each("change_bytes", [-1, 1, -len(SEGMENT.log), CHUNK_BYTES])
 @Ways
 def test_a_log_of_another_size_than_its_metadata_says_is_refused(
     bucket: ScriptedObjectStore, tmp_path: Path, compression: bool, encryption: bool, change_bytes: int
@@ -119,8 +120,8 @@ def test_custom_metadata_that_turn_out_too_long_leave_no_segment(bucket: Scripte
             assert list(bucket.list("")) == []
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
+@for_each(
+    "keys, message",
     [
         ({"chunk.size": None}, r"rsm\.config\.chunk\.size is not set"),
         ({"chunk.size": "268435457", "compression.enabled": "true"}, r"chunk\.size=268435457 is too large"),
@@ -136,11 +137,7 @@ def test_what_is_needed_for_writing_alone_is_named_when_something_is_written(
     assert bucket.calls == []
 
 
-@pytest.mark.parametrize(
-    ("log", "is_compressed"),
-    [(SEGMENT.log, True), (SEGMENT.log[:-1], True), (b"", False)],
-    ids=["whole", "cut at its end", "empty"],
-)
+@for_each("log, is_compressed", [(SEGMENT.log, True), (SEGMENT.log[:-1], True), (b"", False)])
 def test_the_heuristic_looks_at_the_first_batch(bucket: ScriptedObjectStore, log: bytes, is_compressed: bool) -> None:
     damaged = bytearray(SEGMENT.log)
     damaged[100] ^= 1
@@ -210,8 +207,8 @@ def test_a_new_active_key_pair_is_taken_up_without_a_restart(bucket: ScriptedObj
         assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
+@for_each(
+    "content, message",
     [
         (None, r"rsm\.config\.encryption\.key\.ring\.file=.*: it "),
         ("\\u00", "it is not a properties file"),

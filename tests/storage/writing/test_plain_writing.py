@@ -11,6 +11,7 @@ from storage.formats.plain_objects import PlainObjects
 from storage.object_store.object_store import PIECE_BYTES
 from storage.writing.segment_files import put_segment_files
 from storage.writing.upload_rate import UploadRate
+from tests.support.for_each import for_each
 from tests.support.memory_store import Killed, MemoryStore, MortalStore
 from tests.support.segments import filled_segment, metadata_of, segment_files
 from tests.support.writing_tiers import PARTITION, copied
@@ -19,7 +20,7 @@ SEGMENT = filled_segment(100, batch_count=4)
 METADATA = metadata_of(PARTITION, SEGMENT)
 
 
-@pytest.mark.parametrize("error", [Killed(), RemoteStorageError("no more")], ids=["killed", "failed"])
+@for_each("error", [Killed(), RemoteStorageError("no more")])
 def test_a_copy_that_ends_at_any_step_leaves_no_log_without_its_indexes(tmp_path: Path, error: BaseException) -> None:
     deadline, outcomes = 0, set()
     while True:
@@ -39,10 +40,10 @@ def test_a_copy_that_ends_at_any_step_leaves_no_log_without_its_indexes(tmp_path
     assert outcomes == {False, True}
 
 
-@pytest.mark.parametrize("change_bytes", [-1, 1])
+@for_each("change_bytes", [-1, 1])
 def test_a_log_of_another_size_than_its_metadata_says_is_refused(tmp_path: Path, change_bytes: int) -> None:
     store = MemoryStore()
-    (tmp_path / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
+    (tmp_path / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True, exist_ok=True)
     managers = [PlainObjects({}, store=store), LocalTieredStorage({"dir": str(tmp_path / "tier")})]
     data = segment_files(tmp_path / "local", SEGMENT)
     data.log_segment.write_bytes((SEGMENT.log + b"x")[: len(SEGMENT.log) + change_bytes])
@@ -66,7 +67,7 @@ def test_a_paced_copy_takes_the_time_of_all_its_bytes(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["0", "1048575", "1000000001", "fast"])
+@for_each("text", ["0", "1048575", "1000000001", "fast"])
 def test_a_rate_out_of_range_is_named(text: str) -> None:
     with pytest.raises(StorageConfigError, match=r"rsm\.config\.upload\.rate\.limit\.bytes\.per\.second is '"):
         PlainObjects({"upload.rate.limit.bytes.per.second": text}, store=MemoryStore())

@@ -6,6 +6,7 @@ import pytest
 
 from storage.errors import RemoteStorageError
 from storage.writing.upload_rate import PIECE_BYTES, UploadRate
+from tests.support.for_each import for_each
 
 MIB = 1024 * 1024
 
@@ -35,12 +36,8 @@ def paced(clock: Clock, rate: int, sizes: list[int]) -> float:
     return clock.now_s - started_s
 
 
-@pytest.mark.parametrize("rate", [MIB, 25_000_000, 1_000_000_000])
-@pytest.mark.parametrize(
-    "sizes",
-    [[MIB] * 50, [4 * MIB] * 10, [1000] * 5000, [7, 3 * MIB, 65_536] * 8],
-    ids=["MiB", "chunks", "small", "all"],
-)
+@for_each("rate", [MIB, 25_000_000, 1_000_000_000])
+@for_each("sizes", [[MIB] * 50, [4 * MIB] * 10, [1000] * 5000, [7, 3 * MIB, 65_536] * 8])
 def test_the_rate_holds_within_five_percent(rate: int, sizes: list[int]) -> None:
     assert paced(Clock(), rate, sizes) == pytest.approx(sum(sizes) / rate, rel=0.05)
 

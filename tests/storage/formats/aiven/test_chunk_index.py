@@ -1,7 +1,6 @@
 """Chunk indexes: positions of both kinds, the binary form, and everything that is neither."""
 
 import base64
-import json
 import struct
 from typing import Any
 
@@ -14,7 +13,6 @@ from storage.errors import CorruptObjectError
 from storage.formats.aiven.manifest import (
     BINARY_BYTES_MAX,
     INT32_MAX,
-    ChunkIndex,
     FixedChunkIndex,
     JsonObject,
     VariableChunkIndex,
@@ -22,7 +20,7 @@ from storage.formats.aiven.manifest import (
     decode_chunk_sizes,
 )
 from storage.writing.aiven_encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
-from tests.support.vectors import vector
+from tests.support.for_each import for_each
 
 FIXED = {
     "type": "fixed",
@@ -40,10 +38,6 @@ VARIABLE = {
 }
 
 
-def literals(section: str) -> Any:
-    return json.loads(vector("aiven", "literals.json").read_text())[section]
-
-
 def decoded(members: dict[str, Any]) -> FixedChunkIndex | VariableChunkIndex:
     return decode_chunk_index(JsonObject("seg.rsm-manifest", members, "chunkIndex"))
 
@@ -52,63 +46,8 @@ def framed(binary: bytes) -> str:
     return base64.b64encode(zstandard.ZstdCompressor().compress(binary)).decode()
 
 
-def layout(index: ChunkIndex) -> list[list[int]]:
-    """Number, original position and size, transformed position and size of each chunk, as the plug-in's tests have."""
-    return [
-        [
-            chunk,
-            chunk * index.original_chunk_bytes,
-            index.original_bytes(chunk),
-            index.stored_position(chunk),
-            index.stored_bytes(chunk),
-        ]
-        for chunk in range(index.chunk_count)
-    ]
-
-
-def test_literals_of_the_plugins_serialization_tests_hold() -> None:
-    facts = literals("chunk_index_serialization")
-    binary = bytes.fromhex(facts["binary_before_zstd_hex"])
-    assert list(decode_chunk_sizes(binary)) == facts["decoded_sizes"]
-    assert encode_chunk_sizes(facts["decoded_sizes"]) == binary
-    for kind in ("fixed", "variable"):
-        members = json.loads(facts[f"{kind}_json"])
-        index = decoded(members)
-        assert layout(index) == facts[f"{kind}_chunks_id_opos_osize_tpos_tsize"]
-        assert json.dumps(encode_chunk_index(index), separators=(",", ":")) == facts[f"{kind}_json"]
-        for field in facts[f"required_fields_{kind}"]:
-            with pytest.raises(CorruptObjectError, match=rf"seg\.rsm-manifest: chunkIndex\.{field} is missing"):
-                decoded({name: value for name, value in members.items() if name != field})
-
-
-def test_literals_of_the_plugins_codec_tests_hold() -> None:
-    facts = literals("chunk_sizes_binary_codec")
-    for sizes in facts["roundtrip"]:
-        assert list(decode_chunk_sizes(encode_chunk_sizes(sizes))) == sizes
-    for sizes, width in facts["values_then_bytes_per_value"]:
-        binary = encode_chunk_sizes(sizes)
-        assert (binary[8], len(binary)) == (width, 9 + (len(sizes) - 1) * width + 4)
-        assert list(decode_chunk_sizes(binary)) == sizes
-    for sizes in facts["rejected_negative"]:
-        with pytest.raises(ValueError, match="not an int32"):
-            encode_chunk_sizes(sizes)
-
-
-def test_literals_of_the_plugins_builder_tests_hold() -> None:
-    fixed_facts, variable_facts = literals("fixed_chunk_index_builder"), literals("variable_chunk_index_builder")
-    fixed = FixedChunkIndex(101, 253, fixed_facts["transformed"][0], fixed_facts["transformed"][-1])
-    variable = VariableChunkIndex.of_sizes(101, 253, variable_facts["transformed"])
-    assert layout(fixed) == fixed_facts["chunks"]
-    assert layout(variable) == variable_facts["chunks"]
-    for positions, chunk in fixed_facts["find"].items():
-        if chunk is not None:
-            first, _, last = positions.partition("..")
-            for index in (fixed, variable):
-                assert index.chunks(int(first), int(last) + 1) == range(chunk, chunk + 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes"),
+@for_each(
+    "text, sizes",
     [
         ("KLUv/SAPeQAAAAAAAwAAAAoBAAoAAAAe", [10, 20, 30]),
         ("KLUv/SAWsQAAAAAACgAAB0ABDgwIAgAFAQwRAAACXQ==", [1870, 1868, 1864, 1858, 1856, 1861, 1857, 1868, 1873, 605]),
@@ -128,8 +67,8 @@ def test_the_worked_examples_hold_in_both_directions(text: str, sizes: list[int]
     assert encode_chunk_index(index) == members
 
 
-@pytest.mark.parametrize(
-    ("sizes", "binary"),
+@for_each(
+    "sizes, binary",
     [
         ([], "00000000"),
         ([7], "00000001 00000007"),
@@ -149,8 +88,8 @@ def test_a_wider_form_than_needed_is_read_too() -> None:
     assert list(decode_chunk_sizes(bytes.fromhex("00000003 00000000 03 00000a 000014 0000001e"))) == [10, 20, 30]
 
 
-@pytest.mark.parametrize(
-    ("binary", "message"),
+@for_each(
+    "binary, message",
     [
         ("", "too few"),
         ("000000", "too few"),
@@ -232,8 +171,8 @@ def test_memory_is_four_bytes_a_chunk() -> None:
     assert FixedChunkIndex(1, 100_000, 3, 3).memory_bytes < 200
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
+@for_each(
+    "changed, message",
     [
         ({"type": "linear"}, r"chunkIndex\.type is 'linear'"),
         ({"type": None}, r"chunkIndex\.type is None, not a string"),
@@ -250,8 +189,8 @@ def test_a_wrong_member_is_named(changed: dict[str, Any], message: str) -> None:
         decoded(FIXED | changed)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "message"),
+@for_each(
+    "chunks, message",
     [
         ("", "not one zstd frame"),
         ("!!!!", "not base64"),

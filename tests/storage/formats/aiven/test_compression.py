@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptObjectError
 from storage.formats.aiven.opened_segment import IV_BYTES, OVERHEAD_BYTES, WINDOW_BYTES_MAX, ChunkCipher, decompress
 from storage.writing.aiven_encoding import ChunkEncryption, compress
+from tests.support.for_each import for_each
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1
@@ -31,7 +32,7 @@ def test_decompression_undoes_compression(content: bytes, level: int) -> None:
     assert decompress(compress(content, level), len(content), "chunk") == content
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@for_each("kind", [bytes, bytearray, memoryview])
 def test_every_kind_of_buffer_is_taken(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
     assert decompress(kind(compress(kind(b"content"))), 7, "chunk") == b"content"
 
@@ -79,14 +80,14 @@ CORRUPT = {
 }
 
 
-@pytest.mark.parametrize("what", CORRUPT)
+@for_each("what", CORRUPT)
 def test_a_chunk_is_corrupt_that(what: str) -> None:
     stored, plaintext_bytes, message = CORRUPT[what]
     with pytest.raises(CorruptObjectError, match=rf"^x\.log, chunk 3: .*{message}"):
         decompress(stored, plaintext_bytes, "x.log, chunk 3")
 
 
-@pytest.mark.parametrize("size_bytes", range(len(GOOD)))
+@for_each("size_bytes", range(len(GOOD)))
 def test_a_frame_cut_at_any_byte_is_corrupt(size_bytes: int) -> None:
     with pytest.raises(CorruptObjectError, match=r"^chunk: "):
         decompress(GOOD[:size_bytes], 800, "chunk")
@@ -155,19 +156,19 @@ def test_every_chunk_gets_an_iv_of_its_own() -> None:
     assert len({ENCRYPTION.encrypt(b"content")[:IV_BYTES] for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@for_each("kind", [bytes, bytearray, memoryview])
 def test_every_kind_of_buffer_is_decrypted(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
     cipher = ChunkCipher(DATA_KEY, AAD)
     assert cipher.decrypt(kind(ENCRYPTION.encrypt(kind(b"content"))), "chunk") == b"content"
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, OVERHEAD_BYTES - 1])
+@for_each("size_bytes", [0, 1, OVERHEAD_BYTES - 1])
 def test_what_is_too_short_is_corrupt(size_bytes: int) -> None:
     with pytest.raises(CorruptObjectError, match=rf"^x\.log, chunk 3: {size_bytes} bytes are too few"):
         ChunkCipher(DATA_KEY, AAD).decrypt(bytes(size_bytes), "x.log, chunk 3")
 
 
-@pytest.mark.parametrize("position", [0, IV_BYTES, -1])
+@for_each("position", [0, IV_BYTES, -1])
 def test_a_changed_bit_anywhere_is_corrupt(position: int) -> None:
     cipher = ChunkCipher(DATA_KEY, AAD)
     stored = bytearray(ENCRYPTION.encrypt(b"content"))
@@ -176,13 +177,13 @@ def test_a_changed_bit_anywhere_is_corrupt(position: int) -> None:
         cipher.decrypt(stored, "x.log, chunk 3")
 
 
-@pytest.mark.parametrize("other", [ChunkCipher(bytes(32), AAD), ChunkCipher(DATA_KEY, b"")])
+@for_each("other", [ChunkCipher(bytes(32), AAD), ChunkCipher(DATA_KEY, b"")])
 def test_another_key_and_other_additional_data_are_corrupt(other: ChunkCipher) -> None:
     with pytest.raises(CorruptObjectError, match="tag does not hold"):
         other.decrypt(ENCRYPTION.encrypt(b"content"), "chunk")
 
 
-@pytest.mark.parametrize("size_bytes", [0, 16, 31, 33])
+@for_each("size_bytes", [0, 16, 31, 33])
 def test_a_data_key_of_another_size_is_the_callers_mistake(size_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"a data key has 32 bytes, not {size_bytes}"):
         ChunkCipher(bytes(size_bytes), AAD)

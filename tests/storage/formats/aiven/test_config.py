@@ -5,6 +5,7 @@ import pytest
 from storage.errors import StorageConfigError
 from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, KeyRing, WritingConfig, aiven_config
 from tests.support.aiven_writer import make_key_pair, wrap_data_key
+from tests.support.for_each import for_each
 
 
 def message_of(config: dict[str, str]) -> str:
@@ -78,22 +79,20 @@ def test_encryption_needs_pairs_and_an_active_one(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "key", ["key.prefix.mask", "compression.enabled", "compression.heuristic.enabled", "encryption.enabled"]
-)
-@pytest.mark.parametrize("text", ["yes", "1", ""])
+@for_each("key", ["key.prefix.mask", "compression.enabled", "compression.heuristic.enabled", "encryption.enabled"])
+@for_each("text", ["yes", "1", ""])
 def test_a_boolean_is_true_or_false(key: str, text: str) -> None:
     assert message_of({key: text}) == f"rsm.config.{key}={text} is neither true nor false"
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1073741824", "4 MiB", "", "9" * 5000, "٣"])
+@for_each("text", ["0", "-1", "1073741824", "4 MiB", "", "9" * 5000, "٣"])
 def test_a_chunk_size_beyond_the_plugins_limits_is_refused(text: str) -> None:
     assert message_of({"chunk.size": text}) == (
         f"rsm.config.chunk.size={text} is not a number from 1 to {CHUNK_BYTES_MAX}"
     )
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, CHUNK_BYTES_MAX])
+@for_each("chunk_bytes", [1, CHUNK_BYTES_MAX])
 def test_a_chunk_size_at_the_plugins_limits_is_taken(chunk_bytes: int) -> None:
     writing = WritingConfig(chunk_bytes=chunk_bytes)
     assert aiven_config({"chunk.size": f" {chunk_bytes} "}) == AivenConfig(writing=writing)

@@ -1,7 +1,6 @@
 """Custom metadata of the plug-in: its bytes, and everything that is not its bytes."""
 
 import contextlib
-import json
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from storage.formats.aiven.segment_objects import (
 )
 from storage.model import CustomMetadata
 from storage.writing.aiven_encoding import encode_custom_metadata
-from tests.support.vectors import vector
+from tests.support.for_each import for_each
 
 NONE = CustomMetadataFields()
 
@@ -25,8 +24,8 @@ def decoded(text: str) -> CustomMetadataFields:
     return decode_custom_metadata(CustomMetadata(bytes.fromhex(text)))
 
 
-@pytest.mark.parametrize(
-    ("text", "fields"),
+@for_each(
+    "text, fields",
     [
         ("01 00 03 c4e104", CustomMetadataFields(remote_size_bytes=39010)),
         ("01 01 05 05 7066782f", CustomMetadataFields(object_prefix="pfx/")),
@@ -39,27 +38,6 @@ def decoded(text: str) -> CustomMetadataFields:
 def test_the_worked_examples_hold_in_both_directions(text: str, fields: CustomMetadataFields) -> None:
     assert decoded(text) == fields
     assert encode_custom_metadata(fields) == bytes.fromhex(text)
-
-
-def test_literals_of_the_plugins_own_tests_hold() -> None:
-    literals = json.loads(vector("aiven", "literals.json").read_text())["custom_metadata"]
-    fields = CustomMetadataFields(remote_size_bytes=literals["fields"]["0"], object_key=literals["fields"]["2"])
-    assert decoded(literals["hex_computed_from_spec"]) == fields
-    encoded = encode_custom_metadata(fields)
-    assert encoded is not None
-    assert (encoded.hex(), len(encoded)) == (literals["hex_computed_from_spec"], literals["length"])
-
-
-@pytest.mark.parametrize("folder", ["oracle-plugin-1.0.0", "oracle-plugin-1.0.0-zstd157"])
-def test_what_the_plugin_wrote_is_written_again_to_the_byte(folder: str) -> None:
-    for case in json.loads(vector("aiven", folder, "cases.json").read_text()):
-        custom_metadata = bytes.fromhex(case["custom_metadata_hex"])
-        fields = decode_custom_metadata(CustomMetadata(custom_metadata))
-        assert (encode_custom_metadata(fields) or b"") == custom_metadata
-        included = case["custom_fields"].split(",")
-        assert (fields.remote_size_bytes is not None) == ("REMOTE_SIZE" in included)
-        assert (fields.object_prefix == "pfx/") == ("OBJECT_PREFIX" in included)
-        assert (fields.object_key is not None) == ("OBJECT_KEY" in included)
 
 
 def test_no_bytes_are_no_fields() -> None:
@@ -88,8 +66,8 @@ def test_any_bytes_are_fields_or_corrupt(data: bytes) -> None:
         decode_custom_metadata(CustomMetadata(data))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@for_each(
+    "text, message",
     [
         ("00 00", "1 bytes follow"),
         ("01 01 05 05 7066782f 00", "1 bytes follow"),

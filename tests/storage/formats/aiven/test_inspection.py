@@ -15,6 +15,7 @@ from storage.model import CustomMetadata, RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject
 from tests.support.aiven_writer import AivenWriterOptions, write_segment
+from tests.support.for_each import for_each
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 SEGMENT = filled_segment(100, batch_count=30)
@@ -119,7 +120,7 @@ def test_indexes_that_do_not_follow_one_another_are_a_problem(tier: Tier) -> Non
     assert "LEADER_EPOCH index is at" in str(tier.inspect().manifest_problem)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version":"1"'])
+@for_each("content", [b"", b"{", b"[]", b'{"version":"1"'])
 def test_a_broken_manifest_is_a_problem_and_the_other_objects_are_still_seen(tier: Tier, content: bytes) -> None:
     tier.path.write_bytes(content)
     inspection = tier.inspect()

@@ -1,106 +1,31 @@
-"""The plug-in's format behind RemoteStorageManager: the seam's contract in all four modes, and what is its own."""
+"""The plug-in's format behind RemoteStorageManager: what is its own; the seam's contract is in test_contract.py."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage.errors import (
-    CorruptObjectError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-)
+from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
-from storage.remote_storage_manager import RemoteStorageManager
 from storage.writing.aiven_encoding import encode_custom_metadata
-from tests.contract.remote_storage_manager import (
-    PARTITION,
-    SEGMENT,
-    THREADS,
-    Copy,
-    OpenManager,
-    RemoteStorageManagerContract,
-    assert_readable,
-)
+from tests.contract.remote_storage_manager import PARTITION, SEGMENT, assert_readable
 from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
+from tests.support.for_each import for_each
 from tests.support.scripted_object_store import ScriptedObjectStore
-from tests.support.segments import filled_segment, metadata_of
+from tests.support.segments import metadata_of
 
 METADATA = metadata_of(PARTITION, SEGMENT)
 SEGMENT_ID = uuid_to_text(METADATA.segment_id.id)
 PREFIX = "tier/"
 PATH = main_path(METADATA)
 CHUNK_BYTES = 1000
-
-
-class AivenContract(RemoteStorageManagerContract):
-    compression = False
-    encryption = False
-
-    @pytest.fixture
-    def open_manager(self, tmp_path: Path) -> OpenManager:
-        (tmp_path / "tier").mkdir()
-        return self.opener(tmp_path / "tier", tmp_path / "keys")
-
-    @pytest.fixture
-    def open_elsewhere(self, tmp_path: Path) -> OpenManager:
-        return self.opener(tmp_path / "elsewhere", tmp_path / "keys")
-
-    def opener(self, root: Path, keys: Path) -> OpenManager:
-        config = {
-            "key.prefix": PREFIX,
-            "chunk.size": str(CHUNK_BYTES),
-            "compression.enabled": str(self.compression).lower(),
-            "custom.metadata.fields.include": "REMOTE_SIZE,OBJECT_PREFIX",
-            **(make_key_pair(keys, "key1") if self.encryption else {}),
-        }
-        return lambda: AivenRemoteStorageManager(config, store=FileSystemStore(root))
-
-    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
-        self, manager: RemoteStorageManager, copy: Copy
-    ) -> None:
-        # Copies of one segment at once would mix their data keys; Kafka gives each attempt an id of its own.
-        def copy_and_read(number: int) -> None:
-            segment = filled_segment(1000 * number, batch_count=5)
-            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
-
-        with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(copy_and_read, range(THREADS)))
-
-    def test_transaction_index_and_producer_snapshot_may_be_absent(
-        self, manager: RemoteStorageManager, copy: Copy
-    ) -> None:
-        # The format has no word for an absent producer snapshot: the manifest requires it, and so it is an empty one.
-        metadata = copy(SEGMENT, with_producer_snapshot=False)
-        with pytest.raises(RemoteResourceNotFoundError):
-            manager.fetch_index(metadata, IndexType.TRANSACTION)
-        assert manager.fetch_index(metadata, IndexType.PRODUCER_SNAPSHOT) == b""
-        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
-
-
-class TestPlain(AivenContract):
-    pass
-
-
-class TestCompressed(AivenContract):
-    compression = True
-
-
-class TestEncrypted(AivenContract):
-    encryption = True
-
-
-class TestCompressedAndEncrypted(TestEncrypted):
-    compression = True
 
 
 @pytest.fixture
@@ -133,7 +58,7 @@ def test_opening_is_one_get_and_so_is_each_stream_and_index(store: ScriptedObjec
     assert store.streams_open == 0
 
 
-@pytest.mark.parametrize("moved", ["prefix", "key", "both"])
+@for_each("moved", ["prefix", "key", "both"])
 def test_custom_metadata_say_where_the_objects_are(store: ScriptedObjectStore, moved: str) -> None:
     prefix = PREFIX if moved == "key" else "old/"
     path = PATH if moved == "prefix" else "elsewhere/file"
@@ -144,6 +69,7 @@ def test_custom_metadata_say_where_the_objects_are(store: ScriptedObjectStore, m
         object_prefix=None if moved == "key" else prefix, object_key=None if moved == "prefix" else path
     )
     metadata = replace(METADATA, custom_metadata=encode_custom_metadata(fields))
+    store.calls.clear()
     assert_readable(manager_of(store), metadata, SEGMENT)
     assert all(key.startswith(f"{prefix}{path}.") for key, _, _ in store.gets()), "the first place was right"
 
@@ -183,8 +109,8 @@ def test_a_manifest_of_another_size_is_not_this_segments(store: ScriptedObjectSt
         manager_of(store).open_log_segment(replace(metadata, segment_size_bytes=metadata.segment_size_bytes + 1))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
+@for_each(
+    "content, message",
     [
         (b"", "bytes 0 to"),
         (b"{}", "version is missing"),

@@ -3,8 +3,6 @@ when wrong."""
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from storage.formats.aiven.manifest import (
 from storage.model import IndexType
 from storage.writing.aiven_encoding import encode_manifest
 from tests.support.aiven_manifest import metadata_in
-from tests.support.vectors import vector
+from tests.support.for_each import for_each
 
 NAME = "pfx/seg.rsm-manifest"
 PLACE = {"position": 0, "size": 1}
@@ -81,41 +79,6 @@ METADATA = metadata_in(
         }
     }
 )
-
-
-def vector_manifests() -> Iterator[Path]:
-    manifests = sorted(vector("aiven").rglob("*.rsm-manifest"))
-    assert len(manifests) == 2 * 8 + 5
-    yield from manifests
-
-
-def test_what_the_plugin_wrote_is_written_again_to_the_byte() -> None:
-    for path in vector_manifests():
-        data = path.read_bytes()
-        members = json.loads(data)
-        manifest = decode_manifest(data, path.name)
-        txn_index_empty = members["remoteLogSegmentMetadata"].get("txnIdxEmpty")
-        assert encode_manifest(manifest, metadata_in(members), txn_index_empty=txn_index_empty) == data
-
-
-def test_literals_of_the_plugins_own_tests_hold() -> None:
-    facts = json.loads(vector("aiven", "literals.json").read_text())["manifest_v1"]
-    data = facts["without_encryption"].encode()
-    members = json.loads(data)
-    manifest = decode_manifest(data, NAME)
-    assert manifest.chunk_index == FixedChunkIndex(100, 1000, 110, 110)
-    assert manifest.segment_indexes[IndexType.TRANSACTION] == StoredIndex(4, 1)
-    assert (manifest.compression, manifest.encryption) == (False, None)
-    assert members["remoteLogSegmentMetadata"] == json.loads(facts["remote_log_segment_metadata_json"])
-    assert encode_manifest(manifest, metadata_in(members)) == data
-
-    indexes = json.loads(facts["without_encryption_without_txn_index_segmentIndexes"])
-    without = decoded(members | {"segmentIndexes": indexes})
-    assert without.segment_indexes[IndexType.TRANSACTION] is None
-
-    encryption = json.loads(facts["with_encryption_after_removing_dataKey_encryption_block"])
-    encrypted = decoded(members | {"encryption": encryption | {"dataKey": "static-key-id:AAECAw=="}})
-    assert encrypted.encryption == SegmentEncryption("static-key-id:AAECAw==", bytes(facts["aad_bytes"]))
 
 
 def test_the_order_of_members_and_strangers_do_not_matter() -> None:
@@ -177,7 +140,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return dict(members)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "version",
@@ -202,8 +165,8 @@ def test_a_required_member_that_is_missing_is_named(path: str) -> None:
         decoded(changed(path, ...))
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
+@for_each(
+    "path, value, message",
     [
         ("version", "2", "version is '2'"),
         ("version", 1, "version is 1, not a string"),
@@ -249,7 +212,7 @@ def test_members_are_read_by_kind() -> None:
     assert not document.has("other")
 
 
-@pytest.mark.parametrize("value", ["-1", "2147483648", "1.0", "1e3", "true", '"1"', "null", "[]", "NaN"])
+@for_each("value", ["-1", "2147483648", "1.0", "1e3", "true", '"1"', "null", "[]", "NaN"])
 def test_a_size_is_an_int32_from_zero_on(value: str) -> None:
     with pytest.raises(CorruptObjectError, match=r"a/manifest: part\.size is .*not an integer"):
         parsed(f'{{"part": {{"size": {value}}}}}').object("part").int32("size")
@@ -281,7 +244,7 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert len(str(caught.value)) < 150
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data", [b"", b"{", b"{}x", b"\xff", '{"a": 1}'.encode("utf-16"), b"[" * 100_000, b'{"a":' * 100_000, b"9" * 5000]
 )
 def test_what_is_not_json_is_corrupt(data: bytes) -> None:
@@ -289,7 +252,7 @@ def test_what_is_not_json_is_corrupt(data: bytes) -> None:
         parse_json_object(data, "a/manifest")
 
 
-@pytest.mark.parametrize("text", ["[]", "5", "null", '"x"'])
+@for_each("text", ["[]", "5", "null", '"x"'])
 def test_what_is_no_object_is_corrupt(text: str) -> None:
     with pytest.raises(CorruptObjectError, match="is not a JSON object"):
         parsed(text)

@@ -1,6 +1,5 @@
 """Keys of a segment's objects: the plug-in's, and back; where the objects are looked for, and how errors name them."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +19,13 @@ from storage.formats.aiven.segment_objects import (
     ObjectSuffix,
     SegmentObjects,
     main_path,
-    masked_object_key,
     object_key,
     parse_object_key,
 )
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text
 from storage.object_store.filesystem import FileSystemStore
+from tests.support.for_each import for_each
 from tests.support.scripted_object_store import ScriptedObjectStore
-from tests.support.vectors import vector
 
 PATH = "topic-AAAAAAAAAAAAAAAAAAAAAQ/7/00000000000000001234-AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -50,24 +48,11 @@ def segment(topic: str, partition: int, topic_id: str, segment_id: str, start_of
 SEGMENT = segment("topic", 7, "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAA", 1234)
 
 
-def test_keys_are_those_of_the_plugins_own_tests() -> None:
-    literals = json.loads(vector("aiven", "literals.json").read_text())["object_keys"]
-    path = main_path(SEGMENT)
-    assert path == PATH
-    assert object_key("prefix/", path, ObjectSuffix.LOG) == literals["prefix/ + LOG"]
-    assert object_key("prefix/", path, ObjectSuffix.INDEXES) == literals["prefix/ + INDEXES"]
-    assert object_key("prefix/", path, ObjectSuffix.MANIFEST) == literals["prefix/ + MANIFEST"]
-    assert object_key("", path, ObjectSuffix.LOG) == literals["null prefix + LOG"]
-    assert masked_object_key(path, ObjectSuffix.LOG) == literals["masked string form"]
-    assert object_key("other/", path, ObjectSuffix.LOG) == literals["custom fields {1: other/}"]
-    assert object_key("prefix/", "topic/7/file", ObjectSuffix.LOG) == literals["custom fields {2: topic/7/file}"]
-
-
 def test_no_separator_is_added_to_the_prefix() -> None:
     assert object_key("tiered", PATH, ObjectSuffix.LOG) == f"tiered{PATH}.log"
 
 
-@pytest.mark.parametrize("segment_id", ["-2vcU13pRgmFcJZnwUHXOQ", "_2vcU13pRgmFcJZnwUHXOQ"])
+@for_each("segment_id", ["-2vcU13pRgmFcJZnwUHXOQ", "_2vcU13pRgmFcJZnwUHXOQ"])
 def test_a_key_is_never_split_at_a_dash(segment_id: str) -> None:
     metadata = segment("a-b.c_d-", 0, "-e1u8SIwbTlKJwKtQGewIA", segment_id, 5)
     parsed = parse_object_key(object_key("pre-fix/", main_path(metadata), ObjectSuffix.INDEXES), "pre-fix/")
@@ -97,7 +82,7 @@ def test_a_key_says_what_it_was_made_of(
     assert (parsed.start_offset, parsed.segment_id, parsed.suffix) == (start_offset, Uuid(ids[1]), suffix)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "key",
     [
         "",
@@ -129,7 +114,7 @@ def test_a_key_under_another_prefix_is_no_key_of_ours() -> None:
         parse_object_key(f"other/{PATH}.log", "mine/")
 
 
-@pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "a\x00b", "x" * 250])
+@for_each("topic", ["", "..", "../../etc", "a/b", "a\x00b", "x" * 250])
 def test_names_that_kafka_would_refuse_become_no_key(topic: str) -> None:
     partition = replace(SEGMENT.topic_id_partition, topic=topic)
     with pytest.raises(IllegalMetadataError, match="not a legal topic name"):
@@ -211,7 +196,7 @@ def test_what_is_nowhere_is_not_found_at_any_place(store: ScriptedObjectStore) -
         SegmentObjects(store, [CONFIGURED]).get_range(LOG, 0, 7)
 
 
-@pytest.mark.parametrize(("start", "end"), [(0, 8), (6, 8), (7, 8), (100, 200)])
+@for_each("start, end", [(0, 8), (6, 8), (7, 8), (100, 200)])
 def test_an_object_that_ends_before_the_range_is_corrupt(store: ScriptedObjectStore, start: int, end: int) -> None:
     store.put(CONFIGURED.key(LOG), b"content")
     with pytest.raises(CorruptObjectError, match=rf"new/orders/7\.log: bytes {start} to {end - 1} wanted"):

@@ -29,6 +29,7 @@ from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, Seg
 from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
 from storage.writing.aiven_encoding import ChunkEncryption, compress
+from tests.support.for_each import for_each
 from tests.support.scripted_object_store import ScriptedObjectStore
 
 LOG = b"".join(f"{number:08d}".encode() for number in range(1250))
@@ -101,7 +102,7 @@ def test_any_range_in_any_pieces_is_a_slice_of_the_log(worlds: Mapping[str, Worl
         assert stream.read(0) == b""
 
 
-@pytest.mark.parametrize("mode", CODED_MODES)
+@for_each("mode", CODED_MODES)
 def test_a_stream_is_one_get_of_the_whole_chunks(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     world.segment.open_stream(CHUNK_BYTES + 5, 3 * CHUNK_BYTES + 1).close()
@@ -120,7 +121,7 @@ def test_a_plain_log_is_read_from_any_byte_to_any_other(tmp_path: Path) -> None:
     assert world.segment.chunk_bytes == 1
 
 
-@pytest.mark.parametrize("mode", CODED_MODES)
+@for_each("mode", CODED_MODES)
 def test_one_chunk_is_handed_out_as_it_was_decoded(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = write_log(tmp_path, mode)
     decoded: list[int] = []
@@ -137,7 +138,7 @@ def test_one_chunk_is_handed_out_as_it_was_decoded(tmp_path: Path, mode: str, mo
     assert [id(piece) for piece in pieces] == decoded
 
 
-@pytest.mark.parametrize("mode", MODES)
+@for_each("mode", MODES)
 def test_a_body_that_breaks_is_retriable_and_the_next_stream_whole(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     world.store.reset(after_bytes=sum(world.sizes) // 2)
@@ -147,7 +148,7 @@ def test_a_body_that_breaks_is_retriable_and_the_next_stream_whole(tmp_path: Pat
         assert stream.read(len(LOG)) == LOG
 
 
-@pytest.mark.parametrize("mode", MODES)
+@for_each("mode", MODES)
 def test_a_log_shorter_than_its_index_says_is_corrupt(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     stored = (tmp_path / "tier/orders/7.log").read_bytes()
@@ -158,7 +159,7 @@ def test_a_log_shorter_than_its_index_says_is_corrupt(tmp_path: Path, mode: str)
     assert world.store.streams_open == 0
 
 
-@pytest.mark.parametrize("mode", ["encrypted", "zstd and encrypted"])
+@for_each("mode", ["encrypted", "zstd and encrypted"])
 def test_a_flipped_bit_is_found_in_the_chunk_that_has_it(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     position = sum(world.sizes[:4]) + 20
@@ -169,7 +170,7 @@ def test_a_flipped_bit_is_found_in_the_chunk_that_has_it(tmp_path: Path, mode: s
             stream.read(CHUNK_BYTES)
 
 
-@pytest.mark.parametrize("mode", ["zstd", "zstd and encrypted"])
+@for_each("mode", ["zstd", "zstd and encrypted"])
 def test_a_chunk_inflates_to_its_own_size_and_no_further(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode, bytes(1_000_000), 1_000_000)
     for file_bytes in (999_999, 1_000_001):
@@ -178,7 +179,7 @@ def test_a_chunk_inflates_to_its_own_size_and_no_further(tmp_path: Path, mode: s
             stream.read(10)
 
 
-@pytest.mark.parametrize("mode", ["plain", "encrypted"])
+@for_each("mode", ["plain", "encrypted"])
 def test_uncompressed_chunks_must_have_their_plaintexts_size(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     overhead_bytes = OVERHEAD_BYTES if mode == "encrypted" else 0

@@ -1,11 +1,8 @@
-"""What GCS and Azure have in common: bodies that break, closing, and deletes in batches, over scripted answers."""
+"""Deletes in batches by GCS and Azure, over scripted answers. S3's are in test_s3.py."""
 
 import functools
 import re
 import ssl
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +16,11 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
-from storage.object_store import azure_client, bodies
-from tests.contract.object_store import fetched
+from storage.object_store import azure_client
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.http_stores import OPENERS, OpenScripted, azure_error, batch_answer, gcs_error
-from tests.support.s3_stores import BODY, ranged
 from tests.support.scripted_http import ScriptedHttp, response, scripted_http
-from tests.support.waiting import wait_until
-
-Call = Callable[[], object]
 
 
 class Words(NamedTuple):
@@ -127,21 +120,23 @@ def test_where_all_was_deleted_or_absent_nothing_is_said(
     assert deletes(http) == [2]
 
 
-@pytest.mark.parametrize("as_part", [False, True])
+@for_each("as_part", [False, True])
 def test_a_bucket_that_is_not_there_is_no_object_that_is_absent(
     http: ScriptedHttp, scripted: OpenScripted, words: Words, as_part: bool
 ) -> None:
+    http.forget()
     refused = words.no_bucket
     http.answer(batch_answer(words.batch_status, refused, refused) if as_part else refused)
     with pytest.raises(RemoteStoreNotFoundError, match=r"^2 of 2 .*rsm\.config\.storage\.(gcs|azure)\.[a-z]+\.name"):
         scripted().delete_many(["a", "b"])
 
 
-@pytest.mark.parametrize("answer", ["not found", "no parts", "one part", "no batch"])
+@for_each("answer", ["not found", "no parts", "one part", "no batch"])
 def test_a_store_that_knows_no_batches_is_asked_for_each_object(
     http: ScriptedHttp, scripted: OpenScripted, words: Words, answer: str
 ) -> None:
     """fake-gcs-server answers Google's SDK with no parts, as that gives them no Content-ID."""
+    http.forget()
     answers = {
         "not found": response(404),
         "no parts": batch_answer(words.batch_status),
@@ -156,8 +151,9 @@ def test_a_store_that_knows_no_batches_is_asked_for_each_object(
     assert [line.split()[0] for line in http.requests] == ["POST", "DELETE", "DELETE"]
 
 
-@pytest.mark.parametrize("then", ["stall", "reset"])
+@for_each("then", ["stall", "reset"])
 def test_a_batch_without_an_answer_is_worth_another(http: ScriptedHttp, scripted: OpenScripted, then: str) -> None:
+    http.forget()
     http.answer(b"", then=then)  # type: ignore[arg-type]  # one of Then
     with pytest.raises(RetriableRemoteStorageError, match=r"^2 of 2 ") as caught:
         scripted(read_timeout_s=0.3).delete_many(["a", "b"])
@@ -184,42 +180,3 @@ def test_each_part_of_a_batch_shows_azures_token(tmp_path: Path, monkeypatch: py
         store.close()
         assert https.heads[0].count("Authorization: Bearer a-token") == 1
         assert https.bodies[0].count(b"Authorization: Bearer a-token") == 2
-
-
-@pytest.mark.parametrize("sent_bytes", [0, 5000])
-def test_a_body_that_is_cut_may_be_asked_for_again(http: ScriptedHttp, scripted: OpenScripted, sent_bytes: int) -> None:
-    whole = ranged()
-    http.answer(whole[: len(whole) - len(BODY) + sent_bytes], then="close")
-    with pytest.raises(RetriableRemoteStorageError, match=f"ended after {sent_bytes} of {len(BODY)} bytes"):
-        fetched(scripted(), "a", 0, len(BODY))
-
-
-def test_a_silent_body_is_given_up(http: ScriptedHttp, scripted: OpenScripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.3)
-    http.answer(ranged()[:-10], then="stall")
-    with pytest.raises(StalledTransferError, match="://tier/a"):
-        fetched(scripted(), "a", 0, len(BODY))
-
-
-@pytest.mark.parametrize("call", ["get", "list", "delete"])
-def test_closing_wakes_whoever_waits(http: ScriptedHttp, scripted: OpenScripted, call: str) -> None:
-    http.answer(b"", then="stall")
-    store = scripted(read_timeout_s=25.0)
-    store.warm_up()
-    calls: dict[str, Call] = {
-        "get": lambda: store.get("a", 0, 1),
-        "list": lambda: list(store.list("")),
-        "delete": lambda: store.delete_many(["a", "b"]),
-    }
-    started = threading.Event()
-
-    def wait() -> None:
-        started.set()
-        calls[call]()
-
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(wait)
-        started.wait()
-        wait_until(lambda: bool(http.requests), "the store was asked")
-        store.close()
-        assert isinstance(waiting.exception(timeout=10), RetriableRemoteStorageError)

@@ -14,6 +14,7 @@ from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
+from tests.support.for_each import for_each
 from tests.support.index_writer import build_time_index
 from tests.support.segments import BatchHeader, read_batch_header
 from tests.support.vectors import vector
@@ -56,7 +57,7 @@ def batches_of(log: bytes) -> Iterator[tuple[int, BatchHeader]]:
         position = end
 
 
-@pytest.mark.parametrize("start_offset", START_OFFSETS_WITH_LOG)
+@for_each("start_offset", START_OFFSETS_WITH_LOG)
 def test_index_entries_point_at_batches_with_their_last_offsets(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
     index = OffsetIndex(tier.fetch_index(metadata, IndexType.OFFSET), start_offset)
@@ -69,7 +70,7 @@ def test_index_entries_point_at_batches_with_their_last_offsets(tier: LocalTiere
     assert index.lookup(batches[0][1].last_offset) == (start_offset, 0)
 
 
-@pytest.mark.parametrize("start_offset", START_OFFSETS_WITH_LOG)
+@for_each("start_offset", START_OFFSETS_WITH_LOG)
 def test_rebuilt_indexes_are_the_brokers(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
     batches = list(batches_of(tier.fetch_log_segment(metadata, 0)))
@@ -79,7 +80,7 @@ def test_rebuilt_indexes_are_the_brokers(tier: LocalTieredStorage, start_offset:
     assert build_time_index(start_offset, timestamps) == tier.fetch_index(metadata, IndexType.TIMESTAMP)
 
 
-@pytest.mark.parametrize("start_offset", START_OFFSETS)
+@for_each("start_offset", START_OFFSETS)
 def test_every_index_of_the_broker_is_read_and_written_again(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
     assert len(OffsetIndex(tier.fetch_index(metadata, IndexType.OFFSET), start_offset)) == INDEX_ENTRIES[start_offset]

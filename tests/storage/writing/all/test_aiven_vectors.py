@@ -9,18 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.manifest import Manifest, decode_manifest
-from storage.formats.aiven.segment_objects import (
-    CustomMetadataFields,
-    ObjectSuffix,
-    decode_custom_metadata,
-    main_path,
-    object_key,
-)
+from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.model import (
     IndexType,
     RemoteLogSegmentId,
@@ -33,8 +24,8 @@ from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
 from tests.support.aiven_decoder import decode_segment
 from tests.support.aiven_manifest import metadata_in
-from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair, write_segment
-from tests.support.segments import filled_segment, metadata_of, publish, topic_partition
+from tests.support.aiven_writer import AivenWriterOptions, write_segment
+from tests.support.for_each import for_each
 from tests.support.vectors import vector
 
 CASES = (
@@ -73,10 +64,6 @@ def stored(store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str, 
     stream.readinto(memoryview(content))
     stream.close()
     return bytes(content)
-
-
-def manifest_of(store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str) -> Manifest:
-    return decode_manifest(stored(store, metadata, prefix, ObjectSuffix.MANIFEST), "manifest")
 
 
 def read_back(
@@ -137,8 +124,8 @@ def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
     )
 
 
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("name", CASES)
+@for_each("run", RUNS)
+@for_each("name", CASES)
 def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name: str) -> None:
     """Byte for byte, where nothing is drawn by lot and zstd is the same; else each field that says nothing of that."""
     case = case_of(run, name)
@@ -199,63 +186,3 @@ def test_the_writer_writes_the_manifest_of_a_kafka_4_3_broker(tmp_path: Path) ->
     found, wanted = (fields_of(store, metadata, "tiered/", with_sizes=False) for store in (ours, theirs))
     assert found == wanted
     assert found[-1] == (".remoteLogSegmentMetadata.txnIdxEmpty", bool, True)
-
-
-def test_a_kafka_4_3_manifest_says_whether_the_transaction_index_is_empty(tmp_path: Path) -> None:
-    store = FileSystemStore(tmp_path)
-    metadata = replace(METADATA, txn_index_empty=True)
-    write_segment(store, metadata, filled_segment().objects(), AivenWriterOptions())
-    assert stored(store, metadata, "", ObjectSuffix.MANIFEST).endswith(b',"txnIdxEmpty":true}}')
-
-
-@pytest.mark.parametrize("compression", [False, True])
-@pytest.mark.parametrize("encryption", [False, True])
-def test_a_converted_tier_holds_the_same_bytes_and_its_metadata_says_where(
-    tmp_path: Path, compression: bool, encryption: bool
-) -> None:
-    partition = topic_partition()
-    segments = [filled_segment(0), filled_segment(200, batch_count=3)]
-    metadatas = [publish(tmp_path / "tier", partition, segment) for segment in segments]
-    keys = make_key_pair(tmp_path / "keys", "key1") if encryption else {}
-    options = AivenWriterOptions(
-        key_prefix="a/",
-        chunk_bytes=1000,
-        compression=compression,
-        key_pair=keys if encryption else None,
-        custom_fields=("OBJECT_PREFIX", "REMOTE_SIZE"),
-    )
-    store = FileSystemStore(tmp_path / "bucket")
-    converted = convert_tier(tmp_path / "tier", metadatas, store, options)
-    heads = list(store.list(""))
-    assert len(heads) == 6
-    assert [replace(metadata, custom_metadata=None) for metadata in converted] == metadatas
-    sizes_bytes = 0
-    for metadata, segment in zip(converted, segments, strict=True):
-        assert read_back(store, metadata, "a/", keys) == segment.objects()
-        fields = decode_custom_metadata(metadata.custom_metadata)
-        assert fields == CustomMetadataFields(fields.remote_size_bytes, "a/", None)
-        sizes_bytes += fields.remote_size_bytes or 0
-    assert sizes_bytes == sum(head.size_bytes for head in heads)
-
-
-def test_a_log_that_ends_with_a_whole_chunk_has_no_chunk_behind_it(tmp_path: Path) -> None:
-    segment = filled_segment(batch_count=2)
-    store = FileSystemStore(tmp_path)
-    options = AivenWriterOptions(chunk_bytes=len(segment.log) // 2)
-    assert len(segment.log) % 2 == 0
-    metadata = metadata_of(topic_partition(), segment)
-    write_segment(store, metadata, segment.objects(), options)
-    assert manifest_of(store, metadata, "").chunk_index.chunk_count == 2
-    assert read_back(store, metadata, "", {}) == segment.objects()
-
-
-def test_no_transaction_index_is_null_and_an_absent_snapshot_is_empty(tmp_path: Path) -> None:
-    objects = filled_segment().objects()
-    del objects["snapshot"]
-    store = FileSystemStore(tmp_path)
-    write_segment(store, METADATA, objects, AivenWriterOptions())
-    places = manifest_of(store, METADATA, "").segment_indexes
-    snapshot = places[IndexType.PRODUCER_SNAPSHOT]
-    assert places[IndexType.TRANSACTION] is None
-    assert snapshot is not None
-    assert snapshot.size_bytes == 0

@@ -1,4 +1,4 @@
-"""The fault store of other tests: the contract's, while nothing is scripted, and its faults."""
+"""The faults of the fault store; without any it keeps the contract (storage/object_store/test_object_stores.py)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,17 +7,10 @@ import pytest
 
 from storage.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.object_store.filesystem import FileSystemStore
-from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.contract.object_store import fetched
 from tests.support.scripted_object_store import ScriptedObjectStore, Verb
 
 CONTENT = bytes(range(100))
-
-
-class TestScriptedObjectStore(ObjectStoreContract):
-    @pytest.fixture
-    def open_store(self, tmp_path: Path) -> OpenStore:
-        (tmp_path / "bucket").mkdir()
-        return lambda: ScriptedObjectStore(FileSystemStore(tmp_path / "bucket"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.segments import filled_segment, metadata_of
 from tests.support.waiting import wait_until
 from tests.support.writing_tiers import PARTITION, aiven_config, copied, found_segment, private_keys
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SEGMENT = filled_segment(100)
 LOG_BYTES = 64 * 1024 * 1024
 RATE = 12 * 1024 * 1024
@@ -30,7 +30,7 @@ import json, sys
 from pathlib import Path
 from dataclasses import replace
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from tests.storage.writing.test_killed_copies import LOG_BYTES, SEGMENT
+from tests.storage.writing.all.test_killed_copies import LOG_BYTES, SEGMENT
 from tests.support.segments import metadata_of, segment_files
 from tests.support.writing_tiers import PARTITION
 data = segment_files(Path(sys.argv[2]), SEGMENT)

@@ -1,34 +1,22 @@
 """Every store over TLS: whose certificate is believed, and HTTPS_PROXY and NO_PROXY of the environment."""
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from storage.errors import RetriableRemoteStorageError
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
-from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
 from tests.contract.object_store import fetched
-from tests.support.azurite import AzureServer
 from tests.support.certificates import server_certificate
-from tests.support.fake_gcs import GcsServer
-from tests.support.s3_server import S3Server
+from tests.support.http_stores import OPENERS
 from tests.support.s3_stores import BODY, ranged
 from tests.support.scripted_http import ScriptedHttp, scripted_http
 from tests.support.tunnel_proxy import tunnel_proxy
 
 NAME = "store.test"
 """Of a top-level domain that nobody ever has (RFC 6761)."""
-
-OPENERS: dict[str, Callable[[str], ObjectStore]] = {
-    "s3": lambda url: S3Store(S3Server(url).settings("tier", read_timeout_s=5.0)),
-    "gcs": lambda url: GcsStore(GcsServer(url).settings("tier", read_timeout_s=5.0)),
-    "azure": lambda url: AzureStore(AzureServer(url).settings("tier", read_timeout_s=5.0)),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +49,7 @@ def believed(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", OPENERS)
 @pytest.mark.usefixtures("believed")
 def test_a_certificate_of_ones_own_is_believed_by_the_environment(kind: str, https: ScriptedHttp) -> None:
-    with closing(OPENERS[kind](https.endpoint_url)) as store:
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
         for _ in range(2):
             assert fetched(store, "a", 0, len(BODY)) == BODY
     assert https.connections == 1
@@ -69,7 +57,7 @@ def test_a_certificate_of_ones_own_is_believed_by_the_environment(kind: str, htt
 
 @pytest.mark.parametrize("kind", OPENERS)
 def test_a_certificate_that_nobody_vouches_for_is_not_believed(kind: str, https: ScriptedHttp) -> None:
-    with closing(OPENERS[kind](https.endpoint_url)) as store:
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
         with pytest.raises(RetriableRemoteStorageError, match="SSL"):
             store.get("a", 0, 1)
         with pytest.raises(RetriableRemoteStorageError):
@@ -85,13 +73,13 @@ def test_the_environments_proxy_is_a_tunnel_to_the_store(
     port = https.endpoint_url.rpartition(":")[2]
     with tunnel_proxy({NAME: "127.0.0.1"}) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        with closing(OPENERS[kind](f"https://{NAME}:{port}")) as store:
+        with closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=5.0)) as store:
             for _ in range(2):
                 assert fetched(store, "a", 0, len(BODY)) == BODY
         assert proxy.asked == [f"{NAME}:{port}"]
         monkeypatch.setenv("NO_PROXY", NAME)
         with (
-            closing(OPENERS[kind](f"https://{NAME}:{port}")) as store,
+            closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=5.0)) as store,
             pytest.raises(RetriableRemoteStorageError, match=f"{NAME}:{port}"),
         ):
             store.get("a", 0, 1)

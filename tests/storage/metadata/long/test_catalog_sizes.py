@@ -1,0 +1,17 @@
+from tests.storage.metadata.catalog_sizes import (
+    a_look_up_by_time_looks_at_few_segments,
+    a_segment_takes_at_most_400_bytes,
+    segments_that_are_long_gone_leave_nothing_behind,
+)
+
+
+def test_a_segment_takes_at_most_400_bytes() -> None:
+    a_segment_takes_at_most_400_bytes(100_000)
+
+
+def test_segments_that_are_long_gone_leave_nothing_behind() -> None:
+    segments_that_are_long_gone_leave_nothing_behind(500_000)
+
+
+def test_a_look_up_by_time_looks_at_few_segments() -> None:
+    a_look_up_by_time_looks_at_few_segments(100_000)

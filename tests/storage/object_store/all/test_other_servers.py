@@ -1,0 +1,110 @@
+"""The contract over servers that a machine may lack, and what only they check."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from storage.errors import RemoteAccessDeniedError
+from storage.object_store.azure import AzureStore
+from storage.object_store.gcs import GcsStore
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_config import ChecksumMode
+from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.support.azurite import AzureServer
+from tests.support.fake_gcs import GcsServer
+from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.s3_stores import BODY, OpenS3
+
+PART_BYTES = 5 * 1024 * 1024
+
+
+class TestS3StoreWithChecksums(ObjectStoreContract):
+    """Bodies are then summed up by botocore, and read through it."""
+
+    @pytest.fixture
+    def open_store(self, s3_endpoint: S3Server) -> OpenStore:
+        bucket = s3_endpoint.make_bucket()
+        mode = ChecksumMode.WHEN_SUPPORTED
+        settings = s3_endpoint.settings(
+            bucket, part_bytes=PART_BYTES, request_checksums=mode, response_checksums=mode, legacy_md5=True
+        )
+        return lambda: S3Store(settings)
+
+
+def is_fast(store: S3Store) -> bool:
+    return store.made().fast_gets.learn() is not None
+
+
+class SdkGets:
+    """Counts GetObjects that boto3 was asked for, prepared ones included."""
+
+    def __init__(self, store: S3Store) -> None:
+        self._gets: Any = store.made().fast_gets
+        self._client = self._gets.boto3_client
+        self.count = 0
+        self._gets.boto3_client = self
+
+    def get_object(self, **given: Any) -> Any:
+        self.count += 1
+        return self._client.get_object(**given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+@pytest.mark.needs("versitygw")
+class TestFastGetsOfAnotherS3(ObjectStoreContract):
+    threads_key = "{number}.log"
+    """versitygw keeps folders, and answers a PUT with 500 while a DELETE takes the folder along."""
+
+    @pytest.fixture
+    def open_store(self, gateway: S3Server) -> OpenStore:
+        bucket = gateway.make_bucket()
+
+        def open_store() -> S3Store:
+            store = S3Store(gateway.settings(bucket, part_bytes=PART_BYTES))
+            assert is_fast(store)
+            return store
+
+        return open_store
+
+
+@pytest.mark.needs("versitygw")
+@pytest.mark.parametrize("key", ["a b+c~d_e.f-g", "100%", "%2F", "tier/é→/x", "a=b&c?d#e", "(!'*)@:;,$"])
+def test_any_key_is_signed_as_the_server_checks_it(gateway: S3Server, open_store: OpenS3, key: str) -> None:
+    store = open_store(gateway, gateway.make_bucket())
+    store.put(key, BODY)
+    sdk_gets = SdkGets(store)
+    assert fetched(store, key, 10, 500) == BODY[10:500]
+    assert fetched(store, key, 0, len(BODY)) == BODY
+    assert sdk_gets.count == 1
+
+
+@pytest.mark.needs("versitygw")
+def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: OpenS3) -> None:
+    bucket = gateway.make_bucket()
+    good, bad = (
+        open_store(gateway, bucket),
+        open_store(gateway, bucket, credentials=replace(CREDENTIALS, secret_access_key="no")),
+    )
+    good.put("a", BODY)
+    with pytest.raises(RemoteAccessDeniedError, match="SignatureDoesNotMatch"):
+        bad.get("a", 0, 10)
+    assert fetched(good, "a", 0, 10) == BODY[:10]
+
+
+@pytest.mark.needs("fake-gcs-server")
+class TestGcsStore(ObjectStoreContract):
+    @pytest.fixture
+    def open_store(self, gcs: GcsServer) -> OpenStore:
+        settings = gcs.settings(gcs.make_bucket())
+        return lambda: GcsStore(settings)
+
+
+@pytest.mark.needs("azurite")
+class TestAzureStore(ObjectStoreContract):
+    @pytest.fixture
+    def open_store(self, azure: AzureServer) -> OpenStore:
+        settings = azure.settings(azure.make_bucket())
+        return lambda: AzureStore(settings)
