@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import product
 from typing import Any
 
@@ -46,9 +46,9 @@ addresses = st.builds(NodeAddress, st.integers(0, 2**31 - 1), hosts, ports)
 
 def values_of(nodes: list[NodeAddress]) -> dict[str, object]:
     """One superset of values for all six APIs."""
-    brokers = [
-        {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port} for node in nodes
-    ]
+    brokers = [asdict(node) | {"broker_id": node.node_id} for node in nodes]
+    for broker in brokers:
+        broker["rack"] = None if broker["node_id"] % 2 else "a rack"
     first = brokers[0] if brokers else {}
     return {"brokers": brokers, "coordinators": brokers, "node_endpoints": brokers, "endpoint_type": 1, **first}
 
@@ -162,6 +162,16 @@ def test_any_mapping_gives_what_a_broker_with_those_addresses_would_send(
 
     expected = response(*case, moved(nodes, advertised), unknown_tag=unknown_tag)
     assert rewrite(*case, memoryview(frame), advertised) == kio_frames.response_frame(expected)
+
+
+@for_each("api_key, api_version", [each for each in REWRITTEN if each[0] != ApiKey.FIND_COORDINATOR])
+def test_nodes_may_be_more_than_one_byte_counts_and_fewer_are_left(api_key: int, api_version: int) -> None:
+    nodes = [NodeAddress(number, "host", number) for number in range(130)]
+    advertised = {node.node_id: ("edge.example.org", 1) for node in nodes[::2]}
+    frame = memoryview(kio_frames.response_frame(response(api_key, api_version, nodes)))
+    assert find_nodes(api_key, api_version, frame) == nodes
+    told = response(api_key, api_version, moved(nodes[::2], advertised))
+    assert rewrite(api_key, api_version, frame, advertised) == kio_frames.response_frame(told)
 
 
 @given(case=st.sampled_from(REWRITTEN), payload=st.binary(max_size=200))

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from protocol import list_offsets
-from protocol.list_offsets import ListOffsetsAnswer, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from protocol.list_offsets import (
+    NO_TAGS,
+    ListOffsetsAnswer,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
@@ -66,7 +76,7 @@ def response_frame(version: int, items: list[ListOffsetsAnswer]) -> bytes:
 
 def decode(frame: bytes | memoryview) -> ListOffsetsRequest:
     view = memoryview(frame)
-    return list_offsets.decode_request(view, decode_request_header(view))
+    return decode_request(view, decode_request_header(view))
 
 
 @given(version=st.sampled_from(VERSIONS), items=questions)
@@ -84,59 +94,55 @@ def test_requests_are_read_and_written_as_kio_does(version: int, items: list[Lis
     assert (request.client_id, request.correlation_id, request.replica_id) == ("client", 5, -1)
     assert request.isolation_level == (1 if version >= 2 else 0)
     assert request.timeout_ms == (4321 if version >= 10 else 0)
-    assert list_offsets.encode_request(request, correlation_id=5) == frame
+    assert encode_request(request, correlation_id=5) == frame
 
 
 @given(version=st.sampled_from(VERSIONS), items=answers)
 def test_responses_are_read_and_written_as_kio_does(version: int, items: list[ListOffsetsAnswer]) -> None:
     frame = response_frame(version, items)
 
-    response = list_offsets.decode_response(memoryview(frame), version)
+    response = decode_response(memoryview(frame), version)
 
     if version < 4:
         for each in items:
             each.leader_epoch = -1
     assert response.partitions == items
     assert (response.correlation_id, response.throttle_time_ms) == (5, 12 if version >= 2 else 0)
-    assert list_offsets.encode_response(response, version, 5) == frame
+    assert encode_response(response, version, 5) == frame
 
 
 def tagged_request(version: int) -> bytes:
     items = [ListOffsetsPartition("a", 0, 3, -2, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
-    return list_offsets.encode_request(
-        ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5
-    )
+    return encode_request(ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5)
 
 
 def tagged_response(version: int) -> bytes:
     items = [ListOffsetsAnswer("a", 0, 0, 5, 6, 7, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
-    return list_offsets.encode_response(ListOffsetsResponse(5, 12, items, UNKNOWN_SECTION), version, 5)
+    return encode_response(ListOffsetsResponse(5, 12, items, UNKNOWN_SECTION), version, 5)
 
 
 @every_version
 def test_unknown_tags_survive(version: int) -> None:
     request, response = (
         decode(tagged_request(version)),
-        list_offsets.decode_response(memoryview(tagged_response(version)), version),
+        decode_response(memoryview(tagged_response(version)), version),
     )
 
-    expected = UNKNOWN_SECTION if version >= 6 else list_offsets.NO_TAGS
+    expected = UNKNOWN_SECTION if version >= 6 else NO_TAGS
     assert {request.tags, response.tags} == {expected}
     for tags in (
         [(each.tags, each.topic_tags) for each in request.partitions],
         [(each.tags, each.topic_tags) for each in response.partitions],
     ):
         assert tags == [(expected, expected)] * 2
-    assert list_offsets.encode_request(request, correlation_id=5) == tagged_request(version)
-    assert list_offsets.encode_response(response, version, 5) == tagged_response(version)
+    assert encode_request(request, correlation_id=5) == tagged_request(version)
+    assert encode_response(response, version, 5) == tagged_response(version)
 
 
 @every_version
 def test_bytes_that_are_cut_longer_or_changed(version: int) -> None:
     assert_all_of_it_is_read(decode, tagged_request(version), body_position=12)
-    assert_all_of_it_is_read(
-        lambda view: list_offsets.decode_response(view, version), tagged_response(version), body_position=8
-    )
+    assert_all_of_it_is_read(lambda view: decode_response(view, version), tagged_response(version), body_position=8)
 
 
 @for_each("count", [-1, -2, 1000, 2**31 - 1])
@@ -145,15 +151,15 @@ def test_hostile_counts_are_refused(count: int) -> None:
     with pytest.raises(PeerProtocolError):
         decode(empty_request[:-4] + struct.pack(">i", count))
     with pytest.raises(PeerProtocolError):
-        list_offsets.decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
+        decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
 
 
 @for_each("version", [0, 12])
 def test_other_versions_are_our_own_mistake(version: int) -> None:
     request = ListOffsetsRequest(version, 5, None, -1, 0, [])
     with pytest.raises(LocalProtocolError):
-        list_offsets.encode_request(request, correlation_id=5)
+        encode_request(request, correlation_id=5)
     with pytest.raises(LocalProtocolError):
-        list_offsets.decode_response(memoryview(bytes(100)), version)
+        decode_response(memoryview(bytes(100)), version)
     with pytest.raises(LocalProtocolError):
-        list_offsets.encode_response(ListOffsetsResponse(5, 0, []), version, 5)
+        encode_response(ListOffsetsResponse(5, 0, []), version, 5)

@@ -22,8 +22,9 @@ from protocol.fetch.sessions import (
 )
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
+from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
-from tests.support.session_model import EPOCH_MAX, ModelEntry, ModelSession
+from tests.support.session_model import EPOCH_MAX, ModelSession
 from tests.support.tier_world import ask, client_frame, fetch_of
 
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4, "big") + (10).to_bytes(8, "big") + b"\x00"
@@ -205,43 +206,11 @@ def test_a_relayed_partition_that_moved_on_goes_to_the_end() -> None:
     assert [asked.partition for asked in session.asked()] == [0, 2, 1]
 
 
-@pytest.mark.parametrize(("epoch", "following"), [(1, 2), (EPOCH_MAX - 1, EPOCH_MAX), (EPOCH_MAX, 1)])
-def test_epochs_wrap_to_one(epoch: int, following: int) -> None:
-    assert next_epoch(epoch) == following
+def test_epochs_wrap_to_one() -> None:
+    assert [next_epoch(epoch) for epoch in (1, EPOCH_MAX - 1, EPOCH_MAX)] == [2, EPOCH_MAX, 1]
 
 
 # --- limits ---
-
-
-def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
-    counts: list[int] = []
-    slots = SessionSlots(sessions_max=2, on_changed=counts.append)
-    tables = [SessionTable(slots) for _ in range(3)]
-    first, second = (begun(table, request_of(17, (0, 0), [(0, 0)])) for table in tables[:2])
-    for table, session in zip(tables, (first, second), strict=False):
-        table.give_id(session)
-    assert tables[0].note(first, request_of(17, (first.session_id, 1)), 60.0)
-    late = request_of(17, (0, 0), [(0, 0)])
-    assert is_refused(tables[2], late, IDLE_S_MIN - 1)
-    begun(tables[2], late, IDLE_S_MIN)
-    gone = tables[1].find(request_of(17, (second.session_id, 1)))
-    assert gone == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert tables[0].find(request_of(17, (first.session_id, 2))) is first
-    assert counts[-1] == slots.sessions == 2
-
-
-def test_partitions_are_counted_in_all_sessions_together() -> None:
-    slots = SessionSlots(partitions_max=5)
-    tables = [SessionTable(slots) for _ in range(2)]
-    first = begun(tables[0], request_of(17, (0, 0), [(n, 0) for n in range(3)]))
-    assert is_refused(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(3)]))
-    begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(2)]))
-    assert slots.partitions == 5
-    tables[0].give_id(first)
-    grown = request_of(17, (first.session_id, 1), [(4, 0)])
-    assert not tables[0].note(first, grown, 1.0)
-    assert tables[0].find(grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert (slots.sessions, slots.partitions) == (1, 2)
 
 
 def opening(partitions: int, first: int = 0) -> FetchRequest:
@@ -263,6 +232,35 @@ def goes_on(table: SessionTable, session: FetchSession, now_s: float = 1.0) -> b
     return table.find(request) is session and table.note(session, request, now_s)
 
 
+def is_gone(table: SessionTable, session: FetchSession) -> bool:
+    return table.find(going_on(session)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
+    counts: list[int] = []
+    slots = SessionSlots(sessions_max=2, on_changed=counts.append)
+    one, other, late = (SessionTable(slots) for _ in range(3))
+    first, second = opened(one, 1), opened(other, 1)
+    assert goes_on(one, first, 60.0)
+    assert is_refused(late, opening(1), IDLE_S_MIN - 1)
+    begun(late, opening(1), IDLE_S_MIN)
+    assert is_gone(other, second)
+    assert one.find(going_on(first)) is first
+    assert counts[-1] == slots.sessions == 2
+
+
+def test_partitions_are_counted_in_all_sessions_together() -> None:
+    slots = SessionSlots(partitions_max=5)
+    one, other = SessionTable(slots), SessionTable(slots)
+    first = opened(one, 3)
+    assert is_refused(other, opening(3))
+    begun(other, opening(2))
+    assert slots.partitions == 5
+    assert not one.note(first, request_of(17, (first.session_id, 1), [(4, 0)]), 1.0)
+    assert is_gone(one, first)
+    assert (slots.sessions, slots.partitions) == (1, 2)
+
+
 def test_a_connection_that_took_all_loses_it_when_others_want_their_share() -> None:
     """Failed before: one connection with two minutes between its requests kept everyone else without a session."""
     slots = SessionSlots(partitions_max=100)
@@ -271,9 +269,7 @@ def test_a_connection_that_took_all_loses_it_when_others_want_their_share() -> N
     assert is_refused(greedy, opening(1)), "it has more than its share, and there is nobody else to take from"
     session = opened(modest, 10)
     assert (slots.sessions, slots.partitions) == (1, 10)
-    assert all(
-        greedy.find(request_of(17, (each.session_id, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND for each in taken
-    )
+    assert all(is_gone(greedy, each) for each in taken)
     opened(greedy, 90)
     assert is_refused(third, opening(34)), "more than a third"
     opened(third, 33)
@@ -286,7 +282,7 @@ def test_a_session_that_was_taken_away_meanwhile_is_not_noted() -> None:
     table, other = SessionTable(slots), SessionTable(slots)
     session = opened(table, 10)
     opened(other, 1)
-    assert not table.note(session, request_of(17, (session.session_id, 1)), 1.0)
+    assert not table.note(session, going_on(session), 1.0)
     assert (slots.sessions, slots.partitions) == (1, 1)
 
 
@@ -320,7 +316,7 @@ def test_whatever_is_opened_nobody_is_refused_his_share(openings: list[tuple[int
     assert (slots.sessions, slots.partitions) == (0, 0)
 
 
-@pytest.mark.parametrize("version", [7, 12, 17])
+@for_each("version", [7, 12, 17])
 def test_a_partition_takes_no_more_memory_than_is_counted_for_it(version: int) -> None:
     names = [f"a-topic-with-quite-a-long-name-of-one-partition-{number:05}" for number in range(2000)]
     by_id = version >= 13
@@ -329,11 +325,10 @@ def test_a_partition_takes_no_more_memory_than_is_counted_for_it(version: int) -
         for n, name in enumerate(names)
     ]
     frame = memoryview(client_frame(fetch_of(wanted, api_version=version)))
-    header = decode_request_header(frame)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        session = FetchSession(decode_request(frame, header))
+        session = FetchSession(decode_request(frame, decode_request_header(frame)))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -398,12 +393,3 @@ def test_a_session_that_was_dropped_gets_no_id() -> None:
     table.drop(session)
     table.give_id(session, 9)
     assert table.find(request_of(17, (9, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-def test_the_model_knows_an_entry_by_its_key() -> None:
-    """The model is what others are compared with, so it is compared with plain expectations itself."""
-    model = ModelSession(by_id=True, entries=[ModelEntry(asked) for asked in asks([(0, 0), (1, 0)])])
-    request = request_of(17, (1, 1), [(1, 5), (2, 0), (2, 9)])
-    request.forgotten = [key_of(asks([(0, 0)])[0])]
-    model.merge(request)
-    assert [(entry.asked.partition, entry.asked.fetch_offset) for entry in model.entries] == [(1, 5), (2, 9)]
