@@ -178,22 +178,16 @@ async def test_an_entry_whose_stable_offset_has_reached_the_bound_ends_the_searc
 async def test_a_search_that_is_not_complete_says_how_far_it_has_looked(nursery: trio.Nursery) -> None:
     searched = TieredLog([10, 20, 30], [AbortedTransaction(7, 3, 15, 8)]).open(nursery)
     assert await searched.at(0) == TierAborts([(7, 3)], 10, is_complete=False, searched_below=30)
-
-
-async def test_behind_a_hole_nothing_is_looked_at(nursery: trio.Nursery) -> None:
     searched = FAR_MARKER.open(nursery)
     searched.missing = {2}
-    assert await searched.at(0) == TierAborts([], 10, is_complete=False, searched_below=20)
+    assert await searched.at(0) == TierAborts([], 10, is_complete=False, searched_below=20), "up to a hole"
     searched.missing = set()
     assert (await searched.at(0)).transactions == [(7, 3)]
-
-
-async def test_an_absent_index_of_a_segment_deleted_meanwhile_is_not_empty(nursery: trio.Nursery) -> None:
-    for number in [0, 1]:
+    for number in (0, 1):
         searched = FAR_MARKER.open(nursery)
         searched.deleted = {number}
         found = await searched.at(0)
-        assert (found.is_complete, found.searched_below) == (False, 10 * number)
+        assert (found.is_complete, found.searched_below) == (False, 10 * number), "absent, but not empty"
 
 
 async def test_no_bad_index_is_skipped(nursery: trio.Nursery) -> None:
@@ -231,21 +225,24 @@ async def test_a_search_ends_without_the_fetches_of_its_last_wave(nursery: trio.
     assert searched.fetches <= 4
 
 
-async def test_what_was_walked_over_once_is_one_step_from_then_on(searched: Searched) -> None:
+async def test_what_was_walked_over_once_is_one_step_from_then_on(
+    searched: Searched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await searched.at(0)
     assert searched.fetches == 40
     searched.lookups = 0
     for number in range(40):
         assert await searched.at(number) == TierAborts([], 10 * number + 10, is_complete=False, searched_below=400)
     assert searched.lookups <= 40
-    assert searched.fetches == 40
-
-
-async def test_under_another_lineage_the_walk_is_made_anew_and_fetches_nothing(searched: Searched) -> None:
-    await searched.at(0)
     searched.lookups, searched.tier.lineage = 0, LeaderEpochLineage(1, {0: (0, 2**62)})
     await searched.at(0)
-    assert (searched.lookups, searched.fetches) == (40, 40)
+    assert (searched.lookups, searched.fetches) == (40, 40), "another lineage is walked once more, without a fetch"
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 0)
+    searched.tier.lineage = LeaderEpochLineage(2, {0: (0, 2**62)})
+    for _ in range(2):
+        searched.lookups = 0
+        await searched.at(0)
+        assert (searched.lookups, searched.fetches) == (40, 40), "few partitions walked over are kept"
 
 
 async def test_a_long_walk_gives_others_their_turn(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,14 +271,6 @@ async def test_a_search_that_is_cancelled_finds_its_fetches_done(searched: Searc
         await searched.at(0)
     await searched.at(0)
     assert searched.fetches == 40
-
-
-async def test_few_partitions_walked_over_are_kept(searched: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_MAX", 0)
-    await searched.at(0)
-    searched.lookups = 0
-    await searched.at(0)
-    assert (searched.lookups, searched.fetches) == (40, 40)
 
 
 # --- runs ---

@@ -97,19 +97,14 @@ def test_numbered_blocks_are_those_here_that_hold_the_range() -> None:
 
 def test_the_first_batch_is_the_one_that_ends_at_or_above_the_offset() -> None:
     for block_bytes in BLOCK_SIZES:
-        with case(block_bytes):
-            window = window_of(block_bytes=block_bytes)
-            for offset in range(98, 110):
-                number = max(0, offset - 100) // 2
-                assert find_first_batch(window, 0, offset) == FoundBatch(
-                    POSITIONS[number], len(SEGMENT.batches[number])
-                )
-            assert find_first_batch(window, 0, 110) == FoundBatch(SIZE)
-
-
-def test_an_offset_in_a_hole_is_found_in_the_batch_behind_it() -> None:
+        window = window_of(block_bytes=block_bytes)
+        for offset in range(98, 110):
+            number = max(0, offset - 100) // 2
+            expected = FoundBatch(POSITIONS[number], len(SEGMENT.batches[number]))
+            assert find_first_batch(window, 0, offset) == expected, block_bytes
+        assert find_first_batch(window, 0, 110) == find_first_batch(window, SIZE, 100) == FoundBatch(SIZE)
     window = window_of(HOLED)
-    assert find_first_batch(window, 0, 5).position == HOLED.batch_positions[1]
+    assert find_first_batch(window, 0, 5).position == HOLED.batch_positions[1], "behind the hole"
     assert find_first_batch(window, 0, 15) == FoundBatch(len(HOLED.log))
 
 
@@ -133,10 +128,6 @@ def test_a_search_tells_what_it_went_over() -> None:
             for number, largest in enumerate([0, batch_bytes[0], batch_bytes[1], batch_bytes[1]]):
                 found = find_first_batch(window_of(segment, block_bytes), 0, number)
                 assert (found.largest_passed_bytes, found.last_passed_offset) == (largest, number - 1)
-
-
-def test_a_search_at_the_end_of_the_segment_finds_nothing() -> None:
-    assert find_first_batch(window_of(), SIZE, 100) == FoundBatch(SIZE)
 
 
 @given(
@@ -198,17 +189,11 @@ def test_bytes_behind_the_last_batch_are_no_batch() -> None:
 # --- index entries ---
 
 
-def test_an_index_entry_may_have_a_higher_offset_than_its_batch() -> None:
-    for offset in [103, 104, 10**9]:
+def test_an_index_entry_may_have_a_higher_offset_than_its_batch_and_no_lower_one() -> None:
+    for offset in (103, 104, 10**9):
         check_index_entry(window_of(), offset, POSITIONS[1])
-
-
-def test_an_index_entry_with_a_lower_offset_would_skip_records() -> None:
     with pytest.raises(IndexMismatchError, match="it ends at offset 103, the offset index has 102"):
         check_index_entry(window_of(), 102, POSITIONS[1])
-
-
-def test_an_index_entry_inside_a_batch_is_a_mismatch() -> None:
     with pytest.raises(IndexMismatchError, match=f"batch at {POSITIONS[1] + 3}"):
         check_index_entry(window_of(), 103, POSITIONS[1] + 3)
 
@@ -248,43 +233,34 @@ def test_no_order_of_reads_lets_a_bad_batch_pass(block_bytes: int, earlier: list
 
 def test_a_failure_says_which_bytes_are_in_doubt() -> None:
     window = window_of(log=flipped(POSITIONS[2] + 70))
-    with pytest.raises(CorruptLogError) as caught:
-        verify_batches(window, 0, SIZE)
-    assert (caught.value.position, caught.value.end) == (POSITIONS[2], POSITIONS[3])
-    assert caught.value.follows_verified
-    with pytest.raises(CorruptLogError) as caught:
-        verify_batches(window, POSITIONS[2], SIZE)
-    assert not caught.value.follows_verified
-
-
-def test_a_batch_outside_the_segments_offsets_is_not_verified() -> None:
-    for base_offset in [99, 109]:
+    for start in (0, POSITIONS[2]):
+        with pytest.raises(CorruptLogError) as caught:
+            verify_batches(window, start, SIZE)
+        assert (caught.value.position, caught.value.end) == (POSITIONS[2], POSITIONS[3])
+        assert caught.value.follows_verified == (start == 0)
+    for base_offset in (99, 109):
         window = window_of(log=packed(">q", 0, base_offset), block_bytes=1000)
         with case(base_offset), pytest.raises(CorruptLogError, match="in a segment of 100 to 109"):
             verify_batches(window, 0, SIZE)
 
 
 def test_offsets_must_ascend_also_next_to_what_was_verified_before() -> None:
-    """No CRC covers a base offset: 102 became 103, and 104 follows. Either batch may be the bad one."""
-    for verified_before in [None, (POSITIONS[1], POSITIONS[2]), (POSITIONS[2], SIZE)]:
-        window = window_of(log=flipped(POSITIONS[1] + 7))
-        if verified_before is not None:
-            verify_batches(window, *verified_before)
-        for _ in range(2):
-            with case(verified_before), pytest.raises(CorruptLogError, match="offset 104 follows offset 104") as caught:
-                verify_batches(window, 0, SIZE)
-            assert (caught.value.position, caught.value.end) == (POSITIONS[1], POSITIONS[2] + 61)
+    """No CRC covers a base offset: 102 became 103, and 104 follows. Either batch may be the bad one.
 
-
-def test_the_order_is_checked_where_reads_of_one_block_meet() -> None:
-    """Failed before: the runs of two reads became one run, and nobody looked from one to the other any more."""
-    for reads in ([(0, POSITIONS[2]), (POSITIONS[2], SIZE)], [(POSITIONS[2], SIZE), (0, POSITIONS[2])]):
-        window = window_of(log=flipped(POSITIONS[1] + 7), block_bytes=1000)
+    Failed before in one block: the runs of two reads became one run, and nobody looked from one to the other any more.
+    """
+    front, behind = (0, POSITIONS[2]), (POSITIONS[2], SIZE)
+    for block_bytes, reads in (
+        *((100, reads) for reads in ([], [(POSITIONS[1], POSITIONS[2])], [behind])),
+        *((1000, reads) for reads in ([front, behind], [behind, front])),
+    ):
+        window = window_of(log=flipped(POSITIONS[1] + 7), block_bytes=block_bytes)
         for start, end in reads:
             verify_batches(window, start, end)
         for _ in range(2):
-            with pytest.raises(CorruptLogError, match="offset 104 follows offset 104"):
+            with case(reads), pytest.raises(CorruptLogError, match="offset 104 follows offset 104") as caught:
                 verify_batches(window, 0, SIZE)
+            assert (caught.value.position, caught.value.end) == (POSITIONS[1], POSITIONS[2] + 61) or block_bytes == 1000
 
 
 def test_what_was_verified_behind_it_in_a_block_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,29 +308,23 @@ def test_old_messages_are_walked_and_verified() -> None:
             assert unverified_bytes(window, 0, len(log))[0] == 0
 
 
-def test_a_damaged_old_message_at_the_end_of_an_answer_is_found() -> None:
-    """Failed before: a message shorter than a batch's header, with less than one behind it, was not looked at."""
-    for magic, at in itertools.product([0, 1], [17, 30]):
-        size = len(timed_messages(magic, [(0, 5)]))
+def test_an_old_message_at_the_end_of_an_answer_is_verified() -> None:
+    """Failed before: a message shorter than a batch's header, with less than one behind it, was not looked at; and as
+    many bytes as a batch's header has were looked for, in a block that was not there."""
+    for magic in (0, 1):
         log = timed_messages(magic, [(0, 5), (1, 9)])
+        size = len(log) // 2
         assert size < HEADER_BYTES
         verify_batches(window_over(log, 1000, end_offset=1), 0, size + 10)
-        bad = window_over(flipped(at, log=log), 1000, end_offset=1)
-        assert unverified_bytes(bad, 0, size + 10)[0] > 0
-        with case(magic, at), pytest.raises(CorruptLogError, match="CRC"):
-            verify_batches(bad, 0, size + 10)
-
-
-def test_an_old_message_is_verified_with_nothing_behind_it_here() -> None:
-    """Failed before: as many bytes as a batch's header has were looked for, in a block that was not there."""
-    for magic in [0, 1]:
-        with case(magic):
-            log = timed_messages(magic, [(0, 5), (1, 9)])
-            size = len(log) // 2
-            whole = window_over(log, size, end_offset=1)
-            window = SegmentWindow(whole.segment, size)
-            window.add(0, [whole.block_at(0)])
-            assert verify_batches(window, 0, size) == size
+        for at in (17, 30):
+            bad = window_over(flipped(at, log=log), 1000, end_offset=1)
+            assert unverified_bytes(bad, 0, size + 10)[0] > 0
+            with case(magic, at), pytest.raises(CorruptLogError, match="CRC"):
+                verify_batches(bad, 0, size + 10)
+        whole = window_over(log, size, end_offset=1)
+        window = SegmentWindow(whole.segment, size)
+        window.add(0, [whole.block_at(0)])
+        assert verify_batches(window, 0, size) == size, "with nothing behind it here"
 
 
 def test_a_cut_header_at_the_end_of_an_answer_is_no_error() -> None:
@@ -365,15 +335,12 @@ def test_a_cut_header_at_the_end_of_an_answer_is_no_error() -> None:
 
 
 def test_an_unknown_magic_is_named() -> None:
-    for magic in [3, 7, 127, 255]:
-        with case(magic):
-            log = bytearray(SEGMENT.log)
-            log[16] = magic
-            window = window_of(log=bytes(log))
-            with pytest.raises(CorruptLogError, match="magic"):
-                find_first_batch(window, 0, 109)
-            with pytest.raises(CorruptLogError, match="magic"):
-                verify_batches(window, 0, 50)
+    for magic in (3, 7, 127, 255):
+        window = window_of(log=SEGMENT.log[:16] + bytes([magic]) + SEGMENT.log[17:])
+        with case(magic), pytest.raises(CorruptLogError, match="magic"):
+            find_first_batch(window, 0, 109)
+        with case(magic), pytest.raises(CorruptLogError, match="magic"):
+            verify_batches(window, 0, 50)
 
 
 def test_the_first_batch_of_a_time_is_not_older_and_not_below_the_offset() -> None:
@@ -446,7 +413,7 @@ def test_the_walk_ends_at_a_block_that_is_left_out() -> None:
         assert is_untouched(blocks[left_out:])
 
 
-def test_the_walk_ends_at_a_bad_batch_without_an_error() -> None:
+def test_the_walk_ends_at_a_bad_batch_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     at = POSITIONS[2] + 70
     bad = Log(SEGMENT.log[:at] + b"?" + SEGMENT.log[at + 1 :], LOG.segment, POSITIONS, ())
     (block,) = arrive(bad, 1000, range(1), 0)
@@ -455,12 +422,9 @@ def test_the_walk_ends_at_a_bad_batch_without_an_error() -> None:
     for number, block in enumerate(blocks):
         walk.feed(number, block)
     assert is_untouched(blocks[at // 100 :])
-
-
-def test_behind_a_bad_batch_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = count_crcs(monkeypatch)
     arrive(BAD_LOG, 100, range(6), 0)
-    assert len(checked) == 1
+    assert len(checked) == 1, "behind it nothing is looked at"
 
 
 def test_blocks_are_let_go_of_as_soon_as_their_last_batch_is_whole_or_bad() -> None:

@@ -62,20 +62,15 @@ async def test_answers_from_the_same_blocks_hold_them_once(nursery: trio.Nursery
     assert tier.inflight_bytes == 3 * BLOCK
     answers[-1].release()
     assert tier.inflight_bytes == 0
-
-
-async def test_an_answer_without_records_holds_nothing(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
     records = await tier.read(0, max_bytes=1, minimum_one_batch=False)
     assert records.first_batch_too_large
     await tier.settled()
-    assert tier.inflight_bytes == 0
+    assert tier.inflight_bytes == 0, "an answer without records holds nothing"
     records.release()
 
 
 async def test_an_answer_from_a_later_segment_holds_only_that_ones_blocks(nursery: trio.Nursery) -> None:
-    first = build_segment([data_batch(0, record_count=2)], end_offset=9)
-    second = build_segment([data_batch(10)])
+    first, second = build_segment([data_batch(0, record_count=2)], end_offset=9), build_segment([data_batch(10)])
     tier = open_tier(nursery, [first, second], block_bytes=BLOCK)
     records = await tier.read(5)
     await tier.settled()
@@ -133,27 +128,21 @@ async def test_a_reader_that_waits_for_room_has_asked_for_nothing_yet(nursery: t
 
 
 async def test_readers_that_find_out_later_that_they_need_more_all_finish(nursery: trio.Nursery) -> None:
-    tier = cramped(nursery, 220_000)
-    done: list[int] = []
+    """Also where each answer is larger than the budget, and so comes alone."""
+    for budget_bytes in (220_000, 10_000):
+        tier, done = cramped(nursery, budget_bytes), list[int]()
 
-    async def read(offset: int) -> None:
-        assert await tier.read_bytes(offset, max_bytes=1) == LARGE[offset].log
-        done.append(offset)
+        async def read(offset: int, tier: Tier = tier, done: list[int] = done) -> None:
+            assert await tier.read_bytes(offset, max_bytes=1) == LARGE[offset].log
+            done.append(offset)
 
-    with trio.fail_after(HANG_S_MAX):
-        async with trio.open_nursery() as readers:
-            for offset in (0, 1, 2, 0, 1, 2):
-                readers.start_soon(read, offset)
-    assert sorted(done) == [0, 0, 1, 1, 2, 2]
-    await tier.settled()
-    assert tier.inflight_bytes == 0
-
-
-async def test_an_answer_larger_than_the_budget_comes_alone(nursery: trio.Nursery) -> None:
-    tier = cramped(nursery, 10_000)
-    assert await tier.read_bytes(2) == LARGE[2].log
-    await tier.settled()
-    assert tier.inflight_bytes == 0
+        with trio.fail_after(HANG_S_MAX):
+            async with trio.open_nursery() as readers:
+                for offset in (0, 1, 2, 0, 1, 2):
+                    readers.start_soon(read, offset)
+        assert sorted(done) == [0, 0, 1, 1, 2, 2]
+        await tier.settled()
+        assert tier.inflight_bytes == 0
 
 
 async def test_a_reader_that_gives_up_holds_nothing(nursery: trio.Nursery) -> None:

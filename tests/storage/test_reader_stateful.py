@@ -9,7 +9,8 @@ import struct
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,8 +26,8 @@ from storage.cache.disk import DiskBlocks
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.reader import OffsetNotInTierError, TierRecords
-from storage.remote_storage_manager import OpenedSegment, SegmentStream
 from tests.support.drawn import drawn
+from tests.support.opened_bytes import OpenedBytes, StreamOfBytes
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, expected_bytes, open_reader
@@ -39,66 +40,37 @@ CLOCK_RATE = 1000.0
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class _UnderWay:
-    """Bytes [at, end) of a segment that a GET has not given yet."""
-
-    metadata: RemoteLogSegmentMetadata
-    at: int
-    end: int
-
-
 class WatchedStore(MemoryStore):
     """Notes GETs of a log that overlap what others have still to give."""
 
     def __init__(self, objects: dict[Uuid, dict[str, bytes]], chunk_bytes: int) -> None:
         super().__init__(objects, chunk_bytes)
-        self.under_way: list[_UnderWay] = []
+        self.under_way: list[WatchedStream] = []
         self.overlaps: list[str] = []
         self.lock = threading.Lock()
 
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        return _WatchedSegment(self, metadata, super().open_log_segment(metadata))
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedBytes:
+        return replace(super().open_log_segment(metadata), streams=partial(WatchedStream, self))
 
 
-class _WatchedSegment:
-    def __init__(self, store: WatchedStore, metadata: RemoteLogSegmentMetadata, inner: OpenedSegment) -> None:
+class WatchedStream(StreamOfBytes):
+    def __init__(
+        self, store: WatchedStore, data: bytes, metadata: RemoteLogSegmentMetadata, start: int, end: int
+    ) -> None:
+        super().__init__(data, metadata, start, end)
         self._store = store
-        self._metadata = metadata
-        self._inner = inner
-        self.chunk_bytes = inner.chunk_bytes
-        self.memory_bytes = inner.memory_bytes
-        self.stored_bytes = inner.stored_bytes
-        self.fetches_index = inner.fetches_index
-        self.fetch_index = inner.fetch_index
-
-    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
-        mine = _UnderWay(self._metadata, start_position, end_position)
-        with self._store.lock:
-            for other in self._store.under_way:
-                if other.metadata == mine.metadata and max(other.at, mine.at) < min(other.end, mine.end):
-                    self._store.overlaps.append(f"{mine} while {other}")
-            self._store.under_way.append(mine)
-        return _WatchedStream(self._store, mine, self._inner.open_stream(start_position, end_position))
-
-
-class _WatchedStream:
-    def __init__(self, store: WatchedStore, mine: _UnderWay, inner: SegmentStream) -> None:
-        self._store = store
-        self._mine = mine
-        self._inner = inner
-
-    def read(self, size_bytes: int) -> bytes | bytearray:
-        data = self._inner.read(size_bytes)
-        with self._store.lock:
-            self._mine.at += size_bytes
-        return data
+        self.metadata = metadata
+        with store.lock:
+            for other in store.under_way:
+                if other.metadata == metadata and max(start, other.left.start) < min(end, other.left.stop):
+                    store.overlaps.append(f"{metadata} {start} to {end} while {other.left}")
+            store.under_way.append(self)
 
     def close(self) -> None:
-        self._inner.close()
+        super().close()
         with self._store.lock:
-            if self._mine in self._store.under_way:
-                self._store.under_way.remove(self._mine)
+            if self in self._store.under_way:
+                self._store.under_way.remove(self)
 
 
 class TrioThread:

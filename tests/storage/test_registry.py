@@ -13,29 +13,30 @@ from tests.support.cases import case
 KAFKAS_LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
 
-@pytest.mark.parametrize("class_name", [KAFKAS_LOCAL, f" {KAFKAS_LOCAL} "])
-def test_kafkas_class_name_opens_our_local_tiered_storage(class_name: str, tmp_path: Path) -> None:
-    manager = open_remote_storage_manager(class_name, {"dir": str(tmp_path)})
-    assert isinstance(manager, LocalTieredStorage)
-    manager.close()
-
-
-def test_a_wrong_value_of_the_plug_in_is_reported_by_the_plug_in() -> None:
-    with pytest.raises(StorageConfigError, match=r"rsm\.config\.dir"):
-        open_remote_storage_manager(KAFKAS_LOCAL, {})
-
-
-def test_the_aiven_plug_ins_class_is_known_and_asks_for_its_back_end() -> None:
-    with pytest.raises(StorageConfigError, match=r"rsm\.config\.storage\.backend\.class is not set"):
-        open_remote_storage_manager("io.aiven.kafka.tieredstorage.RemoteStorageManager", {})
-
-
-def test_plain_objects_are_opened_by_our_own_name(tmp_path: Path) -> None:
+def test_a_class_name_opens_what_runs_here(tmp_path: Path) -> None:
     backend = "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage"
-    config = {"storage.backend.class": backend, "storage.root": str(tmp_path)}
-    manager = open_remote_storage_manager("tidegate.PlainObjects", config)
-    assert isinstance(manager, PlainObjects)
-    manager.close()
+    plain = {"storage.backend.class": backend, "storage.root": str(tmp_path)}
+    for class_name, config, kind in (
+        (KAFKAS_LOCAL, {"dir": str(tmp_path)}, LocalTieredStorage),
+        (f" {KAFKAS_LOCAL} ", {"dir": str(tmp_path)}, LocalTieredStorage),
+        ("tidegate.PlainObjects", plain, PlainObjects),
+    ):
+        manager = open_remote_storage_manager(class_name, config)
+        assert isinstance(manager, kind), class_name
+        manager.close()
+
+
+def test_what_is_not_set_is_named() -> None:
+    aiven = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+    for class_name, told in (
+        (KAFKAS_LOCAL, r"rsm\.config\.dir"),
+        (aiven, r"rsm\.config\.storage\.backend\.class is not set"),
+        ("", r"remote\.log\.storage\.manager\.class\.name is not set"),
+    ):
+        with pytest.raises(StorageConfigError, match=told):
+            open_remote_storage_manager(class_name, {})
+    with pytest.raises(StorageConfigError, match=r"remote\.log\.metadata\.manager\.class\.name is not set"):
+        metadata_manager_kind(" ")
 
 
 def test_an_unknown_storage_manager_is_answered_with_the_nearest_known_one() -> None:
@@ -50,19 +51,9 @@ def test_an_unknown_storage_manager_is_answered_with_the_nearest_known_one() -> 
         assert "remote.log.storage.manager.class.name" in str(caught.value)
 
 
-def test_an_unset_class_name_is_said_to_be_unset() -> None:
-    with pytest.raises(StorageConfigError, match=r"remote\.log\.storage\.manager\.class\.name is not set"):
-        open_remote_storage_manager("", {})
-    with pytest.raises(StorageConfigError, match=r"remote\.log\.metadata\.manager\.class\.name is not set"):
-        metadata_manager_kind(" ")
-
-
 def test_metadata_managers_are_found_by_kafkas_name_and_by_ours() -> None:
     topic_based = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
     assert metadata_manager_kind(topic_based) is MetadataManagerKind.TOPIC_BASED
     assert metadata_manager_kind("tidegate.InMemory") is MetadataManagerKind.IN_MEMORY
-
-
-def test_an_unknown_metadata_manager_is_answered_with_the_nearest_known_one() -> None:
     with pytest.raises(StorageConfigError, match=r"the nearest one is tidegate\.InMemory"):
         metadata_manager_kind("tidegate.Memory")

@@ -19,7 +19,6 @@ from storage.log.log_walk import CorruptLogError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tests.support.cases import case
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier
 from tests.support.timed_batches import CODECS, CONTROL, TRANSACTIONAL, ZSTD, framed_batch, timed_batch, timed_messages
@@ -91,19 +90,11 @@ def tier(nursery: trio.Nursery) -> Tier:
 def test_the_first_segment_that_is_not_older_decides() -> None:
     view = View([metadata(0, 99, 500), metadata(100, 199, 300), metadata(200, 299, 900)])
     assert [view.start(time) for time in (0, 300, 500, 501, 900, 901)] == [0, 0, 0, 200, 200, None]
-
-
-def test_segments_below_the_log_start_do_not_count() -> None:
-    view = View([metadata(0, 99, 500), metadata(100, 199, 300), metadata(200, 299, 900)])
-    found = [view.start(100, log_start=start) for start in (99, 100, 199, 200, 299, 300)]
-    assert found == [0, 100, 100, 200, 200, None]
-
-
-def test_a_candidate_that_the_broker_has_too_is_the_brokers() -> None:
-    view = View([metadata(0, 99, 500), metadata(100, 199, 300), metadata(200, 299, 900)])
-    assert view.start(501, local_start=200) is None
-    assert view.start(501, local_start=201) == 200
-    assert view.start(500, local_start=200) == 0
+    below = [view.start(100, log_start=start) for start in (99, 100, 199, 200, 299, 300)]
+    assert below == [0, 100, 100, 200, 200, None], "segments below the log start do not count"
+    # A candidate that the broker has, too, is the broker's.
+    brokers = [view.start(time, local_start=start) for time, start in ((501, 200), (501, 201), (500, 200))]
+    assert brokers == [None, 200, 0]
 
 
 def test_an_unfinished_or_deleted_segment_does_not_count() -> None:
@@ -130,6 +121,9 @@ def test_epochs_are_walked_upwards_from_the_log_starts_own() -> None:
     view = View(segments, lineage)
     assert [view.start(time) for time in (500, 501, 601, 701)] == [0, 200, 300, None]
     assert [view.start(0, log_start=start) for start in (150, 199, 200, 300, 399)] == [0, 0, 200, 300, 300]
+    # Borders that the broker forgot behind its log start are not looked at.
+    lineage = LeaderEpochLineage(4, {0: (0, 180), 2: (2, 180), 4: (4, 1000)})
+    assert View([metadata(100, 299, 500, {0: 100, 2: 120, 4: 170})], lineage).start(0, log_start=180) == 100
 
 
 def test_dead_branches_are_never_candidates() -> None:
@@ -145,12 +139,6 @@ def test_dead_branches_are_never_candidates() -> None:
     view = View([*dead, *alive], lineage)
     assert view.start(101) == 250
     assert View(dead, lineage).start(101) is None
-
-
-def test_borders_that_the_broker_forgot_behind_its_log_start_are_not_looked_at() -> None:
-    lineage = LeaderEpochLineage(4, {0: (0, 180), 2: (2, 180), 4: (4, 1000)})
-    view = View([metadata(100, 299, 500, {0: 100, 2: 120, 4: 170})], lineage)
-    assert view.start(0, log_start=180) == 100
 
 
 def test_a_lineage_that_ends_before_the_tier_is_outdated() -> None:
@@ -169,9 +157,6 @@ async def test_the_first_record_of_that_time_or_later(nursery: trio.Nursery) -> 
     for time, offset in ((0, 0), (1, 1), (10, 1), (555, 56), (990, 99), (991, 100), (1990, 199)):
         assert await look_up(tier, time) == FoundTimestamp(offset * 10, offset, 0)
     assert await look_up(tier, 1991) is None
-
-
-async def test_nothing_below_the_log_start_is_found(tier: Tier) -> None:
     for log_start in (0, 1, 5, 9, 10, 57, 99):
         assert await look_up(tier, 0, log_start=log_start) == FoundTimestamp(log_start * 10, log_start, 0)
 
@@ -202,16 +187,12 @@ async def test_log_append_time_makes_the_batchs_first_record_the_answer(nursery:
 
 
 async def test_a_batch_whose_record_of_that_time_is_below_the_log_start_is_passed(nursery: trio.Nursery) -> None:
-    segment = segment_of(timed_batch(0, [(0, 900), (1, 10)]), timed_batch(2, [(0, 800)]))
-    tier = open_tier(nursery, [segment])
+    first, second = timed_batch(0, [(0, 900), (1, 10)]), timed_batch(2, [(0, 800)])
+    tier = open_tier(nursery, [segment_of(first, second)])
     assert await look_up(tier, 700, log_start=1) == FoundTimestamp(800, 2, 0)
     assert await look_up(tier, 850, log_start=1) is None
-
-
-async def test_no_later_segment_is_looked_at(nursery: trio.Nursery) -> None:
-    first = segment_of(timed_batch(0, [(0, 900), (1, 10)]))
-    tier = open_tier(nursery, [first, segment_of(timed_batch(2, [(0, 5000)]))])
-    assert await look_up(tier, 700, log_start=1) is None
+    tier = open_tier(nursery, [segment_of(first), segment_of(timed_batch(2, [(0, 5000)]))])
+    assert await look_up(tier, 700, log_start=1) is None, "no later segment is looked at"
 
 
 async def test_old_messages_are_searched(nursery: trio.Nursery) -> None:
@@ -383,23 +364,18 @@ async def test_an_offset_index_that_does_not_agree_with_the_log_is_rebuilt(nurse
 
 
 async def test_a_damaged_batch_is_fetched_once_more(nursery: trio.Nursery) -> None:
-    for at in [35, 70]:
-        with case(at):
-            segment = plain_segment(0)
-            tier = open_tier(nursery, [segment], block_bytes=200)
-            tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[5] + at, times=1)
-            assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
-            assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
-
-
-async def test_damage_that_stays_is_an_error(nursery: trio.Nursery) -> None:
     segment = plain_segment(0)
-    tier = open_tier(nursery, [segment], block_bytes=200)
-    tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[5] + 70)
-    with pytest.raises(CorruptLogError, match="CRC"):
-        await look_up(tier, 555)
-    await tier.settled()
-    assert tier.inflight_bytes == 0
+    for at, times in ((35, 1), (70, 1), (70, None)):
+        tier = open_tier(nursery, [segment], block_bytes=200)
+        tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[5] + at, times=times)
+        if times is None:
+            with pytest.raises(CorruptLogError, match="CRC"):
+                await look_up(tier, 555)
+        else:
+            assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0), at
+        assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
+        await tier.settled()
+        assert tier.inflight_bytes == 0
 
 
 async def test_records_that_cannot_be_decoded_are_named(nursery: trio.Nursery) -> None:
@@ -411,15 +387,15 @@ async def test_records_that_cannot_be_decoded_are_named(nursery: trio.Nursery) -
     assert len(tier.store.log_fetches()) == 1
 
 
-async def test_a_store_that_fails_is_an_error_and_tried_anew_by_the_next(tier: Tier, autojump_clock: MockClock) -> None:
+async def test_a_store_that_fails_is_an_error_and_tried_once_more_by_the_next(
+    tier: Tier, autojump_clock: MockClock
+) -> None:
     tier.store.fail(RetriableRemoteStorageError("503"), times=None)
     with pytest.raises(RetriableRemoteStorageError):
         await look_up(tier, 555)
     tier.store.heal()
     assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
-
-
-async def test_a_log_that_is_gone_is_not_found(tier: Tier, autojump_clock: MockClock) -> None:
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
     tier.store.inner.delete_log_segment_data(tier.logs[0][0])
     with pytest.raises(RemoteResourceNotFoundError):
         await look_up(tier, 555)

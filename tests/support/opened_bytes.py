@@ -57,34 +57,6 @@ class ReadOnlyManager:
         raise NotImplementedError("nothing that reads asks for this")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedBytes:
-    """An OpenedSegment. `log` is called at each `open_stream`, and may raise as a store does."""
-
-    metadata: RemoteLogSegmentMetadata
-    log: Callable[[], bytes]
-    index: Callable[[IndexType], bytes]
-    chunk_bytes: int = 1
-    memory_bytes: int = MEMORY_BYTES
-
-    def stored_bytes(self, start_position: int, end_position: int) -> int:
-        first = start_position // self.chunk_bytes * self.chunk_bytes
-        last = -(-end_position // self.chunk_bytes) * self.chunk_bytes
-        return min(last, self.metadata.segment_size_bytes) - first
-
-    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
-        if not 0 <= start_position < end_position <= self.metadata.segment_size_bytes:
-            raise ValueError(f"{start_position} to {end_position}")
-        return StreamOfBytes(self.log()[start_position:end_position], self.metadata, start_position, end_position)
-
-    def fetches_index(self, index_type: IndexType) -> bool:
-        """As OpenedSegment.fetches_index."""
-        return True
-
-    def fetch_index(self, index_type: IndexType) -> bytes:
-        return self.index(index_type)
-
-
 class StreamOfBytes:
     """A SegmentStream that should give [start, end) and has `data`."""
 
@@ -95,6 +67,11 @@ class StreamOfBytes:
         self._size_bytes = end - start
         self._at = 0
         self._closed = False
+
+    @property
+    def left(self) -> range:
+        """Positions of the bytes that are still to be read."""
+        return range(self._start + self._at, self._start + self._size_bytes)
 
     def read(self, size_bytes: int) -> bytes:
         if self._closed or self._at + size_bytes > self._size_bytes:
@@ -112,3 +89,33 @@ class StreamOfBytes:
 
     def close(self) -> None:
         self._closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedBytes:
+    """An OpenedSegment. `log` is called at each `open_stream`, and may raise as a store does."""
+
+    metadata: RemoteLogSegmentMetadata
+    log: Callable[[], bytes]
+    index: Callable[[IndexType], bytes]
+    chunk_bytes: int = 1
+    memory_bytes: int = MEMORY_BYTES
+    streams: Callable[[bytes, RemoteLogSegmentMetadata, int, int], SegmentStream] = StreamOfBytes
+    """What `open_stream` gives of the bytes."""
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        first = start_position // self.chunk_bytes * self.chunk_bytes
+        last = -(-end_position // self.chunk_bytes) * self.chunk_bytes
+        return min(last, self.metadata.segment_size_bytes) - first
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        if not 0 <= start_position < end_position <= self.metadata.segment_size_bytes:
+            raise ValueError(f"{start_position} to {end_position}")
+        return self.streams(self.log()[start_position:end_position], self.metadata, start_position, end_position)
+
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        return self.index(index_type)

@@ -34,7 +34,7 @@ from storage.model import (
     Uuid,
 )
 from storage.reader import TierReader, TierRecords
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of
 from tests.support.scripted_store import ScriptedStore
@@ -59,7 +59,7 @@ class MemoryStore(ReadOnlyManager):
         self.chunk_bytes = chunk_bytes
         self.has_manifests = chunk_bytes > 1
 
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedBytes:
         if self.chunk_bytes > 1:
             self._object(metadata, "log")
         return OpenedBytes(
