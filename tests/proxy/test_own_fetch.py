@@ -62,9 +62,22 @@ async def until_ready(
     return Waited(own_fetch, reads, plan)
 
 
+def cold_and_other(world: TierWorld, delay_s: float = 0.0, **other: int) -> tuple[TopicIdPartition, TopicIdPartition]:
+    """One in the tier, whose reads take so long, and one that the broker has."""
+    world.reader.delay_s = delay_s
+    return world.add_partition("orders", 0), world.add_partition("orders", 1, **other)
+
+
 def by_id(partition: TopicIdPartition, offset: int, *, max_bytes: int = 1000) -> FetchPartition:
     """What a client from v13 on asks for."""
     return replace(ask(partition, offset, max_bytes=max_bytes), topic=None)
+
+
+async def asked_once(world: TierWorld, *asked: FetchPartition) -> tuple[OwnFetch, LocalEnds]:
+    ends = LocalEnds()
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), ends)
+    await own_fetch.ask(fetch_of(asked), asked, 1000)
+    return own_fetch, ends
 
 
 NEWS = ("error", "preferred replica", "diverging epoch")
@@ -88,7 +101,7 @@ async def test_without_local_partitions_nothing_is_asked(world: TierWorld) -> No
 
 
 async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: TierWorld) -> None:
-    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
+    cold, hot = cold_and_other(world, high_watermark=1500)
     waited = await until_ready(world, [cold], hot)
     (asked,) = world.broker.fetches
     assert (asked.api_version, asked.session_id, asked.session_epoch, asked.client_id) == (17, 0, -1, "a-client")
@@ -100,15 +113,13 @@ async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: Tie
 
 
 async def test_hot_records_are_held_up_by_a_slow_tier_for_the_linger_only(world: TierWorld) -> None:
-    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
-    world.reader.delay_s = 10.0
+    cold, hot = cold_and_other(world, 10.0, high_watermark=1500)
     await until_ready(world, [cold], hot)
     assert trio.current_time() == pytest.approx(LINGER_S)
 
 
 async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld) -> None:
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = 0.2
+    cold, idle = cold_and_other(world, 0.2)
     await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(0.02 + 0.04 + 0.08 + 0.16)
     assert [fetch.max_wait_ms for fetch in world.broker.fetches] == [0, 20, 40, 80, 160]
@@ -119,8 +130,7 @@ async def test_a_slow_tier_read_costs_few_and_short_questions(nursery: trio.Nurs
     """Failed before: 75 questions within 1.5 s, one every `tier.linger.ms`."""
     for wait_s, linger_s in product((0.5, 1.5, 5.0), (0.0, LINGER_S, 5.0)):
         world, began_s, case = TierWorld(nursery), trio.current_time(), f"{wait_s=}, {linger_s=}"
-        cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-        world.reader.delay_s = 10.0
+        cold, idle = cold_and_other(world, 10.0)
         await until_ready(world, [cold], idle, linger_s=linger_s, wait_s=wait_s)
         assert trio.current_time() - began_s == pytest.approx(wait_s), case
         waits_s = [fetch.max_wait_ms / 1000 for fetch in world.broker.fetches]
@@ -132,8 +142,7 @@ async def test_a_slow_tier_read_costs_few_and_short_questions(nursery: trio.Nurs
 async def test_idle_partitions_hold_a_tier_read_that_ends_up_for_a_moment(nursery: trio.Nursery) -> None:
     for delay_s in (0.001, 0.03, 0.07, 0.15, 0.31, 0.5, 0.7, 1.0, 1.3, 2.0, 2.6, 3.0, 4.0, 4.9):
         world, began_s = TierWorld(nursery), trio.current_time()
-        cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-        world.reader.delay_s = delay_s
+        cold, idle = cold_and_other(world, delay_s)
         waited = await until_ready(world, [cold], idle, wait_s=5.0)
         assert waited.reads.any_records, f"{delay_s=}"
         most_s = delay_s + min(POLL_S_MAX, delay_s + LINGER_S) + 0.001
@@ -151,9 +160,8 @@ async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(nursery:
     """Failed before: the broker was asked as fast as it answered, for as long as the tier took."""
     for news in NEWS:
         world, began_s = TierWorld(nursery), trio.current_time()
-        cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+        cold, other = cold_and_other(world, 1.0)
         let_come_back(world.log(other), news)
-        world.reader.delay_s = 1.0
         waited = await until_ready(world, [cold], other)
         assert len(world.broker.fetches) == 1, news
         assert trio.current_time() - began_s == pytest.approx(1.0), news
@@ -161,18 +169,16 @@ async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(nursery:
 
 
 async def test_a_broker_that_does_not_wait_is_not_hammered(world: TierWorld) -> None:
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    cold, idle = cold_and_other(world, 1.0)
     world.broker.waits = False
-    world.reader.delay_s = 1.0
     await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(1.0)
     assert world.broker.asked_at_s == pytest.approx([0, 0, 0.02, 0.06, 0.14, 0.3, 0.62])
 
 
 async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -> None:
-    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    cold, hot = cold_and_other(world, 1.0)
     world.broker.throttle_time_ms = 300
-    world.reader.delay_s = 1.0
     waited = await until_ready(world, [cold], hot)
     assert waited.own_fetch.whole is not None
     assert waited.own_fetch.whole.throttle_time_ms == waited.own_fetch.throttle_time_ms == 300
@@ -180,7 +186,7 @@ async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -
 
 
 async def test_tier_reads_that_are_all_done_leave_nothing_to_wait_for(world: TierWorld) -> None:
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    cold, idle = cold_and_other(world)
     world.broker.latency_s = 0.1
     await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(0.1)
@@ -199,11 +205,10 @@ async def test_the_last_answer_of_a_partition_stands(world: TierWorld, partition
 
 async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in range(2)]
-    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), LocalEnds())
-    request = fetch_of([by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions])
-    await own_fetch.ask(request, request.partitions, 1000)
+    asked = [by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions]
+    own_fetch, _ = await asked_once(world, *asked)
     assert [answer.records_bytes for answer in own_fetch.answers] == [BATCH_BYTES, 0]
-    assert own_fetch.exceeding == {key_of(request.partitions[0])}
+    assert own_fetch.exceeding == {key_of(asked[0])}
 
 
 # --- where the records of local partitions end ---
@@ -224,9 +229,7 @@ def test_before_the_broker_has_answered_the_frontier_tells() -> None:
 async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500, log_start_offset=100)
     world.log(partition).last_stable_offset = 1400
-    ends = LocalEnds()
-    request = fetch_of([by_id(partition, 1000, max_bytes=100)])
-    await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
+    _, ends = await asked_once(world, by_id(partition, 1000, max_bytes=100))
     stale = Frontier(1000, 9999, 5, 0.0, log_start_offset=0)
     for isolation_level, end in ((0, 1500), (READ_COMMITTED, 1400)):
         assert ends.has_records(by_id(partition, end - 1), stale, isolation_level)
@@ -237,11 +240,10 @@ async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld)
 
 async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(nursery: trio.Nursery) -> None:
     for news in NEWS:
-        world, ends = TierWorld(nursery), LocalEnds()
+        world = TierWorld(nursery)
         partition = world.add_partition(high_watermark=1500)
         let_come_back(world.log(partition), news)
-        request = fetch_of([by_id(partition, 1000)])
-        await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
+        _, ends = await asked_once(world, by_id(partition, 1000))
         frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=0)
         assert not ends.has_records(by_id(partition, 1000), frontier, 0), news
         assert ends.has_records(by_id(partition, 1001), frontier, 0), news

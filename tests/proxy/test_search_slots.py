@@ -19,7 +19,7 @@ class Searches:
     async def start(self, owner: str, count: int) -> None:
         for _ in range(count):
             self._nursery.start_soon(self._run, owner)
-            await wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
 
     async def end(self, owner: str, count: int = 1) -> None:
         """Running or waiting, the first ones first."""

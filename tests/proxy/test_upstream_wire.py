@@ -4,24 +4,17 @@ import trio
 import trio.testing
 
 from proxy.connection.request_handlers import PendingAnswer
+from tests.support.outcomes import outcomes
 
 
 async def test_the_frame_is_there_for_all_who_wait_and_for_those_who_come_later() -> None:
     pending = PendingAnswer()
-    got: list[bytes] = []
-
-    async def wait() -> None:
-        got.append(bytes(await pending.frame()))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
-        nursery.start_soon(wait)
+    async with outcomes() as got:
+        got.start(pending.frame, times=2)
         await trio.testing.wait_all_tasks_blocked()
-        assert got == []
+        assert got.returned == []
         pending.deliver(memoryview(b"frame"))
-    await wait()
-
-    assert got == [b"frame"] * 3
+    assert [*map(bytes, got.returned), bytes(await pending.frame())] == [b"frame"] * 3
 
 
 async def test_a_waiter_that_gives_up_leaves_the_answer_to_others() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import struct
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from protocol.client.sasl import SaslCredentials
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.memory_transport import transport_pair
+from tests.support.outcomes import outcomes
 
 pytestmark = pytest.mark.autojump
 
@@ -63,22 +65,19 @@ async def test_pipelined_requests_get_their_own_answers(broker: FakeBroker, conn
         await go.wait()
         return metadata(request.topics[0].name)
 
+    async def ask(name: str) -> tuple[str, str]:
+        return name, (await connection.request(metadata_question([name]))).cluster_id
+
     broker.on(METADATA, handler)
-    answers: dict[str, str] = {}
-
-    async def ask(name: str) -> None:
-        response = await connection.request(metadata_question([name]))
-        answers[name] = response.cluster_id
-
-    async with trio.open_nursery() as asking:
+    async with outcomes() as got:
         for name in "abcdef":
-            asking.start_soon(ask, name)
+            got.start(ask, name)
         await trio.testing.wait_all_tasks_blocked()
         go.set()
-    assert answers == {name: name for name in "abcdef"}
+    assert sorted(got.returned) == [(name, name) for name in "abcdef"]
 
 
-async def test_no_more_requests_are_in_flight_than_allowed(nursery: trio.Nursery) -> None:
+async def test_no_more_requests_are_in_flight_than_allowed() -> None:
     received = bytearray()
     ours, theirs = transport_pair()
     settings = ClientSettings(bootstrap_servers=(), requests_in_flight_max=2)
@@ -89,15 +88,15 @@ async def test_no_more_requests_are_in_flight_than_allowed(nursery: trio.Nursery
         while count := await theirs.receive_into(memoryview(buffer)):
             received.extend(buffer[:count])
 
-    async with trio.open_nursery() as asking:
-        asking.start_soon(connection.read)
-        asking.start_soon(swallow)
-        for _ in range(5):
-            asking.start_soon(ignore_loss, connection)
+    async with outcomes() as got:
+        got.start(connection.read)
+        got.start(swallow)
+        got.start(connection.request, ASK_VERSIONS, times=5)
         await trio.testing.wait_all_tasks_blocked()
         frame_bytes = 4 + struct.unpack_from(">i", received)[0]
         assert len(received) == 2 * frame_bytes
         connection.abort()
+    assert [type(error) for error in got.raised] == [UpstreamConnectionError] * 5
 
 
 async def test_an_answer_makes_room_for_the_next_request(broker: FakeBroker, nursery: trio.Nursery) -> None:
@@ -113,26 +112,15 @@ async def never(_request: object) -> None:
     await trio.sleep_forever()
 
 
-async def ignore_loss(connection: BrokerConnection) -> None:
-    with pytest.raises(UpstreamConnectionError):
-        await connection.request(ASK_VERSIONS)
-
-
 async def test_losing_the_connection_fails_each_that_waits(broker: FakeBroker, connection: BrokerConnection) -> None:
     broker.on(METADATA, never)
-    failures: list[UpstreamConnectionError] = []
-
-    async def ask() -> None:
-        with pytest.raises(UpstreamConnectionError, match="b:1: the broker closed the connection") as caught:
-            await connection.request(ASK_METADATA, timeout_s=math.inf)
-        failures.append(caught.value)
-
-    async with trio.open_nursery() as asking:
-        for _ in range(3):
-            asking.start_soon(ask)
+    async with outcomes() as got:
+        got.start(partial(connection.request, ASK_METADATA, timeout_s=math.inf), times=3)
         await trio.testing.wait_all_tasks_blocked()
         broker.disconnect_all()
-    assert len({id(failure) for failure in failures}) == 3
+    assert [type(error) for error in got.raised] == [UpstreamConnectionError] * 3
+    assert all(str(error).startswith("b:1: the broker closed the connection") for error in got.raised)
+    assert len({id(failure) for failure in got.raised}) == 3
     assert not connection.usable
     with pytest.raises(UpstreamConnectionError):
         await connection.request(ASK_METADATA)

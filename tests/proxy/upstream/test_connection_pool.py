@@ -1,5 +1,7 @@
 """One connection for all who want it: one attempt at a time, its outcome shared, back-off between attempts."""
 
+from itertools import pairwise
+
 import pytest
 import trio
 import trio.testing
@@ -9,6 +11,7 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamRefusedError
 from proxy.upstream.connection import BrokerConnection, PooledConnection, start_broker_connection
 from tests.support.fake_kafka import FakeBroker
 from tests.support.memory_transport import transport_pair
+from tests.support.outcomes import outcomes
 
 pytestmark = pytest.mark.autojump
 
@@ -16,11 +19,11 @@ SETTINGS = ClientSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconn
 
 
 class Opener:
-    """Opens connections to a fake broker, or fails as often as it was told to."""
+    """Opens connections to a fake broker; first come the failures."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.attempts: list[float] = []
-        self.failures_left = 0
+        self.failures: list[Exception] = []
         self.gate = trio.Event()
         self.gate.set()
         self._nursery = nursery
@@ -28,9 +31,8 @@ class Opener:
     async def __call__(self) -> BrokerConnection:
         self.attempts.append(trio.current_time())
         await self.gate.wait()
-        if self.failures_left:
-            self.failures_left -= 1
-            raise UpstreamConnectionError(f"attempt {len(self.attempts)} failed")
+        if self.failures:
+            raise self.failures.pop()
         ours, theirs = transport_pair()
         self._nursery.start_soon(FakeBroker().serve, theirs)
         return await start_broker_connection(ours, "b:1", SETTINGS, "role", self._nursery)
@@ -38,45 +40,34 @@ class Opener:
 
 async def test_those_who_come_together_share_one_connection(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
-    found: list[BrokerConnection] = []
-
-    async def get() -> None:
-        found.append(await pooled.get(opener))
-
-    async with trio.open_nursery() as getting:
-        for _ in range(5):
-            getting.start_soon(get)
+    async with outcomes() as got:
+        got.start(pooled.get, opener, times=5)
     assert len(opener.attempts) == 1
-    assert len({id(connection) for connection in found}) == 1
+    assert len(got.returned) == 5
+    assert len({id(connection) for connection in got.returned}) == 1
     assert pooled.usable
 
 
 async def test_those_who_come_together_share_one_failure(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
-    opener.failures_left, opener.gate = 1, trio.Event()
-    failures: list[str] = []
-
-    async def get() -> None:
-        with pytest.raises(UpstreamConnectionError) as caught:
-            await pooled.get(opener)
-        failures.append(str(caught.value))
-
-    async with trio.open_nursery() as getting:
-        for _ in range(5):
-            getting.start_soon(get)
+    opener.failures, opener.gate = [UpstreamRefusedError("no", 58, True)], trio.Event()
+    async with outcomes() as got:
+        got.start(pooled.get, opener, times=5)
         await trio.testing.wait_all_tasks_blocked()
         opener.gate.set()
-    assert failures == ["attempt 1 failed"] * 5
+    assert {type(error) for error in got.raised} == {UpstreamRefusedError}
+    told = [(str(error), getattr(error, "error_code", 0), getattr(error, "retriable", None)) for error in got.raised]
+    assert told == [("no", 58, True)] * 5
 
 
 async def test_attempts_are_spaced_by_a_back_off_that_doubles_up_to_its_limit(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
-    opener.failures_left = 8
+    opener.failures = [UpstreamConnectionError("refused")] * 8
     for _ in range(8):
         with pytest.raises(UpstreamConnectionError):
             await pooled.get(opener)
     await pooled.get(opener)
-    spaces = [round(after - before, 6) for before, after in zip(opener.attempts, opener.attempts[1:], strict=False)]
+    spaces = [round(after - before, 6) for before, after in pairwise(opener.attempts)]
     assert spaces == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
     assert pooled.backoff_s == 0
 
@@ -94,34 +85,12 @@ async def test_a_lost_connection_is_replaced_at_once(nursery: trio.Nursery) -> N
 async def test_closing_also_reaches_a_connection_that_is_being_opened(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
     opener.gate = trio.Event()
-
-    async def get() -> None:
-        with pytest.raises(UpstreamConnectionError, match="not this broker's address any more"):
-            await pooled.get(opener)
-
-    async with trio.open_nursery() as getting:
-        getting.start_soon(get)
+    async with outcomes() as got:
+        got.start(pooled.get, opener)
         await trio.testing.wait_all_tasks_blocked()
         pooled.close()
         opener.gate.set()
+    (error,) = got.raised
+    assert isinstance(error, UpstreamConnectionError)
+    assert "not this broker's address any more" in str(error)
     assert not pooled.usable
-
-
-async def test_a_shared_refusal_keeps_its_error_code(nursery: trio.Nursery) -> None:
-    pooled, gate, codes = PooledConnection(SETTINGS), trio.Event(), []
-
-    async def refuse() -> BrokerConnection:
-        await gate.wait()
-        raise UpstreamRefusedError("no", 58, True)
-
-    async def get() -> None:
-        with pytest.raises(UpstreamRefusedError, match=r"^no$") as caught:
-            await pooled.get(refuse)
-        codes.append((caught.value.error_code, caught.value.retriable))
-
-    async with trio.open_nursery() as getting:
-        getting.start_soon(get)
-        getting.start_soon(get)
-        await trio.testing.wait_all_tasks_blocked()
-        gate.set()
-    assert codes == [(58, True)] * 2

@@ -7,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from proxy.upstream.gathered import Gathered
+from tests.support.outcomes import outcomes
 
 pytestmark = pytest.mark.autojump
 
@@ -34,21 +35,16 @@ def peer(nursery: trio.Nursery) -> Peer:
 
 
 async def test_questions_of_one_moment_and_those_meanwhile_are_a_request_each(peer: Peer) -> None:
-    answers: list[int] = []
-
-    async def get(word: str) -> None:
-        answers.append(await peer.questions.get(word))
-
-    async with trio.open_nursery() as asking:
+    async with outcomes() as got:
         for word in ("a", "bb", "a"):
-            asking.start_soon(get, word)
+            got.start(peer.questions.get, word)
         await trio.sleep(0.5)
         for word in ("ccc", "a"):  # "a" again: the answer under way may be older than this question
-            asking.start_soon(get, word)
+            got.start(peer.questions.get, word)
         await wait_all_tasks_blocked()
         assert len(peer.questions) == 2
     assert peer.asked == [["a", "bb"], ["a", "ccc"]]
-    assert sorted(answers) == [1, 1, 1, 2, 3]
+    assert sorted(got.returned) == [1, 1, 1, 2, 3]
     assert trio.current_time() == 2.0
     assert await peer.questions.get("dddd") == 4
     assert trio.current_time() == 3.0
@@ -72,37 +68,22 @@ async def test_a_request_goes_on_when_those_who_asked_have_left(peer: Peer) -> N
 
 async def test_a_failure_is_of_those_who_asked_in_that_request(peer: Peer) -> None:
     peer.failure = OSError("down")
-    failures = []
-
-    async def get(word: str) -> None:
-        with pytest.raises(OSError, match="down") as caught:
-            await peer.questions.get(word)
-        failures.append(caught.value)
-
-    async with trio.open_nursery() as asking:
+    async with outcomes() as got:
         for word in ("a", "bb"):
-            asking.start_soon(get, word)
-    assert len(failures) == 2
+            got.start(peer.questions.get, word)
+    assert [(type(error), str(error)) for error in got.raised] == [(OSError, "down")] * 2
     peer.failure = None
     assert await peer.questions.get("a") == 1
 
 
 async def test_the_end_of_the_application_leaves_nobody_waiting() -> None:
-    ended = []
-
-    async def get(peer: Peer, word: str) -> None:
-        with pytest.raises(trio.ClosedResourceError):
-            await peer.questions.get(word)
-        ended.append(word)
-
-    async with trio.open_nursery() as clients, trio.open_nursery() as application:
+    async with outcomes() as got, trio.open_nursery() as application:
         peer = Peer(application)
-        clients.start_soon(get, peer, "under way")
-        await wait_all_tasks_blocked()
-        clients.start_soon(get, peer, "next")
-        await wait_all_tasks_blocked()
+        for word in ("under way", "next"):
+            got.start(peer.questions.get, word)
+            await wait_all_tasks_blocked()
         application.cancel_scope.cancel()
-    assert sorted(ended) == ["next", "under way"]
+    assert [type(error) for error in got.raised] == [trio.ClosedResourceError] * 2
     assert trio.current_time() == 0.0
     with pytest.raises(RuntimeError):
         peer.questions.add(["too late"])

@@ -31,6 +31,8 @@ def given_to(assignment: Assignment, broker: int | None, times: int) -> list[int
 def test_a_broker_has_one_worker_while_brokers_are_as_many_as_workers() -> None:
     assignment = made(2, (1, 2, 3))
     assert [set(given_to(assignment, broker, 5)) for broker in (1, 2, 3)] == [{0}, {1}, {0}]
+    assignment.on_down(0)
+    assert given_to(assignment, 1, 2) == [1, 1]
 
 
 def test_the_order_in_which_listeners_begin_does_not_matter() -> None:
@@ -57,31 +59,6 @@ def test_clients_that_leave_the_bootstrap_listener_do_not_meet_in_one_worker() -
     assert given_to(assignment, 7, 1) == [0]
     assignment.on_ended(0, None)  # the first knows the broker; now worker 0 has one connection, and so has worker 1
     assert given_to(assignment, 7, 1) == [1]
-
-
-def test_workers_are_divided_among_fewer_brokers() -> None:
-    assignment = made(5, (1, 2))
-    assert [assignment.workers_of(broker) for broker in (1, 2)] == [(0, 2, 4), (1, 3)]
-
-
-def test_the_bootstrap_listener_and_unknown_brokers_go_to_the_least_loaded() -> None:
-    assignment = made(2, (1, 2, 3))
-    assert given_to(assignment, None, 3) == [0, 1, 0]
-    assert given_to(assignment, 99, 1) == [1]
-
-
-def test_while_a_brokers_worker_is_down_another_takes_its_connections() -> None:
-    assignment = made(2, (1, 2))
-    assignment.on_down(0)
-    assert given_to(assignment, 1, 2) == [1, 1]
-    assignment.on_up(0)
-    assert given_to(assignment, 1, 1) == [0]
-
-
-def test_nobody_is_chosen_while_nobody_is_up() -> None:
-    assignment = made(1, (1,))
-    assignment.on_down(0)
-    assert assignment.choose(1) is None
 
 
 def test_a_broker_that_joins_or_leaves_moves_no_other_without_need() -> None:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from proxy.workers.channel import Channel, ChannelClosedError, QuestionFailedError
 from proxy.workers.frames import Frame, FrameKind, encode
+from tests.support.outcomes import outcomes
 from tests.support.waiting import HANG_S_MAX
 
 
@@ -60,17 +62,12 @@ def accepted() -> tuple[socket.socket, trio.socket.SocketType]:
 async def test_questions_are_answered_in_both_directions_at_once() -> None:
     async with pair() as (one, other):
         text = "x" * 3_000_000  # more than any buffer between them holds
-        got: list[Mapping[str, Any]] = []
-
-        async def ask(end: End, what: str) -> None:
-            got.append(await end.channel.ask(what, text=text))
-
-        async with trio.open_nursery() as nursery:
+        async with outcomes() as got:
             for number in range(4):
-                nursery.start_soon(ask, one, f"one {number}")
-                nursery.start_soon(ask, other, f"other {number}")
-        assert {answer["to"] for answer in got} == {f"{who} {n}" for who in ("one", "other") for n in range(4)}
-        assert {answer["size"] for answer in got} == {len(text)}
+                got.start(partial(one.channel.ask, f"one {number}", text=text))
+                got.start(partial(other.channel.ask, f"other {number}", text=text))
+        assert {answer["to"] for answer in got.returned} == {f"{who} {n}" for who in ("one", "other") for n in range(4)}
+        assert {answer["size"] for answer in got.returned} == {len(text)}
 
 
 async def test_a_fault_in_an_answer_is_the_askers_to_hear_and_ends_nothing() -> None:
@@ -102,15 +99,11 @@ async def test_the_others_end_ends_questions_and_gives_nothing_more() -> None:
         other.may_answer = trio.Event()
         client, sock = accepted()
         with client, sock:
-            async with trio.open_nursery() as nursery:
-
-                async def ask() -> None:
-                    with pytest.raises(ChannelClosedError):
-                        await one.channel.ask("never")
-
-                nursery.start_soon(ask)
+            async with outcomes() as got:
+                got.start(one.channel.ask, "never")
                 await wait_all_tasks_blocked()
                 other.life.cancel()
+            assert [type(error) for error in got.raised] == [ChannelClosedError]
             await one.ended.wait()
             with pytest.raises(ChannelClosedError):
                 await one.channel.give(sock, broker=1)
