@@ -14,7 +14,7 @@ Everything a test may change while it runs is an attribute.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from kio.schema import errors as kio_errors
@@ -332,16 +332,10 @@ def _epoch_end(logs: Logs, topic: str, asked: Any) -> dict[str, object]:
     return {"partition": asked.partition, "error_code": code, "leader_epoch": epoch, "end_offset": end}
 
 
-class AnswersFrames(Protocol):
-    """A broker: one answer after another."""
-
-    async def answer(self, frame: bytes) -> bytes: ...
-
-
 class FakeWire:
     """A client's upstream connection to that broker."""
 
-    def __init__(self, broker: AnswersFrames, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
+    def __init__(self, broker: FakeBrokerLog, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
         self.node_id = node_id
         self._broker = broker
         self._correlation_id = 0
