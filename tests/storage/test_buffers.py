@@ -11,23 +11,19 @@ from storage.object_store.object_store import KEPT_BYTES_MIN, drop_free, unfille
 KEPT = 1024 * 1024
 
 
-def test_a_buffer_has_its_size_and_takes_bytes() -> None:
-    for size_bytes in [0, 1, 511, 1024 * 1024]:
-        buffer = unfilled(size_bytes)
+def test_a_buffer_has_its_size_and_takes_bytes_and_shares_nothing() -> None:
+    for size_bytes in (0, 1, 511, 1000, 1024 * 1024):
+        buffer, other = unfilled(size_bytes), unfilled(size_bytes)
         assert type(buffer) is bytearray
         assert len(buffer) == size_bytes
         with memoryview(buffer) as view:
             view[:] = b"x" * size_bytes
+        other[:] = b"2" * size_bytes
         assert buffer == b"x" * size_bytes
         buffer += b"more"
         assert bytes(buffer[size_bytes:]) == b"more"
-
-
-def test_two_buffers_share_nothing() -> None:
-    first, second = unfilled(1000), unfilled(1000)
-    first[:] = b"1" * 1000
-    second[:] = b"2" * 1000
-    assert first == b"1" * 1000
+    with pytest.raises(ValueError, match="-1"):
+        unfilled(-1)
 
 
 def test_memory_is_as_it_was_found() -> None:
@@ -40,11 +36,6 @@ def test_memory_is_as_it_was_found() -> None:
         if unfilled(size_bytes).count(0) < size_bytes:
             return
     pytest.fail("20 buffers in memory that was written to just before, and all were zeroed")
-
-
-def test_a_negative_size_is_the_callers_bug() -> None:
-    with pytest.raises(ValueError, match="-1"):
-        unfilled(-1)
 
 
 def test_a_buffer_that_nobody_has_is_handed_out_again() -> None:

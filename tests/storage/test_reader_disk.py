@@ -40,12 +40,16 @@ def blocks_on(disk: DiskBlocks) -> int:
     return sum(key.number < FIRST_NUMBER for key in tuple(disk.index.entries))
 
 
+async def written(disk: DiskBlocks, blocks: int) -> None:
+    await until(lambda: blocks_on(disk) == blocks)
+
+
 async def fill(path: Path) -> int:
     """A first life that reads all of the segment; how many blocks it left."""
     blocks = -(-len(SEGMENT.log) // BLOCK)
     async with tier_on(path) as (tier, disk, _):
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        await until(lambda: blocks_on(disk) == blocks)
+        await written(disk, blocks)
     return blocks
 
 
@@ -85,49 +89,51 @@ async def test_with_read_ahead_blocks_on_disk_cost_no_get_either(tmp_path: Path)
         assert tier.store.log_fetches() == []
 
 
-@pytest.mark.parametrize("how", ["cut", "zeros at the end", "a flipped bit"])
-async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path, how: str) -> None:
-    blocks = await fill(tmp_path)
-    for number in (0, 7, blocks - 1):
-        corrupt(tmp_path, number, how)
-    async with tier_on(tmp_path) as (tier, _, registry):
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        last = len(SEGMENT.log) - 1
-        # A file of the wrong size is not listed, so all three are known to be missing, and one GET reads over the rest;
-        # the others are found out as they are read.
-        one_by_one = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
-        assert sorted(tier.store.log_fetches()) == ([(0, last)] if how == "cut" else one_by_one)
-        assert registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "corrupt"}) == 3
+async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path) -> None:
+    for how in ("cut", "zeros at the end", "a flipped bit"):
+        path = tmp_path / how
+        blocks = await fill(path)
+        for number in (0, 7, blocks - 1):
+            corrupt(path, number, how)
+        async with tier_on(path) as (tier, _, registry):
+            assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+            last = len(SEGMENT.log) - 1
+            # A file of the wrong size is not listed, so all three are known to be missing, and one GET reads over the
+            # rest; the others are found out as they are read.
+            one_by_one = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
+            assert sorted(tier.store.log_fetches()) == ([(0, last)] if how == "cut" else one_by_one), how
+            assert registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "corrupt"}) == 3
 
 
 async def test_a_bad_block_that_goes_bad_under_the_process_is_never_served(tmp_path: Path) -> None:
     async with tier_on(tmp_path, memory_bytes_max=0) as (tier, disk, _):
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
         blocks = -(-len(SEGMENT.log) // BLOCK)
-        await until(lambda: blocks_on(disk) == blocks)
+        await written(disk, blocks)
         corrupt(tmp_path, 3, "a flipped bit")
         for _ in range(2):
             assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-            await until(lambda: blocks_on(disk) == blocks)
+            await written(disk, blocks)
         assert tier.store.log_fetches()[1:] == [(3000, 3999)]
 
 
-@pytest.mark.parametrize("is_written_first", [False, True])
-async def test_wrong_bytes_from_the_store_do_not_stay_on_disk(tmp_path: Path, is_written_first: bool) -> None:
+async def test_wrong_bytes_from_the_store_do_not_stay_on_disk(tmp_path: Path) -> None:
     """The disk's checksum is right: it kept what it was given."""
     blocks = -(-len(SEGMENT.log) // BLOCK)
-    async with tier_on(tmp_path) as (tier, disk, _):
-        tier.store.flip_bit(tier.logs[0][0], SEGMENT.batch_positions[10] + 40, times=1)
-        if is_written_first:
-            await tier.cache.blocks(tier.source(), 0, blocks - 1)
-            await until(lambda: blocks_on(disk) == blocks)
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        await until(lambda: blocks_on(disk) == blocks)
-        assert len(tier.store.log_fetches()) == 2
-        assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
-    async with tier_on(tmp_path) as (tier, _, _registry):
-        tier.store.fail(RemoteAccessDeniedError("nothing comes from here"), times=None)
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+    for is_written_first in (False, True):
+        path = tmp_path / str(is_written_first)
+        async with tier_on(path) as (tier, disk, _):
+            tier.store.flip_bit(tier.logs[0][0], SEGMENT.batch_positions[10] + 40, times=1)
+            if is_written_first:
+                await tier.cache.blocks(tier.source(), 0, blocks - 1)
+                await written(disk, blocks)
+            assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+            await written(disk, blocks)
+            assert len(tier.store.log_fetches()) == 2, is_written_first
+            assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
+        async with tier_on(path) as (tier, _, _registry):
+            tier.store.fail(RemoteAccessDeniedError("nothing comes from here"), times=None)
+            assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
 
 
 async def test_bytes_that_stay_wrong_are_an_error_and_leave_nothing_on_disk(tmp_path: Path) -> None:
@@ -146,9 +152,9 @@ async def test_a_deleted_segment_leaves_the_disk_and_the_others_stay(tmp_path: P
     async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, disk, _):
         await tier.read_bytes(0)
         await tier.read_bytes(200)
-        await until(lambda: blocks_on(disk) == 2 * blocks)
+        await written(disk, 2 * blocks)
         tier.delete(0)
-        await until(lambda: blocks_on(disk) == blocks)
+        await written(disk, blocks)
     assert len(log_blocks_below(tmp_path)) == blocks
     async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, _, _registry):
         assert await tier.read_bytes(200) == OTHER.log

@@ -213,7 +213,7 @@ class GetWorld:
         self.registry = Registry()
         self.held_bytes_max = 0
         self.budget = ByteBudget(budget_bytes, self._on_held)
-        meter = GetMeter(self.registry)
+        meter, self.cache_meter = GetMeter(self.registry), CacheMeter(self.registry)
         self.throttle = Throttle(gets_max, meter)
         self.gets = Gets(
             nursery,
@@ -222,7 +222,7 @@ class GetWorld:
             pace=pace or cast(Pace, UntaughtPace(gets_max)),
             throttle=self.throttle,
             gets=meter,
-            cache=CacheMeter(self.registry),
+            cache=self.cache_meter,
             now_ms=lambda: now_ms,
         )
         self.gets.deliver_to(land or self._land)

@@ -35,29 +35,23 @@ async def holding(answers: AnswerBlocks, *blocks: Block, reserved_bytes: int = 5
     return room
 
 
-async def test_a_read_that_failed_gives_back_what_it_had_reserved(answers: AnswerBlocks, budget: ByteBudget) -> None:
+async def test_more_is_reserved_on_top_and_all_of_it_given_back_once(answers: AnswerBlocks, budget: ByteBudget) -> None:
     room = answers.room()
     room.release()
-    await room.reserve(300)
-    room.release()
-    room.release()
-    assert budget.held == 0
-
-
-async def test_more_is_reserved_on_top_and_less_changes_nothing(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    room = answers.room()
-    for size_bytes, held_bytes in ((300, 300), (200, 300), (300, 300), (450, 450)):
-        await room.reserve(size_bytes)
-        assert budget.held == held_bytes
-    room.release()
-    assert budget.held == 0
-
-
-async def test_room_that_is_there_is_reserved_without_a_wait(answers: AnswerBlocks) -> None:
     with trio.CancelScope() as scope:
-        scope.cancel()
-        await answers.room().reserve(BUDGET_BYTES)
+        scope.cancel()  # room that is there is reserved without a wait
+        for size_bytes, held_bytes in ((300, 300), (200, 300), (300, 300), (450, 450)):
+            await room.reserve(size_bytes)
+            assert budget.held == held_bytes
     assert not scope.cancelled_caught
+    room.release()
+    room.release()
+    assert budget.held == 0
+    room = answers.room()
+    await room.reserve(5 * BUDGET_BYTES)
+    assert budget.held == 5 * BUDGET_BYTES, "a read larger than the budget goes alone"
+    room.release()
+    assert budget.held == 0
 
 
 async def test_who_waits_for_room_holds_none(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:
@@ -107,14 +101,6 @@ async def test_giving_up_leaves_nothing_held(answers: AnswerBlocks, budget: Byte
 async def cancel_when_idle(scope: trio.CancelScope) -> None:
     await wait_all_tasks_blocked()
     scope.cancel()
-
-
-async def test_a_read_larger_than_the_budget_goes_alone(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    room = answers.room()
-    await room.reserve(5 * BUDGET_BYTES)
-    assert budget.held == 5 * BUDGET_BYTES
-    room.release()
-    assert budget.held == 0
 
 
 class AnswerBlocksMachine(RuleBasedStateMachine):

@@ -218,7 +218,7 @@ def test_a_vanished_folder_leaves_what_is_being_written() -> None:
 
 
 def test_blocks_unused_for_longer_than_the_retention_are_not_here() -> None:
-    index = DiskIndex(100, 60.0)
+    index, for_ever = DiskIndex(100, 60.0), DiskIndex(100, None)
     index.add_listed(FIRST, 10, 0.0)
     index.add_listed(SECOND, 10, 10.0)
     assert index.use(FIRST, None, 60.0)
@@ -229,6 +229,9 @@ def test_blocks_unused_for_longer_than_the_retention_are_not_here() -> None:
     index.settle(room, [])
     assert index.take_idle(120.0).doomed == []
     assert index.take_idle(121.0).doomed == [Doomed(FIRST, 10)]
+    for_ever.add_listed(FIRST, 10, 0.0)
+    assert for_ever.use(FIRST, None, 1e12)
+    assert for_ever.take_idle(1e13).doomed == []
 
 
 def test_a_block_that_nobody_has_used_makes_room_for_itself() -> None:
@@ -237,10 +240,3 @@ def test_a_block_that_nobody_has_used_makes_room_for_itself() -> None:
     assert index.reserve(FIRST, 10, 60.0) is None
     assert put(index, FIRST, now_s=61.0) == [Doomed(FIRST, 10)]
     assert (len(index), index.size_bytes) == (1, 10)
-
-
-def test_without_a_retention_nothing_expires() -> None:
-    index = DiskIndex(100, None)
-    index.add_listed(FIRST, 10, 0.0)
-    assert index.use(FIRST, None, 1e12)
-    assert index.take_idle(1e13).doomed == []

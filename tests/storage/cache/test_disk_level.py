@@ -87,22 +87,6 @@ async def test_a_reader_that_leaves_does_not_end_the_read(world: World) -> None:
     await until(lambda: bool(world.landed))
 
 
-async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
-    told = []
-
-    async def wait(flight: Flight[Block]) -> None:
-        with pytest.raises(trio.ClosedResourceError):
-            await flight.wait()
-        told.append(flight)
-
-    async with trio.open_nursery() as outside, world_at(filled) as world:
-        for number in range(READS_MAX):  # so that it never gets a thread
-            world.level.read_limiter.acquire_on_behalf_of_nowait(number)
-        outside.start_soon(wait, world.start_read(KEY))
-        await wait_all_tasks_blocked()
-    assert len(told) == 1
-
-
 # --- writes ---
 
 
@@ -161,22 +145,21 @@ async def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 # --- what is dropped ---
 
 
-@pytest.mark.parametrize("drop", ["block", "segment"])
-async def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(tmp_path: Path, drop: str) -> None:
-    async with world_at(tmp_path) as world:
-        gate = world.gate("write", KEY)
-        world.write_soon(KEY, OTHER)
-        await gate.reached()
-        if drop == "block":
-            world.level.drop(KEY)
-        else:
-            world.level.drop_segment(KEY.segment_id)
-        gate.release()
-        later = key_of(0, segment="later")
-        world.write_soon(later)
-        await world.written(later)
-        assert not world.level.holds(KEY)
-        assert world.level.holds(OTHER) == (drop == "block")
+async def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(tmp_path: Path) -> None:
+    for drop in ("block", "segment"):
+        async with world_at(tmp_path / drop) as world:
+            gate = world.gate("write", KEY)
+            world.write_soon(KEY, OTHER)
+            await gate.reached()
+            if drop == "block":
+                world.level.drop(KEY)
+            else:
+                world.level.drop_segment(KEY.segment_id)
+            gate.release()
+            later = key_of(0, segment="later")
+            world.write_soon(later)
+            await world.written(later)
+            assert (world.level.holds(KEY), world.level.holds(OTHER)) == (False, drop == "block")
 
 
 async def test_a_fresh_block_replaces_the_one_that_was_dropped_while_it_was_written(tmp_path: Path) -> None:
@@ -245,25 +228,19 @@ def read_run(world: World) -> None:
     world.reads.read(cast(SegmentBlocks, SourceOf(KEYS[0])), [key.number for key in KEYS], KEYS, "a reader")
 
 
-async def test_a_run_lands_in_order_and_nobody_has_to_wait_for_it(world: World) -> None:
-    read_run(world)
-    assert world.reads.undemanded_bytes == sum(key.size_bytes for key in KEYS)
-    await world.done()
-    assert [bytes(block.data) for block in world.landed] == [data_of(key) for key in KEYS]
-    assert world.reads.undemanded_bytes == 0
-
-
-async def test_a_block_on_its_way_is_shared_by_all_who_want_it(world: World) -> None:
+async def test_a_run_lands_in_order_and_is_shared_by_all_who_want_it(world: World) -> None:
+    in_all = sum(key.size_bytes for key in KEYS)
     gate = world.gate("read", KEYS[3])
     read_run(world)
+    assert world.reads.undemanded_bytes == in_all
     flights = [world.start_read(KEYS[3]) for _ in range(3)]
     assert len({id(flight) for flight in flights}) == 1
-    assert world.reads.undemanded_bytes == sum(key.size_bytes for key in KEYS) - KEYS[3].size_bytes
+    assert world.reads.undemanded_bytes == in_all - KEYS[3].size_bytes
     gate.release()
     assert bytes((await flights[0].wait()).data) == data_of(KEYS[3])
     await world.done()
-    assert world.fetched == 0
-    assert world.reads.undemanded_bytes == 0
+    assert [bytes(block.data) for block in world.landed] == [data_of(key) for key in KEYS]
+    assert (world.fetched, world.reads.undemanded_bytes) == (0, 0)
 
 
 async def test_what_is_not_there_comes_from_the_store_for_those_who_wait(world: World) -> None:
@@ -330,12 +307,6 @@ async def test_a_run_comes_in_order_in_few_posts_the_first_alone(filled: Path, m
         assert world.sample("cache_hit_bytes_total", level="disk") == 12 * SIZE_BYTES
 
 
-async def test_a_run_of_one_costs_no_post_of_its_own(world: World) -> None:
-    receiver = Receiver().read(world, KEYS[:1])
-    await receiver.came_to(1)
-    assert (receiver.came, receiver.posts) == (whole(KEYS[:1]), [1])
-
-
 async def test_what_was_read_is_delivered_while_the_rest_is_read(world: World) -> None:
     gate = world.gate("read", KEYS[1])
     receiver = Receiver().read(world, KEYS[:3])
@@ -343,6 +314,9 @@ async def test_what_was_read_is_delivered_while_the_rest_is_read(world: World) -
     assert receiver.came == whole(KEYS[:1])
     gate.release()
     await receiver.came_to(3)
+    alone = Receiver().read(world, KEYS[:1])
+    await alone.came_to(1)
+    assert (alone.came, alone.posts) == (whole(KEYS[:1]), [1]), "a run of one costs no post of its own"
 
 
 async def test_blocks_that_are_bad_or_gone_leave_a_gap_and_no_more(world: World, filled: Path) -> None:
@@ -356,20 +330,21 @@ async def test_blocks_that_are_bad_or_gone_leave_a_gap_and_no_more(world: World,
     assert not world.level.holds(KEYS[3])
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_a_block_found_bad_meanwhile_is_not_delivered(world: World, is_read: bool) -> None:
-    gates = world.disk.after_read if is_read else {}
-    gate = gates.setdefault(KEYS[1], Gate()) if is_read else world.gate("read", KEYS[1])
-    never_read = world.gate("read", KEYS[2])
-    receiver = Receiver().read(world, KEYS[:4])
-    await gate.reached()
-    world.level.drop(KEYS[1])
-    world.level.drop(KEYS[2])
-    world.level.drop(key_of(99))
-    gate.release()
-    await receiver.came_to(4)
-    assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])]
-    assert not never_read.is_reached
+async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path) -> None:
+    for is_read in (True, False):
+        with disk_cache(filled, bytes_max=cost(100)) as cache:
+            cache.write(*KEYS)
+        async with world_at(filled) as world:
+            gate = world.disk.after_read.setdefault(KEYS[1], Gate()) if is_read else world.gate("read", KEYS[1])
+            never_read = world.gate("read", KEYS[2])
+            receiver = Receiver().read(world, KEYS[:4])
+            await gate.reached()
+            for key in (KEYS[1], KEYS[2], key_of(99)):
+                world.level.drop(key)
+            gate.release()
+            await receiver.came_to(4)
+            assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])], is_read
+            assert not never_read.is_reached
 
 
 async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_kept(world: World) -> None:
@@ -426,14 +401,22 @@ async def test_trouble_that_nobody_expects_is_the_receivers(world: World, monkey
     assert [type(failure) for failure in receiver.failures] == [ZeroDivisionError]
 
 
-async def test_at_shutdown_a_run_that_has_no_thread_yet_is_told(filled: Path) -> None:
-    async with world_at(filled) as world:
-        for number in range(READS_MAX):
+async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
+    told = []
+
+    async def wait(flight: Flight[Block]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await flight.wait()
+        told.append(flight)
+
+    async with trio.open_nursery() as outside, world_at(filled) as world:
+        for number in range(READS_MAX):  # so that it never gets a thread
             world.level.read_limiter.acquire_on_behalf_of_nowait(number)
-        receiver = Receiver().read(world, KEYS)
+        outside.start_soon(wait, world.start_read(KEY))
+        receiver = Receiver().read(world, KEYS[1:])
         await wait_all_tasks_blocked()
-    assert receiver.came == []
-    assert [type(failure) for failure in receiver.failures] == [trio.ClosedResourceError]
+    assert len(told) == 1
+    assert (receiver.came, [type(each) for each in receiver.failures]) == ([], [trio.ClosedResourceError])
 
 
 async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path) -> None:

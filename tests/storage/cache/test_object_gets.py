@@ -59,13 +59,15 @@ class World:
         return sum_of(self.registry, "tidegate_gets_total", {"object": INDEX, "outcome": outcome})
 
 
-async def test_what_passes_is_tried_again() -> None:
-    world = World()
+async def test_what_passes_is_tried_again_where_more_than_one_attempt_is_wanted() -> None:
+    world, once = World(), World(age_ms=0)
     trouble = [RetriableRemoteStorageError("503")] * (ATTEMPTS_MAX - 1)
     assert await world.gets.run(METADATA, INDEX, world.failing(*trouble)) == "in thread True"
-    assert world.ended(GetOutcome.RETRIABLE) == ATTEMPTS_MAX - 1
-    assert world.ended(GetOutcome.OK) == 1
+    assert (world.ended(GetOutcome.RETRIABLE), world.ended(GetOutcome.OK)) == (ATTEMPTS_MAX - 1, 1)
     assert world.registry.sample_value("tidegate_get_retries_total", {}) == ATTEMPTS_MAX - 1
+    with pytest.raises(RemoteResourceNotFoundError, match="404"):
+        await once.gets.run_once(INDEX, once.failing(RemoteResourceNotFoundError("404")))
+    assert (once.attempts, once.ended(GetOutcome.NOT_FOUND)) == (1, 1)
 
 
 async def test_what_stays_is_raised_after_its_attempts() -> None:
@@ -80,13 +82,6 @@ async def test_what_stays_is_raised_after_its_attempts() -> None:
             await world.gets.run(METADATA, INDEX, world.failing(*[error] * 9))
         assert caught.value is error
         assert world.attempts == attempts
-
-
-async def test_one_attempt_is_one() -> None:
-    world = World(age_ms=0)
-    with pytest.raises(RemoteResourceNotFoundError, match="404"):
-        await world.gets.run_once(INDEX, world.failing(RemoteResourceNotFoundError("404")))
-    assert (world.attempts, world.ended(GetOutcome.NOT_FOUND)) == (1, 1)
 
 
 async def test_who_waits_for_the_next_attempt_holds_no_place(nursery: trio.Nursery) -> None:
@@ -155,16 +150,12 @@ def transfer_of(segment: ScriptedSegment, numbers: range = range(2, 8), *, is_wa
     return transfer
 
 
-def test_of_blocks_that_nobody_waits_for_it_tells_every_few_mib() -> None:
+def test_of_blocks_that_nobody_waits_for_it_tells_every_few_mib_until_somebody_waits() -> None:
     segment = ScriptedSegment(7, block_bytes=POST_BYTES // 2)
     listener = Listener()
     transfer_of(segment, range(7), is_waited_for=False).run(post, listener)
     assert listener.told == [1, 3, 5, 6], "and at the end of what is left"
     assert list(listener.blocks.values()) == expected(segment, range(7))
-
-
-def test_it_tells_of_each_block_once_somebody_waits() -> None:
-    segment = ScriptedSegment(7, block_bytes=POST_BYTES // 2)
     transfer = transfer_of(segment, range(7), is_waited_for=False)
 
     def begin_to_wait(number: int) -> None:
@@ -175,24 +166,24 @@ def test_it_tells_of_each_block_once_somebody_waits() -> None:
     assert listener.told == [1, 2, 3, 4, 5, 6]
 
 
-def test_one_that_is_stopped_before_it_begins_asks_for_nothing(segment: ScriptedSegment) -> None:
+def test_one_that_is_stopped_was_cut_unless_that_is_at_its_end(segment: ScriptedSegment) -> None:
     transfer, listener = transfer_of(segment), Listener()
     transfer.stop()
     transfer.run(post, listener)
     assert (list(transfer.numbers_read), transfer.was_cut, listener.begun, segment.gets) == ([], True, 0, [])
-
-
-def test_one_that_is_stopped_as_its_answer_begins_closes_without_reading(segment: ScriptedSegment) -> None:
-    transfer, listener = transfer_of(segment), Listener()
+    transfer = transfer_of(segment)
 
     def post_and_stop(call: Callable[..., None], *args: object) -> None:
         call(*args)
         transfer.stop()
 
     transfer.run(post_and_stop, listener)
-    assert (list(transfer.numbers_read), transfer.was_cut) == ([], True)
+    assert (list(transfer.numbers_read), transfer.was_cut) == ([], True), "as its answer begins"
     assert (listener.begun, listener.blocks, segment.gets[0].read_bytes) == (1, {}, 0)
     assert segment.open_gets == []
+    last = transfer_of(segment)
+    last.run(post, Listener(lambda number: last.stop() if number == 7 else None))
+    assert (last.is_stopped, last.was_cut) == (True, False)
 
 
 def test_blocks_before_a_failure_are_handed_over(segment: ScriptedSegment) -> None:
@@ -212,9 +203,3 @@ def test_a_stream_that_gives_too_little_is_corrupt(segment: ScriptedSegment) -> 
     with pytest.raises(CorruptObjectError, match="block 2 has 15 bytes, 16 wanted"):
         transfer_of(segment).run(post, Listener())
     assert segment.open_gets == []
-
-
-def test_one_that_is_stopped_at_its_end_was_not_cut(segment: ScriptedSegment) -> None:
-    transfer = transfer_of(segment)
-    transfer.run(post, Listener(lambda number: transfer.stop() if number == 7 else None))
-    assert (transfer.is_stopped, transfer.was_cut) == (True, False)

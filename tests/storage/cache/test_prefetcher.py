@@ -1,25 +1,22 @@
 """Streams become opened segments, fetched indexes and GETs, when there is a slot; nothing of it reaches the reader."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from metrics.cache_meters import CacheMeter, GetMeter, ReadAheadMeter
-from metrics.registry import Registry
+from metrics.cache_meters import ReadAheadMeter
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import MemoryBlocks
-from storage.cache.byte_budget import ByteBudget
-from storage.cache.gets import Gets
-from storage.cache.pace import Pace, Throttle
+from storage.cache.pace import Pace
 from storage.cache.read_ahead import Prefetcher, Read, ReadAhead
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
-from tests.support.scripted_gets import FINISHED_MS, HOUR_MS, Gate, Script, ScriptedSegment, until
+from tests.support.scripted_gets import Gate, GetWorld, Script, ScriptedSegment, until
 
 KIB = 1024
 BLOCKS = 64
@@ -33,7 +30,6 @@ def segment(number: int) -> ScriptedSegment:
     return made
 
 
-@dataclass(slots=True)
 class World:
     """A prefetcher over real read-ahead, cache and GETs; the store is scripted.
 
@@ -41,52 +37,36 @@ class World:
     `open_gates` hold an opening until they are set; `open_errors` end it.
     """
 
-    nursery: trio.Nursery
-    segments: list[ScriptedSegment]
-    stream_bytes_max: int = 16 * KIB
-    total_bytes_max: int = 64 * KIB
-    gets_max: int = 8
-    opens: list[int] = field(default_factory=list)
-    fetches: list[int] = field(default_factory=list)
-    open_gates: dict[int, trio.Event] = field(default_factory=dict)
-    open_errors: dict[int, Exception] = field(default_factory=dict)
-    memory: MemoryBlocks = field(init=False)
-    read_ahead: ReadAhead = field(init=False)
-    gets: Gets = field(init=False)
-    cache: BlockCache = field(init=False)
-    prefetcher: Prefetcher = field(init=False)
-
-    def __post_init__(self) -> None:
-        registry = Registry()
-        cache_meter, get_meter = CacheMeter(registry), GetMeter(registry)
-        read_ahead_meter = ReadAheadMeter(registry)
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        segments: list[ScriptedSegment],
+        *,
+        stream_bytes_max: int = 16 * KIB,
+        total_bytes_max: int = 64 * KIB,
+        gets_max: int = 8,
+    ) -> None:
+        self.segments = segments
+        self.opens: list[int] = []
+        self.fetches: list[int] = []
+        self.open_gates: dict[int, trio.Event] = {}
+        self.open_errors: dict[int, Exception] = {}
+        sending = GetWorld(nursery, gets_max=gets_max, budget_bytes=1024 * KIB, pace=Pace(gets_max))
+        self.gets = sending.gets
+        meter, read_ahead_meter = sending.cache_meter, ReadAheadMeter(sending.registry)
         self.read_ahead = ReadAhead(
-            self.stream_bytes_max,
-            self.total_bytes_max,
-            meter=read_ahead_meter,
-            clock=trio.current_time,
-            start_bytes=START_BYTES,
+            stream_bytes_max, total_bytes_max, meter=read_ahead_meter, clock=trio.current_time, start_bytes=START_BYTES
         )
         self.memory = MemoryBlocks(
             1024 * KIB,
-            unread_bytes_max=self.total_bytes_max,
-            meter=cache_meter,
+            unread_bytes_max=total_bytes_max,
+            meter=meter,
             read_ahead_meter=read_ahead_meter,
             on_wasted=self.read_ahead.on_wasted,
         )
-        self.gets = Gets(
-            self.nursery,
-            gets_max=self.gets_max,
-            inflight=ByteBudget(1024 * KIB, lambda held_bytes: None),
-            pace=Pace(self.gets_max),
-            throttle=Throttle(self.gets_max, get_meter),
-            gets=get_meter,
-            cache=cache_meter,
-            now_ms=lambda: FINISHED_MS + HOUR_MS,
-        )
-        self.cache = BlockCache(memory=self.memory, gets=self.gets, disk=None, block_bytes=KIB, meter=cache_meter)
+        self.cache = BlockCache(memory=self.memory, gets=self.gets, disk=None, block_bytes=KIB, meter=meter)
         self.prefetcher = Prefetcher(
-            self.nursery,
+            nursery,
             self.read_ahead,
             cache=self.cache,
             gets=self.gets,
