@@ -232,17 +232,19 @@ def test_what_cannot_be_rewritten_here_is_our_error(api_key: int, api_version: i
 
 NO_NODE = NodeAddress(-1, "", -1)
 
-_PLAIN = {"record_errors": [], "error_message": None, "current_leader": {"leader_id": -1, "leader_epoch": -1}}
+_NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
+_PLAIN: Mapping[str, object] = {"record_errors": [], "error_message": None, "current_leader": _NO_LEADER}
 _TROUBLED = {"error_message": "x" * 300, "record_errors": [{"batch_index": 1}, {"batch_index": 2}]}
+_LOST_AND_FOUND: list[Mapping[str, object]] = [{"error_message": "lost"}, {"error_message": None}]
 _GONE = {"records": b"", "acquired_records": [], "acknowledge_error_message": "gone"}
 
 
-def _topics(*partitions: dict[str, Any]) -> dict[str, object]:
-    numbered = [{"index": number} | each for number, each in enumerate(partitions)]
+def _topics(*partitions: Mapping[str, object]) -> dict[str, object]:
+    numbered = [{"index": number, **each} for number, each in enumerate(partitions)]
     return {"responses": [{"partitions": numbered, "partition_responses": numbered}, {"partitions": []}]}
 
 
-AROUND: list[tuple[ApiKey, dict[str, object]]] = [
+AROUND: list[tuple[ApiKey, Mapping[str, object]]] = [
     (ApiKey.PRODUCE, _topics(_PLAIN, _TROUBLED, _PLAIN)),
     (ApiKey.PRODUCE, _topics(*[_PLAIN] * 200)),
     (ApiKey.FIND_COORDINATOR, {}),
@@ -251,19 +253,16 @@ AROUND: list[tuple[ApiKey, dict[str, object]]] = [
         (ApiKey.SHARE_FETCH, _topics({"records": b"r" * size, "acquired_records": [{}] * 3}, _GONE))
         for size in (0, 126, 127, 100_000)
     ),
-    *(
-        (ApiKey.SHARE_ACKNOWLEDGE, _topics(*[{"error_message": "lost"}, {"error_message": None}][:count] * 100))
-        for count in (0, 1, 2)
-    ),
+    *((ApiKey.SHARE_ACKNOWLEDGE, _topics(*_LOST_AND_FOUND[:count] * 100)) for count in (0, 1, 2)),
 ]
 
 
 @for_each("api_key, values", AROUND)
-def test_whatever_stands_around_the_nodes_is_passed_over(api_key: ApiKey, values: dict[str, object]) -> None:
+def test_whatever_stands_around_the_nodes_is_passed_over(api_key: ApiKey, values: Mapping[str, object]) -> None:
     """Partitions of any kind, and entries that name no node."""
 
     def frame_of(api_version: int, node: NodeAddress) -> bytes:
-        message = values_of([NO_NODE, node, NO_NODE]) | values
+        message = {**values_of([NO_NODE, node, NO_NODE]), **values}
         return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(api_key, api_version), message))
 
     node, moved_node = NodeAddress(4, "kafka-4", 9092), NodeAddress(4, "edge.example.org", 19095)

@@ -2,6 +2,7 @@
 
 import datetime
 import struct
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import product
 
@@ -45,6 +46,7 @@ NO_SUCCESSES: list[tuple[str, list[bytes]]] = [
 
 VERSIONS = kio_frames.versions_of(ApiKey.SASL_AUTHENTICATE)
 REFUSALS = (33, 34, 35, 58, -1)
+Said = Callable[[SignIn], object]
 
 
 def handshake(mechanism: str, api_version: int) -> SaslHandshakeRequest:
@@ -292,12 +294,13 @@ def test_nobody_speaks_out_of_turn() -> None:
     request = handshake("PLAIN", 0)
     asked, ready, over = SignIn(is_demanded=True), accepted("PLAIN", 0), answered("PLAIN", [b""])
     asked.on_handshake(request)
-    for out_of_turn, speakers in (
-        (lambda sign_in: sign_in.on_raw_token(), (asked, over)),
-        (lambda sign_in: sign_in.on_raw_answer(memoryview(bytes(4))), (asked, ready, over)),
-        (lambda sign_in: sign_in.on_handshake_answer(request, handshake_head()), (ready, over)),
-        (lambda sign_in: sign_in.on_handshake(request), (asked, ready)),
-    ):
+    turns: list[tuple[Said, list[SignIn]]] = [
+        (SignIn.on_raw_token, [asked, over]),
+        (lambda sign_in: sign_in.on_raw_answer(memoryview(bytes(4))), [asked, ready, over]),
+        (lambda sign_in: sign_in.on_handshake_answer(request, handshake_head()), [ready, over]),
+        (lambda sign_in: sign_in.on_handshake(request), [asked, ready]),
+    ]
+    for out_of_turn, speakers in turns:
         for sign_in in speakers:
             with pytest.raises(LocalProtocolError):
                 out_of_turn(sign_in)
