@@ -189,7 +189,8 @@ class Demo:
             with self._interrupts.held():
                 self._cleanup.callback(self._kafka.close)
                 self._broker.launch()
-            self._kafka.wait_ready()
+            # Not the cluster's wait, which passes over a broker that has ended already.
+            self._broker.wait_ready()
             step.result = f"broker {self._kafka.bootstrap_servers}"
 
     def _fill_topic(self) -> None:

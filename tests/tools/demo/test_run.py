@@ -21,30 +21,16 @@ def test_each_thing_missing_is_one_clear_line(
     assert records.startswith(f"tidegate: --records 10: at least {RECORDS_MIN}")
 
 
-def test_nothing_missing_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "java"
-    java.touch(mode=0o755)
-    (tmp_path / "kafka_2.13-4.3.0.jar").touch()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(run, "JARS", tmp_path)
-    assert missing(RECORDS_MIN) == []
-
-
-def test_a_broker_that_does_not_start_is_said_and_nothing_is_left(
+def test_a_broker_that_does_not_start_is_said_and_files_stay_with_keep_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken_java(tmp_path, monkeypatch)
+    assert missing(RECORDS_MIN) == []
     assert main(DemoOptions(keep=False, records=RECORDS_MIN)) == exit_codes.FOUND_WRONG
     said = capsys.readouterr().err
     assert "no such class" in said
     assert "--keep leaves them" in said
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-def test_with_keep_the_files_of_a_failure_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken_java(tmp_path, monkeypatch)
     assert main(DemoOptions(keep=True, records=RECORDS_MIN)) == exit_codes.FOUND_WRONG
     (work,) = (tmp_path / "temporary").iterdir()
     assert f"are left in {work}" in capsys.readouterr().err

@@ -3,37 +3,23 @@ import io
 import pytest
 from rich.console import Console
 
-from tools.demo import steps
 from tools.demo.steps import StepFailed, Steps
 
 
-def plain_console() -> tuple[Console, io.StringIO]:
+def test_without_a_terminal_a_step_says_in_plain_lines_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.StringIO()
-    return Console(file=written, force_terminal=False, width=80), written
-
-
-def test_without_a_terminal_a_step_is_two_plain_lines() -> None:
-    console, written = plain_console()
-    with Steps(console).step("Doing it") as step:
-        step.show(1, 2)
-        step.result = "done twice"
-    first, second = written.getvalue().splitlines()
-    assert first == "   Doing it"
-    assert second.split()[1:] == ["Doing", "it", "0.0", "s", "done", "twice"]
-    assert "\x1b" not in written.getvalue()
-
-
-def test_a_long_step_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "PLAIN_LINE_INTERVAL_S", 0.0)
-    console, written = plain_console()
+    console = Console(file=written, force_terminal=False, width=80)
     with Steps(console).step("Doing it") as step:
         step.show(1_000, 300_000)
+        monkeypatch.setattr(step, "_line_due_s", 0.0)
         step.show(2_000, 300_000)
-    assert written.getvalue().splitlines()[1:3] == ["   Doing it: 1,000 of 300,000", "   Doing it: 2,000 of 300,000"]
-
-
-def test_a_step_that_fails_says_so_and_lets_the_error_through() -> None:
-    console, written = plain_console()
+        step.result = "done twice"
+    first, second, third = written.getvalue().splitlines()
+    assert (first, second) == ("   Doing it", "   Doing it: 2,000 of 300,000")
+    assert third.split()[1:] == ["Doing", "it", "0.0", "s", "done", "twice"]
+    assert "\x1b" not in written.getvalue()
     with pytest.raises(StepFailed, match="the reason"), Steps(console).step("Doing it"):
         raise StepFailed("the reason")
     assert written.getvalue().splitlines()[-1].endswith("not done")
