@@ -62,10 +62,10 @@ async def until_ready(
     return Waited(own_fetch, reads, plan)
 
 
-def cold_and_other(world: TierWorld, delay_s: float = 0.0, **other: int) -> tuple[TopicIdPartition, TopicIdPartition]:
+def cold_and_other(world: TierWorld, delay_s: float = 0.0, high_watermark: int = 1000) -> list[TopicIdPartition]:
     """One in the tier, whose reads take so long, and one that the broker has."""
     world.reader.delay_s = delay_s
-    return world.add_partition("orders", 0), world.add_partition("orders", 1, **other)
+    return [world.add_partition("orders", number, high_watermark=high_watermark) for number in range(2)]
 
 
 def by_id(partition: TopicIdPartition, offset: int, *, max_bytes: int = 1000) -> FetchPartition:

@@ -1,6 +1,7 @@
 """Fetches of a tier of our own (standalone mode): what the broker has dropped is served, and never asked of it."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -392,8 +393,9 @@ async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_si
         began_s = trio.current_time()
         if learned == "meanwhile":
             await world.frontiers.refresh(NODE_ID, [partition])
-        asked = ask(partition, 1050, current_leader_epoch=current, last_fetched_epoch=epoch)
-        edits = AnswerEdits(world.tier, NODE_ID, lambda key, asked=asked: asked, began_s)
+        fields = {"current_leader_epoch": current, "last_fetched_epoch": epoch}
+        asked_of = partial(lambda asked, _key: asked, ask(partition, 1050, **fields))
+        edits = AnswerEdits(world.tier, NODE_ID, asked_of, began_s)
 
         assert edits.begin_topic(partition.topic_id)
         assert edits.edited(0, OUT_OF_RANGE, -1) == (code, -1), (epoch, current, learned)
@@ -404,7 +406,7 @@ async def test_a_name_that_nobody_knows_may_be_in_the_tier_while_the_catalog_is_
         world = World(nursery)
         partition = world.add(segments=[])
         world.cluster.ids.clear()
-        world.tier.is_loaded = lambda is_loaded=is_loaded: is_loaded
+        world.tier.is_loaded = partial(bool, is_loaded)
         request = fetch_of([ask(partition, 300)], api_version=version, session_epoch=-1)
 
         response = await SessionClient(world.client()).fetch(request)

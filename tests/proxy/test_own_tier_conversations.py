@@ -1,6 +1,8 @@
 """Whole conversations in standalone mode while the broker deletes: no client is told that the tier's offsets are gone,
 and each that comes again gets its records."""
 
+from typing import Any
+
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ numbers = st.integers(0, PARTITIONS - 1)
 wishes = st.lists(st.tuples(numbers, offsets), max_size=2)
 first_wishes = st.lists(st.tuples(numbers, local), min_size=1, max_size=3)
 deletions = st.lists(st.tuples(numbers, st.sampled_from([1050, 1100, 1251, 1400])), min_size=1, max_size=2)
-step = st.one_of(
+step: st.SearchStrategy[Any] = st.one_of(
     st.tuples(st.sampled_from(["go on", "wait"]), st.just([])),
     st.tuples(st.sampled_from(["go on", "open", "sessionless"]), wishes),
     st.tuples(st.just("delete"), deletions),

@@ -77,15 +77,16 @@ async def is_waited_for(wait: Callable[[], Awaitable[None]]) -> bool:
 
 
 def test_what_degrades_counts_as_ready_and_complains(readiness: Readiness) -> None:
+    readiness.catalog_degraded("2000000 segments, 3 partitions kept out")
+    assert readiness.ready
+    assert readiness.complaints == ["catalog: 2000000 segments, 3 partitions kept out"]
+    readiness.catalog_live(7)
     readiness.tier_failed("403 from bucket x")
     assert readiness.ready
     assert readiness.degraded
     assert readiness.complaints == ["tier: 403 from bucket x"]
     readiness.tier_answered()
     assert not readiness.degraded
-    readiness.catalog_degraded("2000000 segments, 3 partitions kept out")
-    assert readiness.ready
-    assert readiness.complaints == ["catalog: 2000000 segments, 3 partitions kept out"]
 
 
 def test_a_partition_problem_is_named_degrades_and_heals(readiness: Readiness) -> None:

@@ -3,7 +3,7 @@
 The policy's own tables are in test_slots; here is shown that what it closes is closed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from metrics.meters import CloseCause, RefusalReason
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_server import ANSWER, ASK, ask, ends, exactly, world
+from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import LIMITS, ScriptedHandlers, request
 from tests.support.waiting import until
@@ -32,12 +32,12 @@ async def passes(clock: MockClock, seconds: float) -> None:
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def passes_until(clock: MockClock, condition: Callable[[], object], *, seconds_max: float) -> None:
+async def until_empty(clock: MockClock, made: World, *, seconds_max: float) -> None:
     end_s = trio.current_time() + seconds_max
 
-    def a_look_later() -> object:
+    def a_look_later() -> bool:
         clock.jump(LOOK_S)
-        return condition()
+        return not made.server.connections
 
     await until(a_look_later)
     assert trio.current_time() <= end_s
@@ -62,7 +62,7 @@ async def test_clients_that_have_gone_leave_a_hung_brokers_slots(mock_clock: Moc
             assert await made.refuses()
             for client in clients:
                 await client.aclose()
-            await passes_until(mock_clock, lambda made=made: not made.server.connections, seconds_max=STUCK_S)
+            await until_empty(mock_clock, made, seconds_max=STUCK_S)
             assert made.closed(CloseCause.CLIENT) == 3
             assert made.shown == ["connections_full"]
 
@@ -75,7 +75,7 @@ async def test_tls_clients_that_have_gone_leave_them_too(tmp_path: Path, mock_cl
         await client.send_all(ASK)
         await made.held.wait()
         await client.aclose()
-        await passes_until(mock_clock, lambda: not made.server.connections, seconds_max=STUCK_S)
+        await until_empty(mock_clock, made, seconds_max=STUCK_S)
         assert made.closed(CloseCause.CLIENT) == 1
 
 
@@ -100,7 +100,7 @@ async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
             await ask(client)
             await passes(mock_clock, 50)
             assert made.server.connections == 1
-            await passes_until(mock_clock, lambda: not made.server.connections, seconds_max=15)
+            await until_empty(mock_clock, made, seconds_max=15)
             assert await ends(client)
         assert made.closed(CloseCause.IDLE) == 1
         assert made.shown == []

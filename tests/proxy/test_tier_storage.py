@@ -4,6 +4,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -150,7 +151,7 @@ async def test_without_a_disk_there_is_no_disk_level(nursery: trio.Nursery) -> N
 
 async def test_a_deleted_segment_leaves_every_part(nursery: trio.Nursery, tmp_path: Path) -> None:
     with disk_cache(tmp_path, bytes_max=10**6) as cache:
-        sizes = {"block_bytes": BLOCK, "chunk_bytes": 500, "readahead_bytes_max": BLOCK}
+        sizes: dict[str, Any] = {"block_bytes": BLOCK, "chunk_bytes": 500, "readahead_bytes_max": BLOCK}
         tier = open_tier(nursery, [SEGMENT], disk_blocks=cache.disk, **sizes)
         nursery.start_soon(tier.storage.run)
         metadata = tier.logs[0][0]

@@ -1,7 +1,7 @@
 """What is watched between requests: every failure is a condition, said once a spell, and nothing ends the watching."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -179,7 +179,7 @@ class ScriptedCatalog:
         self.count: int | None = None
         self.trouble: str | None = None
         self.caught_up: set[int] = set()
-        self.partition_troubles: Mapping[int, str] = {}
+        self.partition_troubles: dict[int, str] = {}
         self.undecodable_records = self.refused_partitions = 0
         self.segment_count = 12
         self.failure = lambda: self.trouble

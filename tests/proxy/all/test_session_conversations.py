@@ -1,6 +1,7 @@
 """Whole conversations through a FetchService against the same ones with the broker itself, all made up."""
 
 from dataclasses import replace
+from typing import Any
 
 import trio
 from hypothesis import given
@@ -20,7 +21,7 @@ END = 1500
 offsets = st.sampled_from([0, 17, 500, 999, 1000, 1200, END - 1, END, END, END, END + 1, -1])
 wishes = st.lists(st.tuples(st.integers(0, PARTITIONS), offsets), max_size=3)
 incremental = st.tuples(st.just("go on"), wishes, st.lists(st.integers(0, PARTITIONS), max_size=2))
-others = [
+others: list[st.SearchStrategy[Any]] = [
     st.tuples(st.sampled_from(kinds), wishes, st.just([]))
     for kinds in (["open", "close"], ["wrong epoch", "wrong id"], ["append", "tier moves", "throttle", "fail"])
 ]
