@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cold_read, copying, fetch_exchange, producers, relay, store, warm_read
-from benchmarks.support.aiven_stage import cold_stage
+from benchmarks import copying, fetch_exchange, producers, relay, store, warm_read
 from benchmarks.support.bare_fetch import learn_requests, read_for
-from benchmarks.support.cold_options import ColdOptions, parse_cold_options
+from benchmarks.support.cold_options import parse_cold_options
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
@@ -69,43 +68,6 @@ def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka
     assert [cell.copied_bytes for cell in quiet] == [0, 0]
 
 
-@pytest.mark.long
-@pytest.mark.needs("toxiproxy")
-@pytest.mark.parametrize(
-    ("store", "schemes"),
-    [
-        pytest.param("s3", ("http", "https"), marks=pytest.mark.needs("versitygw"), id="s3"),
-        pytest.param("gcs", ("http",), marks=pytest.mark.needs("fake-gcs-server"), id="gcs"),
-        pytest.param("azure", ("http",), marks=pytest.mark.needs("azurite"), id="azure"),
-    ],
-)
-def test_cold_reads_are_measured_of_every_store(store: str, schemes: tuple[str, ...]) -> None:
-    """A broker of its own, two Tidegates or four: half a minute."""
-    options = ColdOptions(
-        store=store,
-        schemes=schemes,
-        batch_kib=(4,),
-        variants=("aes-zstd",),
-        partitions=(2,),
-        rounds=1,
-        megabytes=16,
-        segment_mib=4,
-        streams=4,
-    )
-    with cold_stage(options) as stage:
-        assert stage.topics[4].batch_bytes == pytest.approx(4096, rel=0.05)
-        report = cold_read.measure(stage, options)
-    assert report.complaints == []
-    assert [(read.cell.scheme, read.read) for read in report.reads] == [
-        (scheme, read) for scheme in schemes for read in ("first", "second")
-    ]
-    for read in report.reads:
-        assert read.ratio > 0
-        assert read.through(lambda side: side.core_s[cold_read.TIDEGATE]) > 0
-        assert read.direct(lambda side: side.core_s["SDK"]) > 0
-    assert {seek.stored.partition(",")[0] for seek in report.seeks} == {*schemes}
-
-
 def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
     topic = fresh_name("benchmark-short")
     offsets = fill_topic(kafka, topic, BRIEF.megabytes, {}, is_tiered=False)
@@ -158,12 +120,10 @@ OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("parse", "words"), [(parse, words) for parse, lines in OUT_OF_RANGE for words in lines])
-def test_options_out_of_range_are_refused(parse: Callable[..., object], words: str) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse(arguments=words.split())
-    assert caught.value.code == 2
-
-
-def test_options_have_defaults() -> None:
+def test_options_out_of_range_are_refused() -> None:
+    for parse, lines in OUT_OF_RANGE:
+        for words in lines:
+            with pytest.raises(SystemExit) as caught:
+                parse(arguments=words.split())
+            assert caught.value.code == 2, words
     assert parse_usual_options(arguments=[]) == Options(5, 1.5, 100, as_json=False)

@@ -57,31 +57,6 @@ def test_a_load_is_measured_and_each_worker_has_its_part(kafka: KafkaCluster, mo
         assert sum(runs["2"].worker_bytes) == runs["2"].moved_bytes > 0
 
 
-@pytest.mark.long
-@pytest.mark.needs("toxiproxy")
-@pytest.mark.needs("versitygw")
-def test_all_loads_are_measured_beside_another_version() -> None:
-    """A cluster of its own, nine Tidegates: more than a minute."""
-    options = WorkerOptions(
-        workers=(1, 2),
-        rows=("consume", "warm", "cold-http", "cold-https"),
-        brokers=2,
-        connections=2,
-        rounds=1,
-        seconds=1.0,
-        megabytes=16,
-        before=Path(__file__).resolve().parents[2],
-    )
-    report = WorkerReport("workers")
-    with workers.staged(options) as stage:
-        workers.measure(stage, options, report)
-    assert report.complaints == []
-    assert [row.name for row in report.rows] == list(options.rows)
-    for row in report.rows:
-        assert row.sides == ["1", "2", BEFORE]
-        assert all((run.fills > 0) == (row.name in workers.COLD) for run in row.rounds[0].values())
-
-
 @pytest.mark.needs("linux")
 def test_a_connection_belongs_to_the_process_that_has_it_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
@@ -126,17 +101,16 @@ def test_a_row_is_held_against_one_worker_and_against_the_version_before() -> No
     assert "warm: MB/s, 2 workers of one" in [check.name for check in workers.checks_of(row, 8)]
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_a_report_shows_all_sides_and_what_was_wrong(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_shows_all_sides_and_what_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     row = WorkerRow("warm", [{ONE: ALONE, "2": RUN}])
     report = WorkerReport("workers", [row], workers.checks_of(row, 8), ["a note"], ["a complaint"])
-    show(report, as_json=as_json)
-    said = capsys.readouterr().out
-    assert all(text in said for text in ("warm", "MB/core-s", "a note", "a complaint", "busier of 2"))
-    if as_json:
-        figures = json.loads(said)
-        assert figures["rows"][0]["medians"]["2"]["each worker, MB/core-s"] == [1500.0, 1000.0]
-        assert not figures["holds"]
+    for as_json in (False, True):
+        show(report, as_json=as_json)
+        said = capsys.readouterr().out
+        assert all(text in said for text in ("warm", "MB/core-s", "a note", "a complaint", "busier of 2"))
+    figures = json.loads(said)
+    assert figures["rows"][0]["medians"]["2"]["each worker, MB/core-s"] == [1500.0, 1000.0]
+    assert not figures["holds"]
 
 
 def test_sides_are_numbers_of_workers_and_the_version_before() -> None:
