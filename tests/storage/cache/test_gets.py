@@ -19,6 +19,9 @@ SMALL_OBJECTS_BYTES = 192 * 1024
 """Threads, ciphers and what else is no buffer: some 150 KiB where a whole run has gone before. Less than the chunk of
 256 KiB that a reservation would leave out."""
 
+MEASUREMENTS = 3
+"""A thread that an earlier test left behind may allocate beside one of them; what a GET holds it holds in each."""
+
 ONE_BLOCK_BYTES = 2 * MIB + BLOCK_BYTES
 """What a GET of one block holds: the block, and the chunk as it is stored and decrypted."""
 
@@ -230,7 +233,8 @@ async def test_no_more_gets_run_at_once_than_may(nursery: trio.Nursery) -> None:
     assert [len(segment.gets) for segment in segments] == [1, 1, 1, 0, 0, 0]
     gate.release()
     await world.landed_at_least(6)
-    assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0)
+    # A GET whose block has come ends a moment later.
+    await until(lambda: (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0))
 
 
 async def throttled_once(world: GetWorld) -> None:
@@ -274,28 +278,35 @@ async def test_the_line_moves_on_when_the_store_throttles_less(nursery: trio.Nur
 # --- bytes ---
 
 
-async def test_decoding_holds_no_more_than_was_reserved(nursery: trio.Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["zstd", "encrypted", "zstd and encrypted"])
+async def test_decoding_holds_no_more_than_was_reserved(nursery: trio.Nursery, tmp_path: Path, mode: str) -> None:
     """Chunks that are compressed and encrypted are held three times: as stored, decrypted, and as plaintext. One of
     them was not counted; nor was the plaintext where a block is not just one chunk."""
     chunk_bytes = 256 * 1024
     # The second chunk is the one that takes most room in the store.
     log = bytes(chunk_bytes) + random.Random(3).randbytes(3 * chunk_bytes)
-    for mode in ("zstd", "encrypted", "zstd and encrypted"):
-        opened = write_log(tmp_path / mode, mode, log, chunk_bytes).segment
-        opened.open_stream(0, 1).close()  # what is imported and made once
-        for block_bytes in (chunk_bytes, 4 * chunk_bytes, chunk_bytes // 4):
-            grid = BlockGrid(block_bytes, len(log), unit_blocks=max(1, chunk_bytes // block_bytes))
-            source = SegmentBlocks(ScriptedSegment().metadata, opened, grid)
-            world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
-            tracemalloc.start()
-            try:
-                world.gets.fetch(source, range(grid.count), range(grid.count))
-                for flight in [world.gets.wait_for(source.key(number)) for number in range(grid.count)]:
-                    await flight.wait()
-                peak_bytes = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-            assert peak_bytes <= world.held_bytes_max + SMALL_OBJECTS_BYTES, (mode, block_bytes)
+    opened = write_log(tmp_path, mode, log, chunk_bytes).segment
+    opened.open_stream(0, 1).close()  # what is imported and made once
+    for block_bytes in (chunk_bytes, 4 * chunk_bytes, chunk_bytes // 4):
+        grid = BlockGrid(block_bytes, len(log), unit_blocks=max(1, chunk_bytes // block_bytes))
+        source = SegmentBlocks(ScriptedSegment().metadata, opened, grid)
+        beyond = [await held_beyond_reservation(nursery, source) for _ in range(MEASUREMENTS)]
+        assert min(beyond) <= SMALL_OBJECTS_BYTES, block_bytes
+
+
+async def held_beyond_reservation(nursery: trio.Nursery, source: SegmentBlocks) -> int:
+    """How much more was allocated at once than was reserved."""
+    world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
+    numbers = range(source.grid.count)
+    tracemalloc.start()
+    try:
+        world.gets.fetch(source, numbers, numbers)
+        for flight in [world.gets.wait_for(source.key(number)) for number in numbers]:
+            await flight.wait()
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return peak_bytes - world.held_bytes_max
 
 
 async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetWorld, segment: ScriptedSegment) -> None:
