@@ -3,9 +3,9 @@
 An answer through Tidegate is the same library's answer at the broker, so a library's own ways cancel out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -17,13 +17,21 @@ from tests.support.tidegate import TidegateInThread
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
+Seen = TypeVar("Seen")
+
 for_both_libraries = pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
 kafka_python_is_quiet = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 """It reads its schemas when it first needs them, in a way that Python 3.11 warns of."""
 
 SERVED_BYTES: Final = "tidegate_served_tier_bytes_total"
 HOST: Final = "127.0.0.1"
+WAIT_S_MAX: Final = 240.0
+"""Against hangs, not slowness: beside four busy loops a process alone needs half a minute to start."""
 ASK_AGAIN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REPLICA_NOT_AVAILABLE)
+
+
+def wait_for(look: Callable[[], Seen], what: str) -> Seen:
+    return wait_until(look, what, timeout_s=WAIT_S_MAX)
 
 
 class Sides:
@@ -72,7 +80,7 @@ def fetched(
         (found,) = client.fetch(version, [target], isolation=isolation, max_wait_ms=max_wait_ms).partitions
         return found if found.records or found.error_code or is_at_end else None
 
-    found = wait_until(look, f"an answer for {target}")
+    found = wait_for(look, f"an answer for {target}")
     assert found is not None
     return found
 
@@ -86,6 +94,6 @@ def listed(
         found = client.list_offsets(version, targets, isolation=isolation)
         return None if any(each.error_code in ASK_AGAIN for each in found) else found
 
-    found = wait_until(look, f"offsets of {targets}")
+    found = wait_for(look, f"offsets of {targets}")
     assert found is not None
     return found

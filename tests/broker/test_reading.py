@@ -10,7 +10,16 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not marked as re-exported
 
-from tests.broker.sides import SERVED_BYTES, Sides, fetched, for_both_libraries, kafka_python_is_quiet, library, listed
+from tests.broker.sides import (
+    SERVED_BYTES,
+    Sides,
+    fetched,
+    for_both_libraries,
+    kafka_python_is_quiet,
+    library,
+    listed,
+    wait_for,
+)
 from tests.support.client_scenarios import ClientLibrary, Request, Taken
 from tests.support.digests import Digests
 from tests.support.filled_topics import (
@@ -23,7 +32,6 @@ from tests.support.filled_topics import (
     FilledTopic,
 )
 from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
-from tests.support.waiting import HANG_S_MAX, wait_until
 
 pytestmark = [pytest.mark.needs("java", "kafka"), kafka_python_is_quiet]
 
@@ -96,7 +104,7 @@ def take(connected: ClientLibrary, request: Request, start: int, count: int) -> 
         return len(found) >= count
 
     try:
-        wait_until(has_enough, f"{count} records from {start} on", timeout_s=HANG_S_MAX)
+        wait_for(has_enough, f"{count} records from {start} on")
     finally:
         reader.close()
     return found[:count]
@@ -134,7 +142,7 @@ def test_a_groups_only_member_reads_all_and_commits(
 
     member = through.member(request)
     try:
-        wait_until(has_all, "the member to read all", timeout_s=HANG_S_MAX)
+        wait_for(has_all, "the member to read all")
     finally:
         member.close()
     assert len(read) == sum(each.records for each in codecs.direct["read_uncommitted"].values())

@@ -12,13 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
-from tests.broker.sides import HOST, SERVED_BYTES, fetched, for_both_libraries, kafka_python_is_quiet, library
+from tests.broker.sides import HOST, SERVED_BYTES, fetched, for_both_libraries, kafka_python_is_quiet, library, wait_for
 from tests.support.client_scenarios import Request, Sasl, _run
 from tests.support.kafka import fresh_name
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.secured_kafka import READ, WRITE, SecuredKafka, password
 from tests.support.tidegate import TidegateInThread
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs("java", "kafka"), kafka_python_is_quiet]
 
@@ -132,8 +131,8 @@ def test_a_wrong_scram_password_is_refused_as_at_the_broker(
         settings |= {"bootstrap.servers": server, "error_cb": collecting(errors)}
         admin = AdminClient(settings)
         with pytest.raises(KafkaException):
-            admin.list_topics(timeout=1)
-        wait_until(partial(has_heard, admin, errors, KafkaError._AUTHENTICATION), f"{server} to refuse")
+            admin.list_topics(timeout=0.2)
+        wait_for(partial(has_heard, admin, errors, KafkaError._AUTHENTICATION), f"{server} to refuse")
 
 
 def collecting(errors: list[int]) -> Callable[[KafkaError], None]:

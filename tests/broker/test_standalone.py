@@ -5,7 +5,9 @@ the records.
 """
 
 import itertools
+import json
 import random
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
-from tests.broker.sides import fetched, for_both_libraries, kafka_python_is_quiet, library, listed
+from tests.broker.sides import WAIT_S_MAX, fetched, for_both_libraries, kafka_python_is_quiet, library, listed, wait_for
 from tests.support.client_scenarios import Request, _run
 from tests.support.differential_steps import alter_configs, delete_records, end_transaction, transactional_producer
 from tests.support.digests import Digests, Isolation, read_with_confluent
@@ -24,11 +26,11 @@ from tests.support.plain_kafka import standalone
 from tests.support.raw_client import ListedOffset, RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import copied_offsets, segments_of
-from tests.support.waiting import HANG_S_MAX, wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.needs("java", "kafka"), kafka_python_is_quiet]
 
+KINDS = ("dropped", "cut", "part", "paused")
 PARTITIONS = 2
 """Records of every odd kind in the first, transactions in the second."""
 TIMES_MS = (-2, -1, -3, 0, FIRST_TIMESTAMP_MS + 250_000, FIRST_TIMESTAMP_MS + 900_000)
@@ -42,13 +44,14 @@ MUCH_BYTES = 1 << 20
 class Life:
     """A copier, and what the broker said of `dropped` before it had deleted all of it.
 
-    `dropped`, `cut` and `kept_in_part` are in the tier; the broker has none of their records any more.
+    All topics are in the tier, and the broker has none of their records any more.
     """
 
     served: Serving
     dropped: str
     cut: str
     kept_in_part: str
+    paused: str
     ends: dict[int, int]
     digests: dict[Isolation, Digests]
     offsets: list[ListedOffset]
@@ -62,7 +65,7 @@ class Life:
 
 @pytest.fixture(scope="module")
 def life(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    dropped, cut, kept_in_part = topics = [fresh_name(f"standalone-{each}") for each in ("dropped", "cut", "part")]
+    dropped, cut, kept_in_part, paused = topics = [fresh_name(f"standalone-{each}") for each in KINDS]
     for topic in topics:
         cluster.create_topic(topic, PARTITIONS if topic == dropped else 1, {"retention.ms": "-1"})
         records = odd_records(0) if topic == dropped else large_records()
@@ -81,14 +84,14 @@ def life(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "admin.listen": f"127.0.0.1:{free_port()}",
     }
     with standalone(cluster, tmp_path_factory.mktemp("standalone"), properties) as served:
-        served.wait_log("ready: bootstrap")
+        wait_for(lambda: "ready: bootstrap" in served.log(), "Tidegate to be ready")
         copied = {(topic, partition): end - 1 for topic in topics for partition, end in ends[topic].items()}
-        wait_until(lambda: copied_offsets(served) == copied, "everything to be copied", timeout_s=HANG_S_MAX)
+        wait_for(lambda: copied_offsets(served) == copied, "everything to be copied")
         for topic, partition in copied:
             delete_records(cluster, topic, partition, ends[topic][partition])
-        yield Life(served, dropped, cut, kept_in_part, ends[dropped], direct, offsets)
+        yield Life(served, dropped, cut, kept_in_part, paused, ends[dropped], direct, offsets)
         served.terminate()
-        assert served.process.wait(HANG_S_MAX) == 0
+        assert served.process.wait(WAIT_S_MAX) == 0
         assert served.events("copy_partitions_revoked")
         assert not served.events("copy_gap")
         assert "Traceback" not in served.log()
@@ -159,7 +162,7 @@ def test_deleted_records_are_gone_from_the_tier(cluster: KafkaCluster, life: Lif
         assert (below.error_code, below.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
         at = fetched(client, 17, (life.cut, topic_id, 0, cut, MUCH_BYTES))
         assert (at.error_code, at.log_start_offset) == (ErrorCode.NONE, cut)
-    wait_until(lambda: segments_of(cluster, life.cut)[0] == segments[1:], "the first segment to leave the tier")
+    wait_for(lambda: segments_of(cluster, life.cut)[0] == segments[1:], "the first segment to leave the tier")
 
 
 def test_the_tier_keeps_what_its_retention_says(cluster: KafkaCluster, life: Life) -> None:
@@ -169,10 +172,34 @@ def test_the_tier_keeps_what_its_retention_says(cluster: KafkaCluster, life: Lif
     kept = segments[-2:]
     assert len(segments) > len(kept)
     alter_configs(cluster, life.kept_in_part, {"retention.bytes": str(sum(each.size_bytes for each in kept))})
-    wait_until(lambda: segments_of(cluster, life.kept_in_part)[0] == kept, "old segments to leave the tier")
+    wait_for(lambda: segments_of(cluster, life.kept_in_part)[0] == kept, "old segments to leave the tier")
     start, end = kept[0].start_offset, kept[-1].end_offset + 1
     with life.leader() as client:
         assert [each.offset for each in listed(client, 7, [(life.kept_in_part, 0, -2)])] == [start]
     produce(cluster, life.kept_in_part, iter([Record(0, b"key", b"follows")]))
     (read,) = read_with_confluent(life.served.bootstrap, life.kept_in_part, {0: end + 1}, "read_uncommitted").values()
     assert (read.first, read.last, read.records) == (start, end, end + 1 - start)
+
+
+def test_copying_stops_and_goes_on_as_the_configuration_says(cluster: KafkaCluster, life: Life) -> None:
+    """Given a copier that has caught up, when `copy.disable` is set and the file is read again, then what is produced
+    stays at the broker, and is copied when the key is taken back."""
+    topic, served = life.paused, life.served
+
+    def reload(value: str) -> None:
+        known = dict(line.split("=", 1) for line in served.file.read_text().splitlines())
+        served.write({**known, "copy.disable": value})
+        served.process.send_signal(signal.SIGHUP)
+
+    def waits_for() -> object:
+        rows = json.loads(served.page("/status.json")[1])["copy"]["rows"]
+        return {row["topic"]: row["waits_for"] for row in rows}[topic]
+
+    end = ends_of(cluster, topic)[0]
+    reload("true")
+    wait_for(lambda: waits_for() == "copy.disable", "copying to stop")
+    produce(cluster, topic, large_records())
+    assert copied_offsets(served)[topic, 0] == end - 1
+    reload("false")
+    later = ends_of(cluster, topic)[0]
+    wait_for(lambda: copied_offsets(served)[topic, 0] == later - 1, "copying to go on")

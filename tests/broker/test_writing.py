@@ -6,10 +6,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # not marked so
 
-from tests.broker.sides import Sides, kafka_python_is_quiet
+from tests.broker.sides import Sides, kafka_python_is_quiet, wait_for
 from tests.support.digests import fields_of, read_with_confluent
 from tests.support.kafka import fresh_name, orders
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs("java", "kafka"), kafka_python_is_quiet]
 
@@ -32,7 +31,7 @@ def topic(sides: Sides) -> str:
 
 def wait_arrived(sides: Sides, topic: str, count: int) -> None:
     """Nobody acknowledges acks=0: such records arrive a moment later."""
-    wait_until(lambda: sides.cluster.partition_offsets(topic)[0].high_watermark == count, f"{count} records in {topic}")
+    wait_for(lambda: sides.cluster.partition_offsets(topic)[0].high_watermark == count, f"{count} records in {topic}")
 
 
 def check_read_back(sides: Sides, topic: str, end: int, visible: int) -> None:
@@ -125,4 +124,4 @@ def test_topics_are_made_described_and_deleted(sides: Sides) -> None:
     assert configs.result(60)["retention.ms"].value == "12345"
     assert len(admin.list_topics(name, timeout=60).topics[name].partitions) == 2
     admin.delete_topics([name])[name].result(60)
-    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, f"{name} to be gone")
+    wait_for(lambda: name not in admin.list_topics(timeout=60).topics, f"{name} to be gone")

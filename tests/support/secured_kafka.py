@@ -37,7 +37,7 @@ METADATA_TOPIC: Final = "__remote_log_metadata"
 READ, DESCRIBE, WRITE = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.WRITE
 USERS: Final = ("tidegate", "reader", "revoked", "describer", "outsider", "checker")
 """Known to PLAIN and to both SCRAM mechanisms."""
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 
 Rule = TypeVar("Rule", AclBinding, AclBindingFilter)
 
