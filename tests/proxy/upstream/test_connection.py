@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import struct
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -58,7 +59,9 @@ async def test_the_first_request_is_api_versions_by_our_name(broker: FakeBroker,
     assert connection.usable
 
 
-async def test_pipelined_requests_get_their_own_answers(broker: FakeBroker, connection: BrokerConnection) -> None:
+async def test_pipelined_requests_get_their_own_answers(broker: FakeBroker, nursery: trio.Nursery) -> None:
+    """More of them than may be in flight: each answer makes room for the next."""
+    connection = await connect(broker, nursery, replace(SETTINGS, requests_in_flight_max=2))
     go = trio.Event()
 
     async def handler(request: Any) -> Values:
