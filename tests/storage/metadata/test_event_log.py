@@ -1,5 +1,5 @@
-"""Pieces of the metadata log: one partition's reader, the gate that records pass, backing off, which partition of the
-log is whose, and the in-process log. The rest is tests/contract/metadata_event_log.py."""
+"""Pieces of the metadata log: one partition's reader, the gate that records pass, backing off, and
+which partition of the log is whose. The rest is tests/contract/metadata_event_log.py."""
 
 import random
 from collections.abc import Sequence
@@ -8,13 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from storage.errors import MetadataLogError
 from storage.metadata.event_log import Backoff, MetadataEvent, metadata_partition
 from storage.metadata.record_batches import PartitionReader
 from storage.metadata.topic_log import DeliveryGate
 from storage.model import uuid_from_text
 from tests.support.for_each import for_each
-from tests.support.metadata_event_log import InProcessMetadataEventLog
 
 pytestmark = pytest.mark.autojump
 
@@ -123,66 +121,6 @@ async def test_whoever_waits_or_holds_can_be_cancelled() -> None:
         async with gate.held():
             await trio.sleep_forever()
     await gate.passed()
-
-
-@for_each("partition_count", [0, -1])
-def test_a_log_has_partitions(partition_count: int) -> None:
-    with pytest.raises(MetadataLogError, match="at least one"):
-        InProcessMetadataEventLog(partition_count)
-
-
-def test_records_carry_the_time_of_their_publishing() -> None:
-    log = InProcessMetadataEventLog(1, clock_ms=lambda: 1_700_000_000_123)
-    seen: list[MetadataEvent] = []
-    log.subscribe({0: 0}, seen.extend)
-    log.publish(0, b"x")
-
-    assert seen == [MetadataEvent(0, 0, 1_700_000_000_123, None, b"x")]
-
-
-def test_a_publish_returns_after_every_subscriber_has_the_record() -> None:
-    log = InProcessMetadataEventLog(2)
-    first: list[MetadataEvent] = []
-    second: list[MetadataEvent] = []
-    log.subscribe({0: 0, 1: 0}, first.extend)
-    log.subscribe({1: 0}, second.extend)
-    log.publish(1, b"x")
-
-    assert [event.value for event in first] == [event.value for event in second] == [b"x"]
-
-
-def test_a_receiver_that_publishes_gets_the_later_record_after_the_earlier() -> None:
-    log = InProcessMetadataEventLog(1)
-    order: list[str] = []
-
-    def deliver(events: Sequence[MetadataEvent]) -> None:
-        for event in events:
-            order.append(f"begin {event.offset}")
-            if event.offset == 0:
-                log.publish(0, b"answer")
-            order.append(f"end {event.offset}")
-
-    log.subscribe({0: 0}, deliver)
-    log.publish(0, b"question")
-
-    assert order == ["begin 0", "end 0", "begin 1", "end 1"]
-
-
-def test_a_receiver_that_adds_its_partition_again_reads_it_again() -> None:
-    log = InProcessMetadataEventLog(1)
-    offsets: list[int] = []
-
-    def deliver(events: Sequence[MetadataEvent]) -> None:
-        offsets.extend(event.offset for event in events)
-        if len(offsets) == 2:
-            subscription.remove(0)
-            subscription.add(0, 0)
-
-    subscription = log.subscribe({0: 0}, deliver)
-    log.publish(0, b"a")
-    log.publish(0, b"b")
-
-    assert offsets == [0, 1, 0, 1]
 
 
 @for_each("partition_count, expected", [(50, 41), (5, 1), (3, 1)])

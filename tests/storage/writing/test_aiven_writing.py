@@ -1,7 +1,6 @@
 """Copies in Aiven's format that do not go as they should, keys that change while we run, and what writing holds."""
 
 import tracemalloc
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from storage.formats.aiven.segment_objects import ObjectPlace
 from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
 from storage.writing.aiven_segment import AivenWriter
+from tests.storage.writing.ended_copies import leaves_a_whole_segment_or_none
 from tests.support.aiven_writer import make_key_pair
 from tests.support.for_each import for_each
-from tests.support.memory_store import Killed, MemoryStore, MortalStore, NullStore
+from tests.support.memory_store import Killed, MemoryStore, NullStore
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.segments import filled_segment, metadata_of, segment_files
 from tests.support.writing_tiers import (
@@ -34,11 +34,7 @@ SEGMENT = filled_segment(100, batch_count=4)
 FORMER = filled_segment(100, batch_count=7)
 METADATA = metadata_of(PARTITION, SEGMENT)
 MIB = 1024 * 1024
-BEGINNING, NEVER = 2, 1_000_000
-"""Steps: until the former copy's manifest is gone, and more than there are."""
-Ways = pytest.mark.parametrize(
-    ("compression", "encryption"), [(False, False), (True, False), (False, True), (True, True)]
-)
+every_way = for_each("compression, encryption", [(False, False), (True, False), (False, True), (True, True)])
 
 
 @pytest.fixture
@@ -48,42 +44,16 @@ def bucket() -> ScriptedObjectStore:
 
 @for_each("with_former", [False, True])
 @for_each("error", [Killed(), RemoteStorageError("no more")])
-@Ways
+@for_each("is_transformed", [False, True])
 def test_a_copy_that_ends_at_any_step_leaves_a_whole_segment_or_none(
-    tmp_path: Path, compression: bool, encryption: bool, error: BaseException, with_former: bool
+    tmp_path: Path, is_transformed: bool, error: BaseException, with_former: bool
 ) -> None:
-    config = aiven_config(tmp_path, compression=compression, encryption=encryption)
-    keys = private_keys(tmp_path, "key1") if encryption else {}
-    former = MemoryStore()
-    if with_former:
-        copied(AivenRemoteStorageManager(config, store=former), tmp_path / "former", FORMER)
-    outcomes, deadline = set(), 0
-    mortal = MortalStore(former, 0, error)
-    manager = AivenRemoteStorageManager(config, store=mortal)
-    while True:
-        deadline += 1
-        inner = MemoryStore(former.objects)
-        mortal.restart(inner, deadline)
-        with suppress(type(error)):
-            copied(manager, tmp_path / "local", SEGMENT)
-        found = found_segment(inner, METADATA, keys)
-        outcomes.add(None if found is None else found.files["log"])
-        assert found is None or found.files in (SEGMENT.objects(), FORMER.objects())
-        if mortal.steps < deadline:
-            break
-        if found is None and isinstance(error, RemoteStorageError) and deadline > BEGINNING:
-            assert inner.objects == {}, "what was uploaded is cleaned up"
-        # What is left over is in nobody's way.
-        mortal.restart(inner, NEVER)
-        copied(manager, tmp_path / "local", SEGMENT)
-        whole = found_segment(inner, METADATA, keys)
-        assert whole is not None
-        assert whole.files == SEGMENT.objects()
-    assert outcomes == {None, SEGMENT.log, *([FORMER.log] if with_former else [])}
+    """Compressed or encrypted alone: all/test_ended_copies.py."""
+    leaves_a_whole_segment_or_none(tmp_path, is_transformed, is_transformed, error, with_former)
 
 
 @for_each("change_bytes", [-1, 1, -len(SEGMENT.log), CHUNK_BYTES])
-@Ways
+@every_way
 def test_a_log_of_another_size_than_its_metadata_says_is_refused(
     bucket: ScriptedObjectStore, tmp_path: Path, compression: bool, encryption: bool, change_bytes: int
 ) -> None:
@@ -151,7 +121,7 @@ def test_the_heuristic_looks_at_the_first_batch(bucket: ScriptedObjectStore, log
         assert (found.manifest["compression"], found.files["log"]) == (expected, content)
 
 
-@Ways
+@every_way
 def test_a_few_chunks_are_held_whatever_the_segments_size(tmp_path: Path, compression: bool, encryption: bool) -> None:
     config = aiven_config(tmp_path, compression=compression, encryption=encryption, chunk_bytes=MIB)
     manager = AivenRemoteStorageManager(config, store=NullStore())

@@ -214,11 +214,3 @@ def test_a_wrong_member_is_named(changed: dict[str, Any], message: str) -> None:
 def test_chunk_sizes_that_are_none_are_corrupt(chunks: str, message: str) -> None:
     with pytest.raises(CorruptObjectError, match=rf"chunkIndex\.transformedChunks is wrong: .*{message}"):
         decoded(VARIABLE | {"transformedChunks": chunks})
-
-
-def test_the_largest_index_is_read() -> None:
-    count = BINARY_BYTES_MAX - 9 - 4 + 1
-    binary = struct.pack(">iiB", count, 0, 1) + bytes(count - 1) + struct.pack(">i", 7)
-    assert len(binary) == BINARY_BYTES_MAX
-    members = {"originalChunkSize": 1, "originalFileSize": count, "transformedChunks": framed(binary)}
-    assert decoded(VARIABLE | members).stored_file_bytes == 7

@@ -1,13 +1,12 @@
 """The plug-in's format behind RemoteStorageManager: what is its own; the seam's contract is in test_contract.py."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
@@ -150,47 +149,6 @@ def test_an_unencrypted_segment_is_read_with_encryption_on(store: ScriptedObject
     assert_readable(manager, written(store), SEGMENT)
 
 
-def failing_reads(store: ScriptedObjectStore, metadata: RemoteLogSegmentMetadata) -> list[Callable[[], object]]:
-    """Reads that fail: an absent manifest, log and index, a body that breaks, a log that is too short."""
-    manager = manager_of(store, key_prefix_mask="true")
-    opened = manager.open_log_segment(metadata)
-
-    def lost(suffix: str) -> Callable[[], object]:
-        def read() -> object:
-            store.lose(f"*{suffix}", times=1)
-            return (
-                opened.fetch_index(IndexType.OFFSET) if suffix == ".indexes" else manager.fetch_log_segment(metadata, 0)
-            )
-
-        return read
-
-    def broken() -> object:
-        store.reset("*.log", after_bytes=10, error=RetriableRemoteStorageError(f"{PREFIX}{PATH}.log: reset"))
-        with closing(opened.open_stream(0, 100)) as stream:
-            return stream.read(100)
-
-    def cut() -> object:
-        store.truncate("*.log", size_bytes=10, times=1)
-        return opened.open_stream(0, 100)
-
-    return [lost(".rsm-manifest"), lost(".log"), lost(".indexes"), broken, cut]
-
-
-def test_a_masked_prefix_is_in_no_message(store: ScriptedObjectStore) -> None:
-    metadata = written(store, prefix="tier/")
-    for read in failing_reads(store, metadata):
-        with pytest.raises(RemoteStorageError) as caught:
-            read()
-        assert f"<prefix>/{PATH}." in str(caught.value)
-        assert "tier/orders" not in str(caught.value)
-    assert store.streams_open == 0
-
-
-def test_without_a_prefix_keys_begin_with_the_topic(store: ScriptedObjectStore) -> None:
-    metadata = written(store, prefix="")
-    assert_readable(AivenRemoteStorageManager({}, store=store), metadata, SEGMENT)
-
-
 def test_a_delete_takes_the_objects_of_both_places_and_the_manifests_first(store: ScriptedObjectStore) -> None:
     for prefix in ("old/", PREFIX):
         written(store, prefix=prefix)
@@ -208,15 +166,3 @@ def test_a_delete_takes_the_objects_of_both_places_and_the_manifests_first(store
 def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore) -> None:
     assert manager_of(store).identity == f"aiven-v1 {store.identity} {PREFIX}"
     assert manager_of(store).identity != AivenRemoteStorageManager({}, store=store).identity
-
-
-def test_the_store_is_the_configured_one(tmp_path: Path) -> None:
-    metadata = written(FileSystemStore(tmp_path))
-    config = {
-        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
-        "storage.root": str(tmp_path),
-        "key.prefix": PREFIX,
-    }
-    manager = AivenRemoteStorageManager(config)
-    assert_readable(manager, metadata, SEGMENT)
-    manager.close()
