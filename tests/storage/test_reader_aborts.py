@@ -151,16 +151,11 @@ async def test_the_upper_bound_goes_by_the_first_batch_not_by_its_index_entry(nu
     assert aborts_of(await read_committed(tier, 20, max_bytes=AT[3] - AT[2] + 1)).upper_bound_offset == 40
 
 
-async def test_uncommitted_reads_cost_no_transaction_index(tier: Tier) -> None:
-    records = await tier.read(0)
-    records.release()
-    assert records.aborts is None
-    assert tier.store.index_fetches(TRANSACTION) == 0
-
-
-async def test_nothing_is_looked_for_where_there_are_no_records(tier: Tier) -> None:
-    records = await read_committed(tier, 0, max_bytes=1, minimum_one_batch=False)
-    assert (records.aborts, records.first_batch_too_large) == (None, True)
+async def test_without_records_or_the_wish_nothing_is_looked_for(tier: Tier) -> None:
+    uncommitted = await tier.read(0)
+    uncommitted.release()
+    empty = await read_committed(tier, 0, max_bytes=1, minimum_one_batch=False)
+    assert (uncommitted.aborts, empty.aborts, empty.first_batch_too_large) == (None, None, True)
     assert tier.store.index_fetches(TRANSACTION) == 0
 
 

@@ -145,14 +145,8 @@ async def test_a_hole_is_stepped_over_once_it_is_found(nursery: trio.Nursery) ->
     assert taken(await read(tier, 30, before)) == run_of(5, 6).log
     assert taken(await read(tier, 70, caught_up)) == run_of(8, 9).log
     assert found == [(PARTITION, 35, 50), (PARTITION, 70, 80)]
-
-
-async def test_a_segment_that_comes_after_all_is_read(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [run_of(0, 2), run_of(3, 4), run_of(5, 6)])
-    holes = Holes()
-    holes.found(PARTITION, 30, 50)
-
-    assert taken(await read(tier, 30, OwnTier(95, holes))) == run_of(3, 4).log
+    filled = open_tier(nursery, [run_of(0, 2), run_of(3, 4), run_of(5, 6)])
+    assert taken(await read(filled, 30, before)) == run_of(3, 4).log, "a segment that comes after all is read"
 
 
 async def test_a_hole_up_to_the_local_log_is_told_as_such(nursery: trio.Nursery) -> None:
@@ -199,22 +193,15 @@ async def test_aborts_are_looked_for_behind_a_hole(nursery: trio.Nursery) -> Non
     assert await aborts(is_caught_up=False) == ([(7, 0)], 60)
 
 
-def test_runs_that_touch_are_one_hole() -> None:
+def test_runs_that_touch_are_one_hole_and_of_a_partition_so_many_are_remembered() -> None:
     found: list[tuple[int, int]] = []
-    holes = Holes(lambda _partition, start, end: found.append((start, end)))
+    holes, many = Holes(lambda _partition, start, end: found.append((start, end))), Holes()
     for start, end in [(30, 50), (20, 50), (50, 60), (10, 20), (90, 95)]:
         holes.found(PARTITION, start, end)
-
     assert found == [(30, 50), (90, 95)]
-    assert holes.are_known(PARTITION, 10, 60)
-    assert not holes.are_known(PARTITION, 10, 61)
-    assert not holes.are_known(PARTITION, 60, 90)
-
-
-def test_what_is_remembered_of_a_partition_has_a_limit() -> None:
-    holes = Holes()
+    known = [holes.are_known(PARTITION, start, end) for start, end in ((10, 60), (10, 61), (60, 90))]
+    assert known == [True, False, False]
     for number in range(HOLES_MAX + 1):
-        holes.found(PARTITION, 10 * number, 10 * number + 5)
-
-    assert holes.are_known(PARTITION, 10 * HOLES_MAX, 10 * HOLES_MAX + 5)
-    assert not holes.are_known(PARTITION, 0, 5)
+        many.found(PARTITION, 10 * number, 10 * number + 5)
+    assert many.are_known(PARTITION, 10 * HOLES_MAX, 10 * HOLES_MAX + 5)
+    assert not many.are_known(PARTITION, 0, 5)

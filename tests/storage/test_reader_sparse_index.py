@@ -127,21 +127,16 @@ def large_batches(count: int) -> SyntheticSegment:
     return build_segment([data_batch(number, value_bytes=size) for number, size in enumerate(sizes)])
 
 
-async def test_large_batches_do_not_make_an_index_sparse(nursery: trio.Nursery) -> None:
+async def test_large_batches_or_a_wide_interval_do_not_make_an_index_sparse(nursery: trio.Nursery) -> None:
     segment = large_batches(8)
     tier = open_tier(nursery, [segment], block_bytes=BLOCK)
     for offset in range(8):
         assert await tier.read_bytes(offset, max_bytes=1) == segment.batches[offset]
-    assert tier.sample(*REBUILDS) == 0
-
-
-async def test_a_wide_interval_is_no_sparse_index(nursery: trio.Nursery) -> None:
-    wide = encode_offset_index(0, [(n, SEGMENT.batch_positions[n]) for n in range(50, 1000, 50)])
-    tier = tier_with(nursery, wide)
+    wide = tier_with(nursery, encode_offset_index(0, [(n, SEGMENT.batch_positions[n]) for n in range(50, 1000, 50)]))
     assert SEGMENT.batch_positions[50] <= SPARSE_WALK
     for offset in range(0, 1000, 7):
-        assert await tier.read_bytes(offset, max_bytes=1) == SEGMENT.batches[offset]
-    assert tier.sample(*REBUILDS) == 0
+        assert await wide.read_bytes(offset, max_bytes=1) == SEGMENT.batches[offset]
+    assert (tier.sample(*REBUILDS), wide.sample(*REBUILDS)) == (0, 0)
 
 
 async def test_a_search_by_time_has_a_sparse_index_rebuilt_too(nursery: trio.Nursery) -> None:

@@ -98,6 +98,14 @@ async def test_without_read_ahead_each_read_of_new_blocks_is_a_get(nursery: trio
     await Consumer(tier, [segment_of()]).read_all()
     assert len(tier.store.log_fetches()) >= 256 // READ_BATCHES
     assert_fetched_once(tier)
+    # Nothing is read ahead for a reader that has gone.
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
+    consumer = Consumer(tier, [segment_of()])
+    await consumer.read()
+    await consumer.read()
+    tier.reader.forget_reader("a consumer")
+    assert tier.sample("tidegate_readahead_streams") == 0
+    tier.reader.forget_reader("somebody never heard of")
 
 
 async def test_a_consumer_slower_than_its_read_ahead_never_waits_and_costs_few_gets(nursery: trio.Nursery) -> None:
@@ -208,16 +216,6 @@ async def test_read_ahead_crosses_into_the_next_segment_with_its_manifest_and_in
     assert_fetched_once(tier, 1)
 
 
-async def test_nothing_is_read_ahead_for_a_reader_that_has_gone(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
-    consumer = Consumer(tier, [segment_of()])
-    await consumer.read()
-    await consumer.read()
-    tier.reader.forget_reader("a consumer")
-    assert tier.sample("tidegate_readahead_streams") == 0
-    tier.reader.forget_reader("somebody never heard of")
-
-
 async def test_a_read_given_up_has_waited_then(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients give up at their deadline and ask again: the answer is there then, and was late all the same."""
     tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
@@ -321,7 +319,9 @@ async def test_a_guess_that_is_wrong_costs_its_bytes_and_changes_no_answer(
         assert_fetched_once(tier, whole=False)
 
 
-async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it_there(nursery: trio.Nursery) -> None:
+async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it_there(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     tier = large_reads_of(nursery, [segment_of()])
     consumer = Consumer(tier, [segment_of()])
     with tier.store.held(index_type=IndexType.OFFSET) as gate:
@@ -329,6 +329,14 @@ async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it
         gate.release()
     await consumer.read()
     assert tier.store.index_fetches() == 1
+    failing = large_reads_of(nursery, [segment_of()], 0)
+    failing.store.fail(RemoteAccessDeniedError("403"), index_type=IndexType.OFFSET, times=2)
+    consumer = Consumer(failing, [segment_of()])
+    await consumer.read()
+    await failing.settled()
+    with pytest.raises(RemoteAccessDeniedError):
+        await failing.read(8)
+    await consumer.read_all()
 
 
 async def test_an_index_that_is_lost_is_rebuilt_only_when_somebody_needs_it(
@@ -350,17 +358,6 @@ async def test_an_index_that_is_lost_is_rebuilt_only_when_somebody_needs_it(
             assert [last for _, last in tier.store.log_fetches() if last == len(segment_of().log) - 1] == []
             await consumer.read_all()
             assert tier.sample(*rebuilds) == 1
-
-
-async def test_an_index_that_fails_now_is_met_by_who_needs_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    tier = large_reads_of(nursery, [segment_of()], 0)
-    tier.store.fail(RemoteAccessDeniedError("403"), index_type=IndexType.OFFSET, times=2)
-    consumer = Consumer(tier, [segment_of()])
-    await consumer.read()
-    await tier.settled()
-    with pytest.raises(RemoteAccessDeniedError):
-        await tier.read(8)
-    await consumer.read_all()
 
 
 # --- deletion, expiry ---

@@ -52,8 +52,7 @@ def test_only_what_no_record_keeps_alive_is_an_orphan(
 def test_a_segment_under_another_partition_is_still_known() -> None:
     seen = seen_after([("orders", "a", COPY_STARTED)])
     elsewhere = RemoteLogSegmentId(named_partition("orders", 7), named_uuid("orders a"))
-    assert seen.standing(elsewhere, 0, 90) is Standing.REFERRED
-    assert seen.standing(None, 0, 90) is Standing.STRANGE
+    assert [seen.standing(segment, 0, 90) for segment in (elsewhere, None)] == [Standing.REFERRED, Standing.STRANGE]
 
 
 def test_what_does_not_fit_is_said_and_what_is_known_goes_on() -> None:
