@@ -53,11 +53,6 @@ class Table:
     def memory(self, name: str) -> float:
         return self.count(name, level="memory")
 
-    def read_ahead(self) -> tuple[float, float, float, float]:
-        """Bytes that arrived, were used, were wasted, are unread."""
-        arrived, used, wasted = (self.count(f"readahead{name}_bytes_total") for name in ("", "_used", "_wasted"))
-        return arrived, used, wasted, self.count("readahead_unread_bytes")
-
 
 def block(size_bytes: int, fill: int = 0) -> Block:
     return Block(memoryview(bytes([fill]) * size_bytes))
@@ -121,10 +116,7 @@ def test_without_a_retention_time_nothing_expires() -> None:
     table.now_s = 1e9
     table.blocks.expire()
     assert table.blocks.contains(FIRST)
-
-
-def test_every_block_has_a_serial_of_its_own() -> None:
-    assert block(1).serial != block(1).serial
+    assert block(1).serial != block(1).serial, "every block has one of its own"
 
 
 SEGMENTS = [uuid_of("one"), uuid_of("two"), uuid_of("three")]
