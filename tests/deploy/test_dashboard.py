@@ -48,20 +48,14 @@ def test_it_is_a_dashboard_with_its_variables() -> None:
     assert board["schemaVersion"] >= 41
     assert {variable["name"] for variable in board["templating"]["list"]} == VARIABLES
     assert board["templating"]["list"][0]["type"] == "datasource"
-
-
-def test_it_has_the_rows_that_an_operator_looks_for() -> None:
     rows = [panel["title"] for panel in PANELS if panel["type"] == "row"]
     expected = "Health|Clients and relay|Tier reads (KIP-405)|Cache|Object store|Read-ahead|Catalog"
     assert rows == [*expected.split("|"), "Copying (standalone mode)", "Process"]
 
 
-def test_panels_have_ids_and_titles_of_their_own() -> None:
+def test_panels_have_ids_and_titles_of_their_own_and_do_not_overlap_nor_leave_the_columns() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert len({panel["title"] for panel in CHARTS}) == len(CHARTS)
-
-
-def test_panels_do_not_overlap_and_fit_the_columns() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in PANELS:
         place = panel["gridPos"]
@@ -70,9 +64,7 @@ def test_panels_do_not_overlap_and_fit_the_columns() -> None:
         for cell in itertools.product(columns, range(place["y"], place["y"] + place["h"])):
             assert cell not in taken, f"{panel['title']} lies upon {taken[cell]}"
             taken[cell] = panel["title"]
-
-
-def test_a_row_is_above_its_panels_and_below_those_before() -> None:
+    # A row is above its panels and below those before.
     tops = [panel["gridPos"]["y"] for panel in PANELS]
     assert tops == sorted(tops)
 

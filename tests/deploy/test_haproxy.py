@@ -144,10 +144,8 @@ def test_the_properties_in_its_comment_give_the_ports_that_it_forwards(tmp_path:
     assert proxy.listen.port == BOOTSTRAP_PORT
     assert {broker: proxy.broker_port_start + broker - proxy.broker_id_min for broker in BROKER_PORTS} == BROKER_PORTS
     assert proxy.drain_delay_ms > 1000  # `inter`
-    for name, port in {
-        "bootstrap": BOOTSTRAP_PORT,
-        **{f"broker-{each}": at for each, at in BROKER_PORTS.items()},
-    }.items():
+    names = {"bootstrap": BOOTSTRAP_PORT, **{f"broker-{each}": at for each, at in BROKER_PORTS.items()}}
+    for name, port in names.items():
         section = sections()[f"listen {name}"]
         assert f"bind :{port}\n" in section
         assert {address for address in MACHINES.values() if f"{address}:{port}" in section} == set(MACHINES.values())

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from proxy.config.model import SERVE_KEYS
 from storage.config.keys import MIB
 from tests.support.needs import ROOT
@@ -20,23 +18,11 @@ def found(path: Path, pattern: str) -> int:
     return round(float(number) * SIZES[unit.lower()])
 
 
-@pytest.mark.parametrize(
-    ("limit", "pattern", "properties"),
-    [
-        (DEPLOY / "systemd" / "tidegate.service", r"(?m)^MemoryMax=(\d+)(M)$", None),
-        (DEPLOY / "kubernetes" / "tidegate.yaml", r"memory: (\d+)(Mi)\}", DEPLOY / "kubernetes" / "tidegate.yaml"),
-        (
-            ROOT / "docker-compose.yml",
-            r"mem_limit: (\d+)(m)  # memory.max.bytes",
-            DEPLOY / "compose" / "tidegate.properties",
-        ),
-    ],
-    ids=["systemd", "kubernetes", "compose"],
-)
-def test_the_limit_is_what_resident_memory_stays_below(limit: Path, pattern: str, properties: Path | None) -> None:
-    memory_bytes_max = (
-        SERVE_KEYS.by_name["memory.max.bytes"].default_value
-        if properties is None
-        else found(properties, r"memory\.max\.bytes=([\d.]+) ([MG]iB)")
-    )
-    assert found(limit, pattern) == memory_bytes_max + BESIDE_BYTES
+def test_limits_are_what_resident_memory_stays_below() -> None:
+    default = SERVE_KEYS.by_name["memory.max.bytes"].default_value
+    assert found(DEPLOY / "systemd" / "tidegate.service", r"(?m)^MemoryMax=(\d+)(M)$") == default + BESIDE_BYTES
+    manifest, properties = DEPLOY / "kubernetes" / "tidegate.yaml", DEPLOY / "compose" / "tidegate.properties"
+    key = r"memory\.max\.bytes=([\d.]+) ([MG]iB)"
+    assert found(manifest, r"memory: (\d+)(Mi)\}") == found(manifest, key) + BESIDE_BYTES
+    compose = found(ROOT / "docker-compose.yml", r"mem_limit: (\d+)(m)  # memory.max.bytes")
+    assert compose == found(properties, key) + BESIDE_BYTES

@@ -113,14 +113,8 @@ def modules_of_the_checkout() -> set[str]:
 def test_the_wheel_holds_our_packages_and_nothing_else(image: Image) -> None:
     names = set(zipfile.ZipFile(image.wheel).namelist())
     metadata = {name for name in names if ".dist-info/" in name}
-    assert {name.rpartition("/")[2] for name in metadata} == {
-        "LICENSE",
-        "METADATA",
-        "RECORD",
-        "WHEEL",
-        "entry_points.txt",
-        "top_level.txt",
-    }
+    expected = {"LICENSE", "METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
+    assert {name.rpartition("/")[2] for name in metadata} == expected
     extra = {f"{package}/py.typed" for package in PACKAGES}
     assert names - metadata == modules_of_the_checkout() | extra
 
@@ -137,13 +131,15 @@ def test_the_wheels_metadata_has_readme_license_and_what_is_needed(image: Image)
     assert not [line for line in needed if re.match(r"pytest|pyspark|mypy", line) and "extra ==" not in line]
 
 
-def test_the_image_has_the_client_of_every_store(image: Image) -> None:
+def test_the_image_has_the_client_of_every_store_and_neither_tests_tools_nor_an_installer(image: Image) -> None:
     """It had that of S3 alone, and nothing in it can install another."""
     program = "import azure.identity, azure.storage.blob, boto3, google.cloud.storage, requests, socks"
-    done = subprocess.run(
-        [image.installed / "bin" / "python", "-c", program], capture_output=True, text=True, check=False
-    )
+    python = image.installed / "bin" / "python"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    site = next((image.installed / "lib").glob("python3*")) / "site-packages"
+    unwanted = ("tests", "benchmarks", "tools", "pip", "setuptools", "pytest")
+    assert not [name for name in unwanted if (site / name).exists()]
 
 
 def test_the_source_distribution_holds_no_tests_and_makes_the_same_wheel(
@@ -168,13 +164,6 @@ def test_the_installed_command_knows_its_version_and_not_the_checkout(image: Ima
     python = image.installed / "bin" / "python"
     where = subprocess.run([python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert where.stdout.startswith(f"{image.installed}/lib/")
-
-
-def test_the_image_has_neither_tests_tools_nor_an_installer(image: Image) -> None:
-    site = next((image.installed / "lib").glob("python3*")) / "site-packages"
-    assert not [
-        name for name in ("tests", "benchmarks", "tools", "pip", "setuptools", "pytest") if (site / name).exists()
-    ]
 
 
 def test_a_wrong_file_is_refused_with_a_sentence_and_exit_code_2(image: Image, tmp_path: Path) -> None:
