@@ -95,6 +95,7 @@ async def test_what_the_broker_dropped_is_served_with_our_start(world: World, pa
 async def test_below_the_tiers_log_start_is_out_of_range(world: World, partition: TopicIdPartition) -> None:
     assert codes_of(await fetch(world, partition, 99)) == [OUT_OF_RANGE]
     assert not world.reader.reads
+    assert records_of(await fetch(world, partition, 100)) == [tier_run(100, 2)]
 
 
 async def test_a_log_start_that_is_raised_counts_at_once(world: World, partition: TopicIdPartition) -> None:
