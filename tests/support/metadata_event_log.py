@@ -21,11 +21,10 @@ from storage.metadata.event_log import (
 class InProcessMetadataEventLog:
     """The log in memory. A publish returns after every subscription was handed the record."""
 
-    def __init__(self, partition_count: int, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(self, partition_count: int) -> None:
         if partition_count < 1:
             raise MetadataLogError(f"a metadata log needs at least one partition, not {partition_count}")
         self._lock = threading.Lock()
-        self._clock_ms = clock_ms
         self._events: list[list[MetadataEvent]] = [[] for _ in range(partition_count)]
         self._subscriptions: list[_InProcessSubscription] = []
 
@@ -37,7 +36,7 @@ class InProcessMetadataEventLog:
         with self._lock:
             events = self._events[partition]
             offset = len(events)
-            events.append(MetadataEvent(partition, offset, self._clock_ms(), None, value))
+            events.append(MetadataEvent(partition, offset, time.time_ns() // 1_000_000, None, value))
             subscriptions = tuple(self._subscriptions)
         for subscription in subscriptions:
             subscription.pump(partition)

@@ -378,7 +378,7 @@ NOT_AFTER_CLOSE: list[Callable[[Manager], object]] = [
 
 @for_each("call", NOT_AFTER_CLOSE)
 def test_nothing_is_followed_after_close(call: Callable[[Manager], object]) -> None:
-    manager = Manager(event_log, publish_timeout_s=LATE_S)
+    manager = Manager(HeldBackEventLog(InProcessMetadataEventLog(COUNT)))
     manager.close()
     with pytest.raises(MetadataNotReadyError, match="closed"):
         call(manager)

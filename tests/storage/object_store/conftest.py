@@ -32,7 +32,7 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[OpenS3]:
         **changes: object,
     ) -> S3Store:
         server = server or request.getfixturevalue("any_http" if "any_http" in request.fixturenames else "http")
-        settings = S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})
+        settings = S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 30.0, **changes})
         stores.append(S3Store(settings, retries=retries))
         return stores[-1]
 
@@ -47,7 +47,7 @@ def open_scripted(http: ScriptedHttp) -> Iterator[OpenScripted]:
     with ExitStack() as stack:
 
         def open_store(kind: str, **changes: object) -> ObjectStore:
-            store = OPENERS[kind](http.endpoint_url, **{"read_timeout_s": 5.0, **changes})
+            store = OPENERS[kind](http.endpoint_url, **{"read_timeout_s": 30.0, **changes})
             stack.callback(store.close)
             return store
 

@@ -286,7 +286,7 @@ def test_threads_share_one_client(scripted: S3Store) -> None:
     barrier = threading.Barrier(8)
 
     def client(_: int) -> object:
-        barrier.wait(10)
+        barrier.wait(100)
         return scripted.boto3_client()
 
     with ThreadPoolExecutor(8) as threads:

@@ -149,7 +149,7 @@ def test_threads_that_begin_together_ask_boto3_once(store: S3Store, http: Script
     sdk_gets, barrier = SdkGets(store), threading.Barrier(8)
 
     def get(_: int) -> bytes:
-        barrier.wait(10)
+        barrier.wait(100)
         return fetched(store, "a", 0, len(BODY))
 
     with ThreadPoolExecutor(8) as threads:

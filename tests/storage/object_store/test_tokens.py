@@ -29,7 +29,7 @@ class Issuer:
 
     def ask(self) -> Token:
         self.asked += 1
-        assert self.gate.wait(10)
+        assert self.gate.wait(100)
         if self.failure is not None:
             raise self.failure
         self.given += 1
@@ -67,7 +67,7 @@ def all_at_once(issuer: Issuer, tokens: Tokens, threads: ThreadPoolExecutor) -> 
     wait_until(lambda: issuer.asked > asked, "somebody asks")
     found += [threads.submit(current) for _ in range(THREADS - 1)]
     for _ in range(THREADS):
-        assert began.acquire(timeout=10)
+        assert began.acquire(timeout=100)
     return found
 
 
@@ -76,7 +76,7 @@ def test_one_thread_asks_and_all_get_the_first_token(
 ) -> None:
     found = all_at_once(issuer, tokens, threads)
     issuer.gate.set()
-    assert {one.result(10).text for one in found} == {"token-1"}
+    assert {one.result(100).text for one in found} == {"token-1"}
     assert issuer.asked == 1
 
 
@@ -87,9 +87,9 @@ def test_while_a_token_is_good_nobody_waits_for_the_next(
     tokens.current()
     issuer.now_s = LIFE_S - RENEWED_BEFORE_S + 1
     first, *others = all_at_once(issuer, tokens, threads)
-    assert {one.result(10).text for one in others} == {"token-1"}
+    assert {one.result(100).text for one in others} == {"token-1"}
     issuer.gate.set()
-    assert first.result(10).text == tokens.current().text == "token-2"
+    assert first.result(100).text == tokens.current().text == "token-2"
     assert issuer.asked == 2
 
 
@@ -118,7 +118,7 @@ def test_a_failure_is_that_of_all_who_waited_for_it(
     found = all_at_once(issuer, tokens, threads)
     waiting = [one for one in found if not one.done()]
     issuer.gate.set()
-    assert {str(one.exception(10)) for one in waiting} == {"no token today"}
+    assert {str(one.exception(100)) for one in waiting} == {"no token today"}
     # Between its first word and its place in the line a thread may be late.
     assert issuer.asked < THREADS
 

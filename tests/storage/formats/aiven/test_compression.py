@@ -127,7 +127,7 @@ def test_threads_decompress_at_once() -> None:
 
     def work(content: bytes) -> None:
         stored = compress(content)
-        start.wait(timeout=10)
+        start.wait(timeout=100)
         results.extend(decompress(stored, len(content), "chunk") for _ in range(10))
 
     with ThreadPoolExecutor(4) as threads:
@@ -195,7 +195,7 @@ def test_threads_may_share_one_cipher() -> None:
 
     def work(number: int) -> None:
         plaintext = bytes([number]) * 50_000
-        start.wait(timeout=10)
+        start.wait(timeout=100)
         for _ in range(20):
             assert cipher.decrypt(ENCRYPTION.encrypt(plaintext), "chunk") == plaintext
 
