@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from copier.copier import Copier
 from copier.partition_copier import PartitionProgress
 from copier.seams import FetchedBatches, Retention
-from protocol.record_batches import read_header
 from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.event_log import metadata_partition
@@ -508,7 +507,3 @@ def test_without_a_staging_path_there_is_no_copier(world: CopyWorld) -> None:
     hands.folder = None  # type: ignore[assignment]  # as a configuration without the key
     with pytest.raises(StorageConfigError, match=r"copy\.staging\.path"):
         hands.copier()
-
-
-def test_a_batchs_header_is_where_the_tests_change_it() -> None:
-    assert read_header(_magic_1(5), 0).magic == 1

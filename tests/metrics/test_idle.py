@@ -17,11 +17,13 @@ class Clock:
         return self.now
 
 
-def test_a_pool_that_was_never_used_is_idle() -> None:
+def test_a_pool_that_was_never_used_or_has_no_slots_is_idle() -> None:
     clock = Clock()
     idle = IdleAverage(clock)
     assert idle.idle_share() == 1.0
     clock.now += 30
+    assert idle.idle_share() == 1.0
+    idle.on_slots(0, 0)
     assert idle.idle_share() == 1.0
 
 
@@ -47,12 +49,6 @@ def test_a_busy_minute_long_past_does_not_count() -> None:
         clock.now += 0.5
         idle.idle_share()
     assert idle.idle_share() == pytest.approx(1.0)
-
-
-def test_a_pool_without_slots_is_idle() -> None:
-    idle = IdleAverage(Clock())
-    idle.on_slots(0, 0)
-    assert idle.idle_share() == 1.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.floats(0, 90)), max_size=50))

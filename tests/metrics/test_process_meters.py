@@ -57,10 +57,3 @@ def test_without_an_installed_package_the_version_is_unknown(monkeypatch: pytest
 
     monkeypatch.setattr(importlib.metadata, "version", not_found)
     assert value(Meters(), "build_info", version="unknown", python=platform.python_version()) == 1
-
-
-@pytest.mark.needs("linux")
-def test_the_process_and_its_garbage_collector_are_measured() -> None:
-    registry = Meters().registry
-    assert (registry.sample_value("process_resident_memory_bytes") or 0) > 0
-    assert registry.sample_value("python_gc_collections_total", {"generation": "2"}) is not None

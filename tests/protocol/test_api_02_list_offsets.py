@@ -25,6 +25,7 @@ from protocol.list_offsets import (
 )
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
+from tests.protocol.fetch_frames import UNKNOWN_SECTION, int32s, int64s
 from tests.support import kio_frames
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
@@ -32,10 +33,7 @@ from tests.support.hostile_bytes import assert_all_of_it_is_read
 LIST_OFFSETS = 2
 VERSIONS = range(list_offsets.LIST_OFFSETS_VERSION_MIN, list_offsets.LIST_OFFSETS_VERSION_MAX + 1)
 every_version = for_each("version", VERSIONS)
-UNKNOWN_SECTION = b"\x01\x63\x03abc"
 
-int32s = st.integers(-(2**31), 2**31 - 1)
-int64s = st.integers(-(2**63), 2**63 - 1)
 names = st.sampled_from(["a", "topic-ø", "b" * 200])
 questions = st.lists(st.builds(ListOffsetsPartition, names, int32s, int32s, int64s), max_size=6)
 answers = st.lists(

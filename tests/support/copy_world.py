@@ -124,7 +124,7 @@ class CopyWorld:
     ) -> None:
         self.folder = folder
         self.chance = chance
-        self.log = InProcessMetadataEventLog(METADATA_PARTITIONS, self.now_ms)
+        self.log = InProcessMetadataEventLog(METADATA_PARTITIONS)
         self.store = MemoryStore()
         self.upstreams = {partition: Upstream(self.now_ms, partition) for partition in partitions}
         self.upstream = next(iter(self.upstreams.values()))
