@@ -114,7 +114,14 @@ async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(world
     assert world.said("config_changed", "old", "new") == [("4096", "5")]
 
 
-async def test_a_file_that_is_gone_changes_nothing(world: World) -> None:
+async def test_a_file_that_is_gone_or_a_fault_of_ours_changes_nothing(world: World) -> None:
+    world.refusal = RuntimeError("a bug")
+    assert await world.reload("tier.linger.ms=1\n") is ReloadOutcome.REFUSED
+    assert len(world.said("config_reload_fault")) == 1
+    world.refusal = ssl.SSLError("ee key too small")
+    assert await world.reload() is ReloadOutcome.REFUSED
+    ((problem,),) = world.said("config_problem", "problem")
+    assert str(problem).startswith(f"{CERTIFICATE}: ")
     world.file.unlink()
     assert await world.reload() is ReloadOutcome.REFUSED
     assert len(world.said("config_problem")) == 1
@@ -127,19 +134,6 @@ async def test_a_secret_that_changed_is_seen_and_not_shown(tmp_path: Path) -> No
     waiting = world.said("config_restart_needed", "key", "old", "new")
     assert waiting == [(key, "[hidden]", "[hidden]") for key in ("upstream.sasl.password", "rsm.config.password")]
     assert "secret" not in repr(world.logs)
-
-
-async def test_a_fault_of_ours_is_a_line_and_the_process_goes_on(world: World) -> None:
-    world.refusal = RuntimeError("a bug")
-    assert await world.reload("tier.linger.ms=1\n") is ReloadOutcome.REFUSED
-    assert len(world.said("config_reload_fault")) == 1
-
-
-async def test_a_certificate_that_openssl_refuses_is_a_problem_of_its_key(world: World) -> None:
-    world.refusal = ssl.SSLError("ee key too small")
-    assert await world.reload() is ReloadOutcome.REFUSED
-    ((problem,),) = world.said("config_problem", "problem")
-    assert str(problem).startswith(f"{CERTIFICATE}: ")
 
 
 async def test_a_renewed_certificate_is_followed_and_its_end_is_told(tmp_path: Path) -> None:
@@ -169,21 +163,16 @@ async def test_turning_tls_on_or_off_waits_for_a_restart(tmp_path: Path) -> None
         assert world.waiting == 0
 
 
-@pytest.mark.parametrize(
-    ("key", "line"),
-    [
-        ("upstream.ssl.*", "upstream.ssl.ca.location"),
-        ("remote.log.metadata.*.ssl.*", "rlmm.config.remote.log.metadata.consumer.ssl.truststore.location"),
-    ],
-)
-def test_renewed_files_towards_brokers_wait_for_a_restart(key: str, line: str, tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    lines = f"upstream.security.protocol=SSL\n{line}=server.pem\n"
-    before = load_lines(tmp_path, lines)
-    assert list(changes(before, load_lines(tmp_path, lines), has_tls=False)) == []
-    server_certificate(tmp_path)
-    (change,) = changes(before, load_lines(tmp_path, lines), has_tls=False)
-    assert change == Change(key, "(content)", "(content)", Reload.RESTART)
+def test_renewed_files_towards_brokers_wait_for_a_restart(tmp_path: Path) -> None:
+    metadata = "rlmm.config.remote.log.metadata.consumer.ssl.truststore.location"
+    for key, line in (("upstream.ssl.*", "upstream.ssl.ca.location"), ("remote.log.metadata.*.ssl.*", metadata)):
+        server_certificate(tmp_path)
+        lines = f"upstream.security.protocol=SSL\n{line}=server.pem\n"
+        before = load_lines(tmp_path, lines)
+        assert list(changes(before, load_lines(tmp_path, lines), has_tls=False)) == []
+        server_certificate(tmp_path)
+        (change,) = changes(before, load_lines(tmp_path, lines), has_tls=False)
+        assert change == Change(key, "(content)", "(content)", Reload.RESTART)
 
 
 async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, mock_clock: MockClock) -> None:
