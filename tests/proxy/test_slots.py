@@ -218,9 +218,11 @@ def test_one_that_was_answered_since_the_last_look_stays() -> None:
 # A client that has gone.
 
 
-def test_a_client_that_has_gone_is_given_a_short_grace(world: World) -> None:
+def test_a_client_may_wait_and_is_given_a_short_grace_once_it_has_gone(world: World) -> None:
     client = world.connected()
     client.ask()
+    world.pass_time(3600)
+    assert causes([client]) == [None]
     client.has_left = True
     world.pass_time(GRACE_S)
     assert causes([client]) == [None]
@@ -244,13 +246,6 @@ def test_the_grace_begins_when_it_leaves_and_again_with_each_part_of_an_answer(w
     client.is_answering = False
     world.pass_time(LOOK_S)
     assert causes([client]) == [CloseCause.CLIENT]
-
-
-def test_one_that_is_still_there_may_wait(world: World) -> None:
-    client = world.connected()
-    client.ask()
-    world.pass_time(3600)
-    assert client.closed is None
 
 
 # Idle ones.
