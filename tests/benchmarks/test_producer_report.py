@@ -40,6 +40,7 @@ def test_a_ratio_is_that_of_each_rounds_own_p99() -> None:
 
 def test_a_report_shows_all_sides_and_what_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     report = ProducerReport("producers", [pacing((1.0, 2.0, 4.0))], ["a note"], ["a complaint"])
+    said = ""
     for as_json in (False, True):
         show(report, as_json=as_json)
         said = capsys.readouterr().out

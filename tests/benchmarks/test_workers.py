@@ -104,6 +104,7 @@ def test_a_row_is_held_against_one_worker_and_against_the_version_before() -> No
 def test_a_report_shows_all_sides_and_what_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     row = WorkerRow("warm", [{ONE: ALONE, "2": RUN}])
     report = WorkerReport("workers", [row], workers.checks_of(row, 8), ["a note"], ["a complaint"])
+    said = ""
     for as_json in (False, True):
         show(report, as_json=as_json)
         said = capsys.readouterr().out

@@ -36,29 +36,19 @@ def test_an_import_for_types_alone_is_not_followed(tmp_path: Path) -> None:
     assert shipped.libraries == {"lz4": "pipeline.job"}
 
 
-def test_a_module_that_is_imported_by_its_name_is_followed(tmp_path: Path) -> None:
-    shipped = tree(tmp_path, pipeline__job='importlib.import_module("storage.late")', storage__late="")
-    assert "storage.late" in shipped.sources
+def test_a_name_that_is_imported_or_made_at_run_time_brings_every_module_that_it_may_be(tmp_path: Path) -> None:
+    for source in ('importlib.import_module("storage.late")', 'importlib.import_module(f"storage.{kind}")'):
+        assert "storage.late" in tree(tmp_path, pipeline__job=source, storage__late="").sources
 
 
-def test_a_name_that_is_made_at_run_time_brings_every_module_that_it_may_be(tmp_path: Path) -> None:
-    source = 'importlib.import_module(f"storage.{kind}")'
-    assert "storage.late" in tree(tmp_path, pipeline__job=source, storage__late="").sources
-
-
-def test_reaching_what_is_not_for_executors_fails_and_names_the_way(tmp_path: Path) -> None:
+def test_what_cannot_be_shipped_fails_and_names_the_way(tmp_path: Path) -> None:
     with pytest.raises(UnshippableImport, match=r"storage\.cached imports metrics\.meters, which is not for executors"):
-        tree(tmp_path, pipeline__job="import storage.cached as c", storage__cached="from metrics.meters import P")
-
-
-def test_reaching_a_module_that_does_not_exist_fails(tmp_path: Path) -> None:
+        tree(tmp_path / "a", pipeline__job="import storage.cached as c", storage__cached="from metrics.meters import P")
     with pytest.raises(UnshippableImport, match=r"pipeline\.job imports storage\.gone\.A, which does not exist"):
-        tree(tmp_path, pipeline__job="from storage.gone import A")
-
-
-def test_a_folder_without_init_fails_because_a_zip_has_no_such_packages(tmp_path: Path) -> None:
+        tree(tmp_path / "b", pipeline__job="from storage.gone import A")
+    # A zip has no such packages.
     with pytest.raises(UnshippableImport, match=r"pipeline\.jobs\.stats is in a folder without __init__\.py"):
-        tree(tmp_path, pipeline__jobs__stats="")
+        tree(tmp_path / "c", pipeline__jobs__stats="")
 
 
 def test_names_are_those_that_running_the_source_may_import() -> None:
