@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import trio
 from confluent_kafka import Consumer, TopicPartition
 
 from protocol.wire.errors import ErrorCode
@@ -21,30 +20,24 @@ from storage.model import IndexType
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.digests import confluent_consumer
-from tests.support.in_process import VERSION, Answering, InProcess, fetch_from, in_process, in_thread
+from tests.support.in_process import InProcess, fetch_from, in_process, in_thread
 from tests.support.kafka import TieredTopic, segmented_topic
-from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request
+from tests.support.raw_client import FetchedPartition, FetchTarget
 from tests.support.scripted_store import ScriptedStore
-from tests.support.waiting import HANG_S_MAX, wait_until
+from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
-PARTITIONS = 20
+PARTITIONS = 2
 MAX_WAIT_MS = 5000
 """The longest that a tier read may hold a request (docs/protocol.md#l3)."""
-
-ALL_OF_THEM = {"tier_linger_ms": str(MAX_WAIT_MS)}
-"""A Fetch waits for all its reads: by default a slow machine has 20 ms to bring the others along with the first."""
 
 READ_WAIT_MS, SMALL_WAIT_MS = 200, 5
 """`remote.fetch.max.wait.ms`, and a client's max_wait far below it."""
 
-AT_ONCE_S = 2.0
-"""Generous for an answer that waits for nothing, and well below MAX_WAIT_MS."""
-
 
 @pytest.fixture(scope="module")
-def twenty(kafka: KafkaCluster) -> TieredTopic:
-    """Twenty partitions, each with two segments in the tier alone and some records in the broker."""
+def two(kafka: KafkaCluster) -> TieredTopic:
+    """Two partitions, each with two segments in the tier alone and some records in the broker."""
     return segmented_topic(kafka, "slow-store", 1000 * PARTITIONS, partitions=PARTITIONS)
 
 
@@ -96,70 +89,13 @@ async def slow_tier(
         yield SlowTier(tidegate, scripted[0])
 
 
-async def test_a_fetch_over_twenty_tier_partitions_takes_the_time_of_one(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
-) -> None:
-    """All twenty reads stand in the store at once, so the slowest alone says how long the Fetch takes."""
-    async with (
-        slow_tier(kafka, twenty, tmp_path, readahead_stream_max_bytes="0", **ALL_OF_THEM) as tier,
-        trio.open_nursery() as nursery,
-    ):
-        targets = tier.targets(range(PARTITIONS))
-        with tier.store.held() as gate:
-            fetched = Answering(nursery, lambda: tier.fetch(targets))
-            await in_thread(lambda: gate.wait_for_callers(PARTITIONS))
-            assert not fetched.is_there
-        answers = await fetched.wait()
-        assert answers == await tier.fetch_directly(targets)
-        assert all(answer.records for answer in answers)
-        assert len(tier.store.log_fetches()) == PARTITIONS
-
-
-async def test_a_hot_partition_of_the_same_fetch_is_answered_at_once(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
-) -> None:
-    async with slow_tier(kafka, twenty, tmp_path, readahead_stream_max_bytes="0") as tier:
-        local_start = twenty.offsets[1].local_log_start_offset
-        targets = [*tier.targets([0]), *tier.targets([1], local_start)]
-        with tier.store.held():
-            started_s = time.monotonic()
-            cold, hot = await tier.fetch(targets)
-            assert time.monotonic() - started_s < AT_ONCE_S
-        assert (cold.error_code, cold.records) == (ErrorCode.NONE, b"")
-        assert cold.high_watermark == twenty.offsets[0].high_watermark
-        assert [hot] == await tier.fetch_directly(targets[1:])
-        assert hot.records
-        # The fill went on: the next Fetch finds it.
-        assert await tier.fetch(targets[:1]) == await tier.fetch_directly(targets[:1])
-        assert tier.fetches_of_the_first_segment == 1
-
-
-async def test_a_client_that_leaves_does_not_cancel_the_fill(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
-) -> None:
-    async with slow_tier(kafka, twenty, tmp_path) as tier:
-        targets = tier.targets([0])
-        with tier.store.held() as gate:
-            leaving = await in_thread(lambda: RawClient(*tier.tidegate.address))
-            await in_thread(lambda: leaving.send(fetch_request(VERSION, targets, max_wait_ms=0)))
-            await in_thread(lambda: gate.wait_for_callers(1))
-            leaving.close()
-            with trio.fail_after(HANG_S_MAX):
-                await tier.tidegate.application.server.wait_empty()
-        assert await tier.fetch(targets) == await tier.fetch_directly(targets)
-        assert tier.fetches_of_the_first_segment == 1
-
-
-@pytest.mark.parametrize("with_idle_partition", [False, True])
 async def test_a_client_that_hardly_waits_does_not_spin_while_the_store_is_slow(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path, with_idle_partition: bool
+    kafka: KafkaCluster, two: TieredTopic, tmp_path: Path
 ) -> None:
     """Each Fetch is held as long as a read may take, whatever the client's own wait, also beside a partition of which
     the broker has nothing new."""
-    async with slow_tier(kafka, twenty, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tier:
-        targets = tier.targets([0])
-        if with_idle_partition:
-            targets += tier.targets([1], twenty.offsets[1].high_watermark)
+    async with slow_tier(kafka, two, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tier:
+        targets = [*tier.targets([0]), *tier.targets([1], two.offsets[1].high_watermark)]
         with tier.store.held():
             started_s = time.monotonic()
             for _ in range(3):
@@ -175,18 +111,18 @@ async def test_a_client_that_hardly_waits_does_not_spin_while_the_store_is_slow(
 
 
 async def test_a_consumer_that_hardly_waits_does_not_spin_while_the_store_is_slow(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
+    kafka: KafkaCluster, two: TieredTopic, tmp_path: Path
 ) -> None:
     """librdkafka asks again at once when a Fetch comes back empty."""
-    async with slow_tier(kafka, twenty, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tier:
+    async with slow_tier(kafka, two, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tier:
         requests = functools.partial(
-            tier.tidegate.sample, "kafka_server_brokertopicmetrics_remotefetchrequests_total", topic=twenty.name
+            tier.tidegate.sample, "kafka_server_brokertopicmetrics_remotefetchrequests_total", topic=two.name
         )
         settings = {"fetch.wait.max.ms": SMALL_WAIT_MS}
         consumer = confluent_consumer(tier.tidegate.bootstrap_servers, "read_uncommitted", settings)
         try:
             consumer.assign(
-                [TopicPartition(twenty.name, 0, 0), TopicPartition(twenty.name, 1, twenty.offsets[1].high_watermark)]
+                [TopicPartition(two.name, 0, 0), TopicPartition(two.name, 1, two.offsets[1].high_watermark)]
             )
             with tier.store.held() as gate:
                 await in_thread(lambda: gate.wait_for_callers(1))
@@ -200,10 +136,10 @@ async def test_a_consumer_that_hardly_waits_does_not_spin_while_the_store_is_slo
 
 
 async def test_denied_indexes_are_not_rebuilt_but_refused(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
+    kafka: KafkaCluster, two: TieredTopic, tmp_path: Path
 ) -> None:
     """Only what is absent or corrupt is rebuilt: a store that says no would have every segment read whole."""
-    async with slow_tier(kafka, twenty, tmp_path) as tier:
+    async with slow_tier(kafka, two, tmp_path) as tier:
         targets = tier.targets([0], 1)  # the first record needs no index
         tier.store.fail(RemoteAccessDeniedError("403 forbidden"), index_type=IndexType.OFFSET, times=None)
         assert await tier.fetch(targets) == await tier.fetch_directly(targets)

@@ -8,13 +8,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, Message, ThrottleEvent, TopicPartition
 
 from protocol.wire.errors import ErrorCode
-from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.frozen_tier import broken_up
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic
 from tests.support.raw_client import FetchTarget, RawClient
@@ -87,41 +84,6 @@ def test_a_merged_fetch_tells_of_the_throttling_and_loses_nothing(
     assert reading.records == expected
 
 
-def test_a_consumer_hears_of_its_throttling_and_reads_both_topics(
-    kafka: KafkaCluster, tidegate: RunningTidegate, topics: Topics
-) -> None:
-    client_id = f"throttled-{next(_client_ids)}"
-    heard: list[ThrottleEvent] = []
-    settings = {"client.id": client_id, "throttle_cb": heard.append, "fetch.message.max.bytes": PARTITION_BYTES_MAX}
-    digest, ended = TopicDigest(range(2)), 0
-    consumer = confluent_consumer(tidegate.bootstrap_servers, "read_uncommitted", settings)
-    names = list(topics.ends)
-    with client_quota(kafka, client_id, {"consumer_byte_rate": CONSUMER_BYTE_RATE}) as lift:
-        try:
-            consumer.assign([TopicPartition(name, 0, 0) for name in names])
-            for _ in range(READS_MAX):
-                for message in consumer.consume(500, 0.1):
-                    error = message.error()
-                    if error is None:
-                        add(digest, names.index(message.topic() or ""), message)
-                    else:
-                        assert error.code() == KafkaError._PARTITION_EOF, str(error)
-                        ended += 1
-                if heard:
-                    lift()
-                if ended == len(names):
-                    break
-        finally:
-            consumer.close()
-    assert heard
-    assert heard[0].throttle_time > 0
-    direct = {
-        at: read_with_confluent(kafka.bootstrap_servers, name, {0: topics.ends[name]}, "read_uncommitted")[0]
-        for at, name in enumerate(names)
-    }
-    assert digest.result() == direct
-
-
 class Reading:
     """Both topics read side by side on one connection, a Fetch over both at a time."""
 
@@ -180,14 +142,6 @@ def read_whole(address: tuple[str, int], topics: Topics, version: int) -> Mappin
         reading.read()
         assert not reading.throttled_ms
         return reading.records
-
-
-def add(digest: TopicDigest, number: int, message: Message) -> None:
-    """One topic's record as a partition of the digest."""
-    offset = message.offset()
-    assert offset is not None
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    digest.add(number, offset, message.timestamp()[1], message.key(), message.value(), headers)
 
 
 @contextmanager

@@ -5,8 +5,6 @@ million partitions are more than a small heap holds. So they go to the broker th
 killed behind the test that sends them.
 """
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from tests.support.hostile_stage import MIB, Held, HonestTopic, HostileStage, ho
 from tests.support.kafka import own_cluster
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.replicas import leaders_of
+from tests.support.restarts import stopped
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -69,16 +68,6 @@ def stage_before(pair: Pair) -> Iterator[tuple[HostileStage, dict[int, tuple[str
         with RawClient(*stage.tidegate.address) as client:
             brokers = client.metadata([pair.topic.name]).brokers
         yield stage, {int(each.node_id): (each.host, each.port) for each in brokers}
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The system still takes connections for it, and it answers none."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_broker_that_hangs_takes_no_slot_from_clients_of_others(pair: Pair) -> None:

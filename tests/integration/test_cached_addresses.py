@@ -5,7 +5,6 @@ client finds at the broker's port must be there from the start on. Failed before
 answer named the broker, so after a restart these clients were refused until somebody else bootstrapped.
 """
 
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,10 +16,10 @@ from proxy.connection.address_book import FILE_NAME
 from tests.support.client_programs import java_command
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, tiered_topic
 from tests.support.replicas import broker_ports
+from tests.support.restarts import is_refused
 from tests.support.tidegate import own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
-from tools.demo.kafka_properties import HOST
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -113,8 +112,3 @@ def test_a_client_that_remembers_a_broker_goes_on_after_a_restart(
 
 def kafka_end(kafka: KafkaCluster, topic: str) -> int:
     return kafka.partition_offsets(topic)[0].high_watermark
-
-
-def is_refused(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) != 0

@@ -12,13 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from protocol.wire.errors import ErrorCode
 from tests.integration.reading import Reading, final_answer
+from tests.support.differential_steps import alter_configs, delete_records
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic, small_segments
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
@@ -142,7 +139,7 @@ def test_deleted_records_are_gone_for_everyone_at_once_when_tidegate_was_asked(
     offsets = (0, 399, 499, 500, 501, 1200, RECORDS - 1)
     with Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic) as sides:
         assert all(answer.records for answer in sides.require_the_brokers_answers(offsets))
-        delete_records(ageing.bootstrap_servers, topic, 500)
+        delete_records(kafka, topic, 0, 500, through=ageing.bootstrap_servers)
         for name, version, client in sides.clients():
             if name.startswith(AGES):
                 # Not asked again: the first answer counts.
@@ -159,7 +156,7 @@ def test_records_deleted_at_the_broker_are_gone_when_its_last_word_is_old(
     topic = changing_topic(kafka).name
     with Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic) as sides:
         expected = sides.require_the_brokers_answers((0, 600, 1200))
-        delete_records(kafka.bootstrap_servers, topic, 1100)
+        delete_records(kafka, topic, 0, 1100)
         deleted_at_s = time.monotonic()
         for name, version, client in sides.clients():
 
@@ -198,7 +195,7 @@ def test_consumers_whose_position_was_deleted_reset_as_at_the_broker(
         everyone = (above, *direct.values(), *through.values())
         for each in everyone:
             each.read_to(each.first_offset + 300)
-        delete_records(ageing.bootstrap_servers, topic, 1300)
+        delete_records(kafka, topic, 0, 1300, through=ageing.bootstrap_servers)
         for each in everyone:
             each.read_to_end()
         assert above.offsets[0] == list(range(1500, RECORDS))
@@ -235,7 +232,7 @@ def test_segments_that_retention_deletes_while_they_are_read_end_in_a_reset(
         unknown_errors = dict.fromkeys([name for name, _, _ in sides.clients()], 0)
 
         # About 220 bytes a record: two of seven segments and a half may stay.
-        alter(kafka, topic, {"retention.bytes": str(300_000)})
+        alter_configs(kafka, topic, {"retention.bytes": str(300_000)})
 
         def has_moved() -> bool:
             for offset in offsets:
@@ -284,7 +281,7 @@ def test_readers_cross_a_frontier_that_moves_under_them(
             for reading in readings:
                 reading.read_to(len(reading.offsets[0]) + 500)
             local_start = sides.listed(sides.direct, EARLIEST_LOCAL)
-            alter(kafka, topic, {"local.retention.bytes": str(limit_bytes)})
+            alter_configs(kafka, topic, {"local.retention.bytes": str(limit_bytes)})
             fill(kafka, topic, 500)
             end += 500
 
@@ -318,7 +315,7 @@ def test_remote_storage_is_made_read_only_and_then_taken_away(
         offsets = (*range(0, RECORDS, 250), local_start - 1, local_start, RECORDS - 1)
         before = sides.require_the_brokers_answers(offsets)
 
-        alter(
+        alter_configs(
             kafka, topic, {"remote.log.copy.disable": "true", "local.retention.bytes": "-2", "local.retention.ms": "-2"}
         )
         fill(kafka, topic, 1000)
@@ -331,7 +328,7 @@ def test_remote_storage_is_made_read_only_and_then_taken_away(
             assert direct == read_with_confluent(servers, topic, {0: RECORDS + 1000}, "read_uncommitted")
             assert tidegate_of.metric(REMOTE_FETCH_BYTES, topic=topic) > served_before
 
-        alter(kafka, topic, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+        alter_configs(kafka, topic, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
         wait_until(lambda: sides.listed(sides.direct, EARLIEST) == local_start, "the log start to be the local one")
         sides.wait_gone(0)
         answers = sides.require_the_brokers_answers(offsets)
@@ -366,21 +363,6 @@ def changing_topic(kafka: KafkaCluster) -> TieredTopic:
 
 def fill(kafka: KafkaCluster, topic: str, count: int) -> None:
     produce(kafka, topic, orders(count, 1), batch_num_messages=BATCH_RECORDS, linger_ms=500)
-
-
-def delete_records(bootstrap_servers: str, topic: str, before_offset: int) -> None:
-    partition = TopicPartition(topic, 0, before_offset)
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    (future,) = admin.delete_records([partition]).values()
-    assert future.result(20).low_watermark == before_offset
-
-
-def alter(kafka: KafkaCluster, topic: str, configs: Mapping[str, str]) -> None:
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    (future,) = admin.incremental_alter_configs([resource]).values()
-    future.result(20)
 
 
 def settled(look: Callable[[], int], quiet_s: float = 3.0) -> int:

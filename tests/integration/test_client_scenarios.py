@@ -11,11 +11,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from tests.support import needs
 from tests.support.client_programs import CLIENTS, Answer, ClientPrograms, Said
+from tests.support.differential_steps import delete_records
 from tests.support.digests import Digests
 from tests.support.filled_topics import (
     ABORTED_TRANSACTIONS,
@@ -122,9 +121,7 @@ def cut(kafka: KafkaCluster) -> TieredTopic:
         kafka, fresh_name("clients-cut"), records=orders(2000, 1), configs=settings, batch_num_messages=100
     )
     assert topic.offsets[0].local_log_start_offset > DELETED_BEFORE
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    (deleted,) = admin.delete_records([TopicPartition(topic.name, 0, DELETED_BEFORE)]).values()
-    assert deleted.result(30).low_watermark == DELETED_BEFORE
+    delete_records(kafka, topic.name, 0, DELETED_BEFORE)
     return topic
 
 

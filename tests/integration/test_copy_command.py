@@ -3,16 +3,15 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
+from tests.support.digests import read_with_confluent
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.plain_kafka import drop_all, run_standalone, standalone
 from tests.support.serving import LOCAL_TIER
@@ -68,19 +67,6 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
     assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in later.items()}
 
 
-def read_all(bootstrap_servers: str, topic: str, count: int) -> list[tuple[int, bytes]]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": topic, "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[tuple[int, bytes]] = []
-    deadline_s = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < deadline_s:
-        for message in consumer.consume(500, timeout=1.0):
-            assert message.error() is None, message.error()
-            found.append((message.offset() or 0, message.value() or b""))
-    consumer.close()
-    return found
-
-
 def test_serve_copies_and_serves_what_the_broker_drops(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given `serve` with `copy.enabled`, when the broker has dropped all records of a topic, then a client of
     Tidegate reads all of them from offset 0; the status page tells of the copying, and SIGTERM ends it in order."""
@@ -106,7 +92,8 @@ def test_serve_copies_and_serves_what_the_broker_drops(plain_kafka: KafkaCluster
         serving.wait_log("ready: bootstrap")
         wait_until(lambda: copied_offsets() == [count - 1], "everything is copied")
         drop_all(plain_kafka, topic, {0: count})
-        assert [offset for offset, _ in read_all(serving.bootstrap, topic, count)] == [*range(count)]
+        [read] = read_with_confluent(serving.bootstrap, topic, {0: count}, "read_uncommitted").values()
+        assert (read.first, read.last, read.records) == (0, count - 1, count)
         shown = status()
         assert (shown["copy"]["group"], shown["copy"]["problems"]) == (topic, [])
         [row] = [row for row in shown["partitions"]["rows"] if row["topic"] == topic]

@@ -3,19 +3,14 @@
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
-import trio
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # re-exports, not marked
 
 from copier.config import MetadataTopicConfig
 from copier.librdkafka import Properties, client_properties
-from copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
-from protocol.client.connection import ClientSettings
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from copier.metadata_topic import MetadataPublisher, create_metadata_topic
 from storage.config.model import (
     ClientSecurity,
     ClientTls,
@@ -26,14 +21,10 @@ from storage.config.model import (
     UpstreamConfig,
 )
 from storage.errors import MetadataLogError, RetriableRemoteStorageError
-from storage.metadata.topic_log import TopicMetadataEventLog
 from tests.support.kafka import fresh_name
 from tests.support.secured_kafka import HOST, WRITE, SecuredKafka, password
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
-
-if TYPE_CHECKING:
-    from storage.metadata.event_log import MetadataEvent
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -128,29 +119,6 @@ def test_a_broker_that_is_away_is_an_error_that_may_pass(plain_kafka: KafkaClust
     with pytest.raises(MetadataLogError, match="metadata-0: not published"):
         publisher_of_too_much.publish(0, bytes(2_000_000))
     publisher_of_too_much.close()
-
-
-async def test_with_the_reading_log_it_is_the_managers_seam(plain_kafka: KafkaCluster) -> None:
-    """Given an event log of both halves, then what is published is delivered, and a partition that is not there is
-    refused."""
-    topic = fresh_name("metadata")
-    await trio.to_thread.run_sync(lambda: plain_kafka.create_topic(topic, partitions=2))
-    seen: list[MetadataEvent] = []
-    async with trio.open_nursery() as nursery:
-        settings = ClientSettings(bootstrap_servers=tuple((HOST, broker.port) for broker in plain_kafka.brokers))
-        reading = TopicMetadataEventLog(KafkaMetadataTopicClient(Cluster(settings, nursery), topic))
-        await nursery.start(reading.run)
-        publisher = MetadataPublisher(properties_of(plain_kafka), topic=topic)
-        log = PublishedEventLog(reading, publisher)
-        assert (log.partition_count(), log.failure(), log.problems()) == (2, None, {})
-        with pytest.raises(MetadataLogError, match="metadata partition 2 does not exist, the topic has 2"):
-            log.publish(2, b"nowhere")
-        log.subscribe({1: 0}, seen.extend)
-        offset = await trio.to_thread.run_sync(log.publish, 1, b"value")
-        await until(lambda: seen, "it is delivered")
-        await trio.to_thread.run_sync(publisher.close)
-        nursery.cancel_scope.cancel()
-    assert [(each.partition, each.offset, each.value) for each in seen] == [(1, offset, b"value")]
 
 
 @pytest.fixture

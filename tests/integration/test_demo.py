@@ -16,7 +16,7 @@ from tests.support.needs import ROOT
 from tests.support.waiting import wait_until
 from tools.demo.run import RECORDS_MIN
 
-pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 DEMO_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 30.0
@@ -96,19 +96,13 @@ def interrupt(folder: Path, step: str) -> None:
     with running_demo(folder, "--records", str(RECORDS_MIN)) as demo:
         demo.wait_for(step)
         demo.process.send_signal(signal.SIGINT)
-        # Both at once would be one.
-        wait_until(lambda: not is_pending(demo.process.pid, signal.SIGINT), "the first signal is taken")
-        demo.process.send_signal(signal.SIGINT)
+        # Of the other kind: a second SIGINT at once would be the same one, and a late one would find the end. Failed
+        # before on a busy machine, with 50 ms between the two.
+        demo.process.send_signal(signal.SIGTERM)
         assert demo.process.wait(END_TIMEOUT_S) == 1
         demo.assert_nothing_left()
     assert "interrupted" in demo.errors
     assert "Traceback" not in demo.errors
-
-
-def is_pending(pid: int, number: signal.Signals) -> bool:
-    """Whether a signal that was sent has not been delivered."""
-    lines = (line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return bool(int(dict(lines)["ShdPnd"], 16) & 1 << number - 1)
 
 
 def assert_the_table_is_right(demo: RunningDemo) -> None:

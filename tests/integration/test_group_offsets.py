@@ -1,7 +1,6 @@
 """Offsets that are committed for a group from outside: what Kafka's own tool then says, a group in use, and rights."""
 
 import shlex
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,8 +21,9 @@ from pipeline.brokers.client import BrokerClient
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import GroupAuthorizationError, GroupInUseError, TopicAuthorizationError
 from protocol.client.sasl import SaslCredentials
+from tests.support.client_programs import ACL_COMMAND, kafka_tool
 from tests.support.kafka import TieredTopic, fresh_name
-from tests.support.needs import JARS, ROOT
+from tests.support.needs import ROOT
 from tests.support.page_blocks import blocks_of
 from tests.support.secured_kafka import HOST, READ, TIMEOUT_S, SecuredKafka, password
 from tests.support.waiting import wait_until
@@ -54,12 +54,8 @@ def test_kafkas_own_tool_shows_the_lag(kafka: KafkaCluster, tiered: TieredTopic,
     them, and what they are behind."""
     group = fresh_name("spark-lag")
     commit(group)
-    server = ["--bootstrap-server", kafka.bootstrap_servers]
-    java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", TOOL]
-    done = subprocess.run(
-        [*java, *server, "--describe", "--group", group], capture_output=True, text=True, timeout=60, check=True
-    )
-    rows = [line.split()[:6] for line in done.stdout.splitlines() if line.startswith(group)]
+    said = kafka_tool(TOOL, "--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", group)
+    rows = [line.split()[:6] for line in said.splitlines() if line.startswith(group)]
     ends = {partition: offsets.high_watermark for partition, offsets in tiered.offsets.items()}
     assert sorted(rows) == [
         [group, tiered.name, str(partition), str(committed), str(ends[partition]), str(ends[partition] - committed)]
@@ -132,12 +128,10 @@ def test_the_commands_of_the_guide_grant_it(guarded: SecuredKafka) -> None:
     """As docs/spark.md has them, but for the broker, the user and the topic."""
     group, topic = "orders-to-lake", guarded.topic.name
     ours = {"broker-1:9092": guarded.cluster.bootstrap_servers, "User:tidegate": "User:revoked", "orders": topic}
-    commands = [shlex.split(line) for line in GUIDE["Lag and progress 3"].body.splitlines()]
-    java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", "org.apache.kafka.tools.AclCommand"]
-    for program, *words in commands:
+    for line in GUIDE["Lag and progress 3"].body.splitlines():
+        program, *words = shlex.split(line)
         assert program == "kafka-acls.sh"
-        done = subprocess.run([*java, *(ours.get(word, word) for word in words)], capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
+        kafka_tool(ACL_COMMAND, *(ours.get(word, word) for word in words))
     for kind, name in ((ResourceType.GROUP, group), (ResourceType.TOPIC, topic)):
         wanted = AclBindingFilter(
             kind, name, ResourcePatternType.LITERAL, "User:revoked", "*", READ, AclPermissionType.ALLOW

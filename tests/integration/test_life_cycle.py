@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_S_MAX, wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 CLIENTS = 8
@@ -41,6 +42,10 @@ def at_ports(properties: Mapping[str, str]) -> dict[str, str]:
 def address_of(properties: Mapping[str, str]) -> tuple[str, int]:
     host, _, port = properties["proxy.listen"].rpartition(":")
     return host, int(port)
+
+
+patiently = partial(wait_until, timeout_s=HANG_S_MAX)
+"""A broker that starts beside other work takes its time, and so do its clients."""
 
 
 class Asking(threading.Thread):
@@ -207,7 +212,7 @@ def outlive(cluster: KafkaCluster, topic: str, folder: Path) -> None:
     with serving(folder, properties) as served, closing(socket.socket()) as early:
         served.wait_log("upstream_unavailable")
         early.connect(address_of(properties))
-        wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 1, "the early client is held")
+        patiently(lambda: served.metric("tidegate_upstream_connect_waits") == 1, "the early client is held")
         assert "ready:" not in served.log()
         status, body = served.page("/readyz")
         assert status == 503
@@ -217,48 +222,23 @@ def outlive(cluster: KafkaCluster, topic: str, folder: Path) -> None:
         cluster.broker(1).start()
         served.wait_log("ready: ")
         assert served.page("/readyz")[0] == 200
-        wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 0, "the early client is served")
+        patiently(lambda: served.metric("tidegate_upstream_connect_waits") == 0, "the early client is served")
 
         with traffic(served.bootstrap, topic) as clients:
-            wait_until(lambda: len(clients.consumed) > 100, "records pass")
+            patiently(lambda: len(clients.consumed) > 100, "records pass")
             cluster.broker(1).stop()
-            wait_until(lambda: served.page("/readyz")[0] == 503, "not ready without a broker")
+            patiently(lambda: served.page("/readyz")[0] == 503, "not ready without a broker")
             assert served.metric("tidegate_ready") == 0
             assert served.metric("tidegate_condition_state", condition="upstream", state="pending") == 1
-            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") > 0, "clients are held")
+            patiently(lambda: served.metric("tidegate_upstream_connect_waits") > 0, "clients are held")
             before = len(clients.consumed)
             cluster.broker(1).start()
-            wait_until(lambda: served.page("/readyz")[0] == 200, "ready again")
-            wait_until(lambda: len(clients.consumed) > before + 100, "records pass again", timeout_s=60)
+            patiently(lambda: served.page("/readyz")[0] == 200, "ready again")
+            patiently(lambda: len(clients.consumed) > before + 100, "records pass again")
             clients.stop()
             assert (clients.fatal, clients.failed) == ([], [])
         served.terminate()
         assert served.process.wait(START_S_MAX) == exit_codes.DONE
-
-
-def test_a_change_behind_kubernetes_links_is_found_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
-    """A mounted ConfigMap: FILE links to `..data/FILE`, and `..data` to a folder that is replaced as a whole."""
-    properties = at_ports(without_kafka(tmp_path))
-
-    def publish(version: str, level: str) -> None:
-        folder = tmp_path / version
-        folder.mkdir()
-        lines = {**properties, "log.level": level}
-        (folder / "tidegate.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        (tmp_path / "..new").symlink_to(version)
-        (tmp_path / "..new").replace(tmp_path / "..data")
-
-    with serving(tmp_path, properties) as served:
-        served.wait_log("upstream_unavailable")
-        publish("..1", "info")
-        served.file.unlink()
-        served.file.symlink_to("..data/tidegate.properties")
-        served.wait_log("config_reload")
-        publish("..2", "loud")
-        served.wait_log("config_problem")
-        publish("..3", "warning")
-        wait_until(lambda: served.metric("tidegate_config_reloads_total", outcome="ok") == 1, "followed")
-        assert [event["new"] for event in served.events("config_changed")] == []  # told at the new level: warning
 
 
 def shown_certificate(address: tuple[str, int]) -> bytes | None:
@@ -268,8 +248,8 @@ def shown_certificate(address: tuple[str, int]) -> bytes | None:
         return secure.getpeercert(binary_form=True)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path, workers: int) -> None:
+def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path) -> None:
+    workers = 2
     certificate, key = server_certificate(tmp_path)
     properties = at_ports(
         {
@@ -282,7 +262,7 @@ def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path,
     renewed = tmp_path / "renewed"
     renewed.mkdir()
     with serving(tmp_path, properties) as served:
-        served.wait_log("upstream_unavailable" if workers == 1 else '"worker_started"', times=workers)
+        served.wait_log('"worker_started"', times=workers)
         first = shown_certificate(address_of(properties))
         expiry = served.metric("tidegate_certificate_expiry_timestamp_seconds", key="proxy.tls.certificate.file")
         assert expiry > time.time()
@@ -295,7 +275,7 @@ def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path,
 
         new_key.replace(key)
         # Each worker's own, and the supervisor's.
-        served.wait_log('"config_changed"', times=1 if workers == 1 else workers + 1)
+        served.wait_log('"config_changed"', times=workers + 1)
         second = wait_until(
             lambda: shown if (shown := shown_certificate(address_of(properties))) != first else None, "the new one"
         )

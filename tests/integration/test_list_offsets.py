@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
+from tests.support.differential_steps import delete_records
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import ListedOffset, RawClient
 from tests.support.replicas import broker_ports
@@ -76,7 +77,7 @@ def topics(kafka: KafkaCluster) -> list[TimedTopic]:
     trimmed = mixed(kafka, fresh_name("times-trimmed"))
     for name, _ in (*made, trimmed):
         wait_settled(kafka, name)
-    delete_records(kafka, trimmed[0], 713)
+    delete_records(kafka, trimmed[0], 0, 713)
     return [
         TimedTopic(name, kafka.partition_offsets(name)[0], tuple(sorted(times))) for name, times in (*made, trimmed)
     ]
@@ -220,10 +221,3 @@ def transactional(kafka: KafkaCluster) -> tuple[str, set[int]]:
         *range(now_ms - 2000, now_ms, 50),
         now_ms + 60_000,
     }
-
-
-def delete_records(kafka: KafkaCluster, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        assert deleted.result(30).low_watermark == before
-    wait_until(lambda: kafka.partition_offsets(topic)[0].log_start_offset == before, "the log start to follow")

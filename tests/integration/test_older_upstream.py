@@ -59,22 +59,17 @@ BEFORE_2_8: Mapping[int, int] = {ApiKey.METADATA: 9}
 TOO_OLD = "is older than Kafka 2.8, which has topic ids; upgrade it"
 
 
-@pytest.mark.parametrize("command", ["check", "copy", "serve"])
-def test_brokers_without_topic_ids_are_refused_in_one_sentence(
-    plain_kafka: KafkaCluster, tmp_path: Path, command: str
-) -> None:
+def test_brokers_without_topic_ids_are_refused_in_one_sentence(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """`check` ends with it; the others wait for the upgrade, and say so once."""
     with older_broker(plain_kafka, BEFORE_2_8) as bootstrap_servers:
         properties = {"copy.topics": "orders", "upstream.bootstrap.servers": bootstrap_servers}
-        if command == "check":
-            done = run_standalone(plain_kafka, tmp_path, command, properties=properties)
-            assert (done.returncode, done.stdout.count(TOO_OLD)) == (1, 1), done.stdout
-            return
-        with standalone(plain_kafka, tmp_path, properties, command=command) as waiting:
-            event = {"copy": "copying_in_trouble", "serve": "upstream_unavailable"}[command]
-            waiting.wait_log(event)
-            [told] = waiting.events(event)
-            assert TOO_OLD in told["reason"]
-            waiting.terminate()
-            assert waiting.process.wait(60) == 0
-            assert len(waiting.events(event)) == 1
+        done = run_standalone(plain_kafka, tmp_path, "check", properties=properties)
+        assert (done.returncode, done.stdout.count(TOO_OLD)) == (1, 1), done.stdout
+        for command, event in {"copy": "copying_in_trouble", "serve": "upstream_unavailable"}.items():
+            with standalone(plain_kafka, tmp_path, properties, command=command) as waiting:
+                waiting.wait_log(event)
+                [told] = waiting.events(event)
+                assert TOO_OLD in told["reason"], command
+                waiting.terminate()
+                assert waiting.process.wait(60) == 0
+                assert len(waiting.events(event)) == 1, command

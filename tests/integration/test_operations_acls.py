@@ -3,7 +3,6 @@
 import io
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # 
 from proxy.commands.check import run as run_check
 from proxy.config import load
 from proxy.process import exit_codes
-from tests.support.needs import JARS, ROOT
+from tests.support.client_programs import ACL_COMMAND, kafka_tool
+from tests.support.needs import ROOT
 from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka
 from tests.support.waiting import wait_until
 from tools.demo.kafka_properties import properties_text
@@ -22,11 +22,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 GUIDE = ROOT / "docs" / "operations.md"
 USER = "checker"
-TOOL = "org.apache.kafka.tools.AclCommand"
 RIGHTS = ((READ, METADATA_TOPIC), (DESCRIBE, "*"), (AclOperation.DESCRIBE_CONFIGS, METADATA_TOPIC))
 """What the commands grant."""
-
-TIMEOUT_S = 60.0
 
 
 def commands() -> list[list[str]]:
@@ -35,26 +32,14 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
-def run(guarded: SecuredKafka, arguments: list[str]) -> None:
-    """Run one for our user at our broker; the rest stays as the guide has it."""
-    ours = {"broker-1:9092": guarded.cluster.bootstrap_servers, "User:tidegate": f"User:{USER}"}
-    java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", TOOL]
-    done = subprocess.run(
-        [*java, *(ours.get(argument, argument) for argument in arguments)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture
 def granted(guarded: SecuredKafka) -> Iterator[None]:
     """The guide's rights, taken back afterwards."""
     assert len(commands()) == len(RIGHTS)
+    # For our user at our broker; the rest stays as the guide has it.
+    ours = {"broker-1:9092": guarded.cluster.bootstrap_servers, "User:tidegate": f"User:{USER}"}
     for arguments in commands():
-        run(guarded, arguments)
+        kafka_tool(ACL_COMMAND, *(ours.get(argument, argument) for argument in arguments))
     yield
     for operation, topic in RIGHTS:
         guarded.withdraw(USER, operation, topic)

@@ -1,29 +1,35 @@
 """Tidegate is killed while clients read, and started again: they go on, and in the end have what the broker has.
 
 At each kill a topic is being read that nobody has read before, so that fills, writes of the disk cache and, as the tier
-grows meanwhile, of the catalog's snapshot are under way. The clients are real ones that are told nothing; each sees for
-itself that it gets every record once. The moments are drawn and tied to how many records the clients have;
-`TIDEGATE_RESTART_SEED` draws the same again.
+grows meanwhile, of the catalog's snapshot are under way. The clients are told nothing. The moments are drawn and tied
+to how many records the clients have; `TIDEGATE_RESTART_SEED` draws the same again.
 """
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
-from tests.support.backfill_clients import Backfills
+from tests.integration.reading import Reading
 from tests.support.digests import Digests, read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
 from tests.support.restarts import Kills, Moment, growing_tier, killable_tidegate
+from tests.support.waiting import HANG_S_MAX, wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 SEED = int(os.environ.get("TIDEGATE_RESTART_SEED") or random.SystemRandom().randrange(2**32))
 
-PARTITIONS = 4
+READERS, PARTITIONS = 3, 4
+TRANSPORT_ERRORS = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}
+"""What librdkafka says of a Tidegate that is not there; it goes on by itself."""
 VALUE_BYTES = 1000
 RECORDS_PER_KILL = 3_000
 """Of each partition: every kill finds as much that nobody has read yet."""
@@ -53,23 +59,53 @@ def read_on_through(
     topic = cold_topic(kafka, RECORDS_PER_KILL * len(moments))
     ends = {partition: offsets.high_watermark for partition, offsets in topic.offsets.items()}
     direct = read_with_confluent(kafka.bootstrap_servers, topic.name, ends, "read_uncommitted")
+    total = READERS * sum(ends.values())
     try:
-        with growing_tier(kafka), Backfills(kills.tidegate.bootstrap_servers, topic.name, ends) as backfills:
+        with ExitStack() as stack:
+            stack.enter_context(growing_tier(kafka))
+            servers, settings = kills.tidegate.bootstrap_servers, {"reconnect.backoff.max.ms": 200}
+            readings = [
+                stack.enter_context(Reading(servers, topic.name, settings, partitions=tuple(ends)))
+                for _ in range(READERS)
+            ]
+            pool = stack.enter_context(ThreadPoolExecutor(READERS))
+            done = [pool.submit(each.read_on, partial(has_all, each, ends)) for each in readings]
             for number, moment in enumerate(moments):
                 share = (number + draw.uniform(0.2, 1)) / (len(moments) + 0.2)
-                backfills.wait_records(int(share * backfills.total_records))
-                kills.said.append(f"{backfills.records:,} of {backfills.total_records:,} records read")
+                wait_until(
+                    partial(have_read, readings, int(share * total), done),
+                    f"{share:.0%} to be read",
+                    timeout_s=HANG_S_MAX,
+                )
+                kills.said.append(f"{read_by(readings):,} of {total:,} records read")
                 kills.kill(moment)
                 kills.start()
-            digests = backfills.finish()
-            errors = sum(client.transport_errors for client in backfills.clients)
-            kills.said.append(f"{errors} transport errors, as librdkafka told")
-        assert_read_anew_from_the_cache(kills, topic, ends, direct)
+            for each in done:
+                each.result()
+        assert_read_again_from_the_cache(kills, topic, ends, direct)
     finally:
         with capsys.disabled():
             print(f"\nrestart: TIDEGATE_RESTART_SEED={SEED}\n  " + "\n  ".join(kills.said))
-    assert digests == dict.fromkeys(digests, direct)
+    for reading in readings:
+        assert reading.digest.result() == direct
+        assert set(reading.errors) <= TRANSPORT_ERRORS
+        assert all(offsets == [*range(ends[partition])] for partition, offsets in reading.offsets.items())
     assert "Traceback" not in kills.tidegate.log()
+
+
+def read_by(readings: Sequence[Reading]) -> int:
+    return sum(len(offsets) for each in readings for offsets in each.offsets.values())
+
+
+def have_read(readings: Sequence[Reading], records: int, done: Sequence["Future[None]"]) -> bool:
+    for each in done:
+        if each.done():
+            each.result()  # raises what it has failed by
+    return read_by(readings) >= records
+
+
+def has_all(reading: Reading, ends: Mapping[int, int]) -> bool:
+    return all(len(reading.offsets[partition]) >= end for partition, end in ends.items())
 
 
 def cold_topic(kafka: KafkaCluster, records: int) -> TieredTopic:
@@ -83,7 +119,7 @@ def cold_topic(kafka: KafkaCluster, records: int) -> TieredTopic:
     )
 
 
-def assert_read_anew_from_the_cache(kills: Kills, topic: TieredTopic, ends: dict[int, int], direct: Digests) -> None:
+def assert_read_again_from_the_cache(kills: Kills, topic: TieredTopic, ends: dict[int, int], direct: Digests) -> None:
     """After one more kill, when nobody reads, all that was read lies on disk but for what was on its way there."""
     assert kills.snapshot.exists()
     kills.kill(Moment.READING)

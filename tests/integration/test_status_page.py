@@ -5,11 +5,9 @@ The pictures are kept in artifacts/status-page.
 """
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from tests.support.kafka import fresh_name, own_cluster, tiered_topic
 from tests.support.needs import ROOT
 from tests.support.raw_client import RawClient
 from tests.support.replicas import move_leaders
+from tests.support.restarts import stopped
 from tests.support.s3_server import s3_server
 from tests.support.serving import before_kafka, serving
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -66,16 +65,6 @@ def pair() -> Iterator[KafkaCluster]:
 @pytest.fixture(scope="module")
 def topic(pair: KafkaCluster) -> str:
     return tiered_topic(pair, fresh_name("shown")).name
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """It takes connections and answers nothing."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def wait_at_top(page: Callable[[str], str], words: str) -> Status:

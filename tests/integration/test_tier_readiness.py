@@ -17,8 +17,6 @@ from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "versitygw")]
 
-EMPTY = {"remote.log.metadata.manager.class.name": "tidegate.InMemory"}
-
 
 def properties(kafka: KafkaCluster, gateway: S3Server, folder: Path, bucket: str, secret: str) -> dict[str, str]:
     keys = gateway.config(bucket)
@@ -53,26 +51,10 @@ def wait_refused(served: Serving, why: str) -> None:
     assert [event["event"] for event in served.events("tier_unavailable")] == ["tier_unavailable"]
 
 
-def test_a_bucket_that_does_not_exist(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
-    right = properties(kafka, gateway, tmp_path, "later", CREDENTIALS.secret_access_key)
-    with serving(tmp_path, {**right, **EMPTY}) as served:
-        wait_refused(served, "NoSuchBucket")
-        gateway.make_bucket("later")
-        served.wait_log("ready: bootstrap")
-        assert served.page("/readyz")[0] == 200
-
-
 def test_a_wrong_secret(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
-    """Of a tier with segments; an empty one: above."""
     wrong = properties(kafka, gateway, tmp_path, ROOT_DIRECTORY_NAME, "not the secret")
     with serving(tmp_path, wrong) as served:
         wait_refused(served, "SignatureDoesNotMatch")
         write_secret(tmp_path, CREDENTIALS.secret_access_key)
         served.wait_log("ready: bootstrap")
         assert served.page("/readyz")[0] == 200
-
-
-def test_a_wrong_prefix(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
-    right = properties(kafka, gateway, tmp_path, ROOT_DIRECTORY_NAME, CREDENTIALS.secret_access_key)
-    with serving(tmp_path, {**right, "rsm.config.key.prefix": "elsewhere/"}) as served:
-        wait_refused(served, "elsewhere/")

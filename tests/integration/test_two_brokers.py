@@ -9,8 +9,8 @@ import pytest
 from tests.integration.reading import Reading
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments, wait_settled
-from tests.support.raw_client import RawClient
 from tests.support.replicas import broker_ports, move_leaders
+from tests.support.restarts import is_refused
 from tests.support.tidegate import own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -79,11 +79,3 @@ def test_a_consumer_gets_every_record_once_while_leaders_and_brokers_move(pair: 
             "its listener to be closed",
             timeout_s=LISTENER_RETIRED_S_MAX,
         )
-
-
-def is_refused(port: int) -> bool:
-    try:
-        RawClient("127.0.0.1", port).close()
-    except ConnectionRefusedError:
-        return True
-    return False

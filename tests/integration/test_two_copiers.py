@@ -21,7 +21,7 @@ from tests.support.kafka import fresh_name
 from tests.support.plain_kafka import before_plain_kafka, drop_all, run_standalone, standalone
 from tests.support.serving import Serving, serving
 from tests.support.tier_proofs import check_whole, files_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_S_MAX, wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
@@ -38,7 +38,7 @@ SHORT_SESSION = (
 )
 MOMENT_S_MAX = 0.6
 """Copies of a copier that is busy begin some hundred milliseconds apart."""
-TURN_S_MAX = 60.0
+TURN_S_MAX = HANG_S_MAX
 
 
 class Producing(threading.Thread):
@@ -101,7 +101,8 @@ class Copiers:
 
     def wait_copying(self, number: int) -> None:
         """Return when a copier has had partitions, and the tier has got more since."""
-        self.running[number].wait_log("copy_partitions_assigned")
+        copier = self.running[number]
+        wait_until(lambda: copier.events("copy_partitions_assigned"), "its partitions", timeout_s=TURN_S_MAX)
         before = files_of(self._kafka, self._topic).keys()
         wait_until(lambda: files_of(self._kafka, self._topic).keys() - before, "copies", timeout_s=TURN_S_MAX)
 

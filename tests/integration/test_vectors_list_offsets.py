@@ -47,9 +47,9 @@ async def test_a_time_look_up_in_the_tier_is_the_brokers(nursery: trio.Nursery, 
                     assert found == FoundTimestamp(answer["timestamp"], answer["offset"], answer["epoch"]), asked
                 else:
                     assert found is None, asked
-            not_found += answer["offset"] < 0
-            local += answer["offset"] >= recorded.local_log_start
-            markers += recorded.name == "txn-0" and answer["offset"] == 1800
+                not_found += answer["offset"] < 0
+                local += answer["offset"] >= recorded.local_log_start
+                markers += recorded.name == "txn-0" and answer["offset"] == 1800
         assert in_tier > 20, recorded.name
         all_in_tier += in_tier
     assert all_in_tier >= 2 * TIER_LOOK_UPS_MIN

@@ -37,6 +37,8 @@ from tests.support.needs import JARS, OLD_CLIENTS, ROOT, TOOLS
 ANSWER_TIMEOUT_S: Final = 150.0
 """More than the scenarios' own limits (30 to 120 s), which say what was waited for."""
 CLOSE_TIMEOUT_S: Final = 2.0
+TOOL_TIMEOUT_S: Final = 60.0
+ACL_COMMAND: Final = "org.apache.kafka.tools.AclCommand"
 JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 INTEGRATION: Final = ROOT / "tests" / "integration"
 
@@ -51,6 +53,14 @@ def java_command(program: str, clients_version: str | None = None) -> list[str]:
         others = (str(jar) for jar in sorted(JARS.glob("*.jar")) if not jar.name.startswith("kafka-"))
         class_path = os.pathsep.join([str(OLD_CLIENTS / "java" / f"kafka-clients-{clients_version}.jar"), *others])
     return [shutil.which("java") or "java", *JAVA_OPTIONS, "-cp", class_path, str(source)]
+
+
+def kafka_tool(main_class: str, *arguments: str) -> str:
+    """What one of Kafka's own tools prints; it has to end well."""
+    java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", main_class]
+    done = subprocess.run([*java, *arguments], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def _python(module: str, old: str | None = None) -> Callable[[], list[str]]:

@@ -191,10 +191,10 @@ def _nodes(client: RawClient) -> Nodes:
 
 
 def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float, *, differs: bool) -> bool:
-    """Whether the answers may be others when they are in time. Of a look-up that timed out nothing is learned, also if
-    both sides say so."""
+    """Whether the answers may be others when they are in time. Of a look-up that timed out nothing is learned, nor of a
+    Fetch that brings nothing so late, also if both sides say so."""
     if isinstance(question, FetchQuestion):
-        return differs and took_s >= LATE_S
+        return took_s >= LATE_S and (differs or not _has_records(question, frames[0]))
     if not isinstance(question, OffsetsQuestion):
         return False
     answers = [decode_frame(LIST_OFFSETS, question.version, frame) for frame in frames]
@@ -204,6 +204,10 @@ def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float,
         for topic in answer.topics
         for each in topic.partitions
     )
+
+
+def _has_records(question: FetchQuestion, frame: bytes) -> bool:
+    return any(each.records_bytes for each in decode_response(memoryview(frame), question.version).partitions)
 
 
 def _is_put_off(question: Question, frames: tuple[bytes, bytes]) -> bool:

@@ -1,9 +1,8 @@
 """Carries out a generated schedule on a real broker: producers, transactions, log starts that move."""
 
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -26,7 +25,8 @@ from tests.support.differential_schedule import (
 from tests.support.filled_topics import FIRST_TIMESTAMP_MS as FIRST_TIMESTAMP_MS
 from tests.support.filled_topics import TIMESTAMP_STEP_MS as TIMESTAMP_STEP_MS
 from tests.support.kafka import Record, produce
-from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 TRANSACTION_TIMEOUT_MS = 900_000
 TIMEOUT_S = 60.0
@@ -158,7 +158,11 @@ class ScheduleRunner:
         alter_configs(
             self._cluster, cut.topic, {name: configs[name] for name in ("local.retention.bytes", "retention.bytes")}
         )
-        wait_offsets(self._cluster, cut.topic, 0, lambda offsets: offsets.log_start_offset >= starts[count])
+        wait_until(
+            lambda: self._cluster.partition_offsets(cut.topic)[0].log_start_offset >= starts[count],
+            f"{cut.topic}: segments to go",
+            timeout_s=TIMEOUT_S,
+        )
 
 
 # --- what fixed topics use too ---
@@ -218,12 +222,18 @@ def end_transaction(producer: Producer, *, commits: bool) -> None:
         producer.abort_transaction(TIMEOUT_S)
 
 
-def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:
-    """Raise the log start, and return when ListOffsets says so."""
-    admin = admin_client(cluster)  # named: it would end with the call
+def delete_records(
+    cluster: KafkaCluster, topic: str, partition: int, before: int, *, through: str | None = None
+) -> None:
+    """Raise the log start, at the broker or `through` another address, and return when the broker's ListOffsets says
+    so."""
+    # Named: it would end with the call.
+    admin = AdminClient({"bootstrap.servers": through or cluster.bootstrap_servers, **QUIETLY})
     for deleted in admin.delete_records([TopicPartition(topic, partition, before)]).values():
         assert deleted.result(TIMEOUT_S).low_watermark == before
-    wait_offsets(cluster, topic, partition, lambda offsets: offsets.log_start_offset == before)
+    wait_until(
+        lambda: cluster.partition_offsets(topic)[partition].log_start_offset == before, f"{topic}: its log start"
+    )
 
 
 def alter_configs(cluster: KafkaCluster, topic: str, configs: Mapping[str, str]) -> None:
@@ -232,13 +242,6 @@ def alter_configs(cluster: KafkaCluster, topic: str, configs: Mapping[str, str])
     admin = admin_client(cluster)
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(TIMEOUT_S)
-
-
-def wait_offsets(cluster: KafkaCluster, topic: str, partition: int, until: Callable[[PartitionOffsets], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not until(offsets := cluster.partition_offsets(topic)[partition]):
-        assert time.monotonic() < deadline_s, f"{topic}-{partition}: still {offsets}"
-        time.sleep(0.1)
 
 
 def _timestamp_ms(chance: random.Random, kind: Timestamps, number: int, first: int) -> int:

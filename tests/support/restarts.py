@@ -9,6 +9,7 @@ Ports, folder and configuration stay the same; the disk cache and the catalog's 
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -149,6 +150,22 @@ def killable_tidegate(kafka: KafkaCluster, folder: Path) -> Iterator[Kills]:
     }
     with own_tidegate(kafka, properties) as tidegate:
         yield Kills(tidegate, cache / "catalog" / SNAPSHOT_NAME, parking)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The system still takes connections for the process, and it answers none."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_refused(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as client:
+        return client.connect_ex((HOST, port)) != 0
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.test_demo import DEMO_TIMEOUT_S, assert_the_table_is_right, interrupt, running_demo
 
-pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 
 def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
