@@ -31,7 +31,7 @@ def test_a_port_is_not_given_to_another_process_though_nobody_listens_yet() -> N
     assert done.stdout == f"no free port found on {HOST}\n"
 
 
-def test_no_port_is_given_twice_nor_one_of_outgoing_connections_and_it_can_be_listened_at() -> None:
+def test_no_port_is_given_twice_nor_one_that_outgoing_connections_take() -> None:
     ports = [free_port() for _ in range(100)]
     assert len(set(ports)) == len(ports)
     assert max(ports) < 32_768

@@ -120,9 +120,7 @@ def test_a_link_to_a_folder_is_refused_even_one_of_our_own(parent: Path, tmp_pat
         private_folder(parent)
 
 
-def test_the_next_folder_serves_where_the_first_is_refused_or_the_error_says_why_of_each(
-    tmp_path: Path, parent: Path
-) -> None:
+def test_the_next_folder_serves_or_the_error_says_why_each_is_refused(tmp_path: Path, parent: Path) -> None:
     (parent / f"{OURS}-{os.geteuid()}").write_bytes(b"planted")
     second = tmp_path / "second"
     second.mkdir()

@@ -36,7 +36,7 @@ def test_an_import_for_types_alone_is_not_followed(tmp_path: Path) -> None:
     assert shipped.libraries == {"lz4": "pipeline.job"}
 
 
-def test_a_name_that_is_imported_or_made_at_run_time_brings_every_module_that_it_may_be(tmp_path: Path) -> None:
+def test_a_name_made_at_run_time_brings_every_module_that_it_may_be(tmp_path: Path) -> None:
     for source in ('importlib.import_module("storage.late")', 'importlib.import_module(f"storage.{kind}")'):
         assert "storage.late" in tree(tmp_path, pipeline__job=source, storage__late="").sources
 
