@@ -68,7 +68,7 @@ def test_a_partition_taken_away_begins_anew(readiness: MetadataReadiness) -> Non
 
 def test_waiting_ends_when_the_record_was_applied(readiness: MetadataReadiness) -> None:
     outcome: list[bool] = []
-    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=100)))
+    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=200)))
     waiter.start()
     for position in range(1, 9):
         readiness.advance(0, position, 0)
@@ -81,7 +81,7 @@ def test_waiting_ends_in_vain_after_its_time_or_by_closing(readiness: MetadataRe
     assert not readiness.wait_until_past(0, 7, timeout_s=0)
 
     outcome: list[bool] = []
-    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=100)))
+    waiter = threading.Thread(target=lambda: outcome.append(readiness.wait_until_past(0, 7, timeout_s=200)))
     waiter.start()
     readiness.close()
     waiter.join(100)

@@ -8,12 +8,12 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 
-from storage.errors import RemoteAccessDeniedError
+from storage.errors import InvalidRangeError, RemoteAccessDeniedError
 from storage.object_store import azure_client
 from tests.contract.object_store import fetched
 from tests.support.http_stores import OpenScripted, azure_error
 from tests.support.s3_stores import BODY, ranged
-from tests.support.scripted_http import ScriptedHttp
+from tests.support.scripted_http import ScriptedHttp, response
 
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
 
@@ -21,6 +21,13 @@ FAR = datetime(2090, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def scripted(open_scripted: OpenScripted) -> OpenScripted:
     return functools.partial(open_scripted, "azure")
+
+
+def test_an_empty_range_at_the_objects_end_is_no_range(http: ScriptedHttp, scripted: OpenScripted) -> None:
+    """Azurite's answer where others say 416."""
+    http.answer(response(206, headers={"Content-Range": "bytes 5-4/5"}))
+    with pytest.raises(InvalidRangeError, match="ends at 5"):
+        scripted().get("a", 5, 9)
 
 
 class Chain(NamedTuple):
