@@ -53,7 +53,7 @@ def test_it_is_a_dashboard_with_its_variables() -> None:
     assert rows == [*expected.split("|"), "Copying (standalone mode)", "Process"]
 
 
-def test_panels_have_ids_and_titles_of_their_own_and_do_not_overlap_nor_leave_the_columns() -> None:
+def test_panels_have_ids_and_titles_of_their_own_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert len({panel["title"] for panel in CHARTS}) == len(CHARTS)
     taken: dict[tuple[int, int], str] = {}

@@ -131,7 +131,7 @@ def test_the_wheels_metadata_has_readme_license_and_what_is_needed(image: Image)
     assert not [line for line in needed if re.match(r"pytest|pyspark|mypy", line) and "extra ==" not in line]
 
 
-def test_the_image_has_the_client_of_every_store_and_neither_tests_tools_nor_an_installer(image: Image) -> None:
+def test_the_image_has_every_stores_client_and_neither_tests_nor_an_installer(image: Image) -> None:
     """It had that of S3 alone, and nothing in it can install another."""
     program = "import azure.identity, azure.storage.blob, boto3, google.cloud.storage, requests, socks"
     python = image.installed / "bin" / "python"
