@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
 from tests.broker.sides import HOST, fetched, wait_for
-from tests.support.differential_known import tiered_logs
+from tests.support.differential_known import local_logs, tiered_logs
 from tests.support.differential_steps import delete_records
 from tests.support.digests import PartitionDigest, read_with_confluent
 from tests.support.disk_cache import log_blocks_below
@@ -29,9 +29,11 @@ def test_what_is_deleted_goes_from_probes_and_from_the_disk(cluster: KafkaCluste
     that it has just read, then it is refused them at once, and their blocks leave the disk; at the next start those go
     whose records were deleted meanwhile, and what is left is read from the disk."""
     configs = small_segments(batches=4)
-    topic = tiered_topic(cluster, fresh_name("wired"), records=orders(2000, 1), configs=configs, batch_num_messages=100)
+    topic = tiered_topic(cluster, fresh_name("wired"), records=orders(2000, 1), configs=configs, batch_num_messages=20)
     name, ends = topic.name, {0: topic.offsets[0].high_watermark}
-    starts = sorted(int(log.name[:20]) for log in tiered_logs(cluster, name))
+    wait_for(lambda: len(local_logs(cluster, name)) == 1, "the tier to have all closed segments")
+    starts = [int(log.name[:20]) for log in tiered_logs(cluster, name)]
+    assert len(starts) > 2
     cache = tmp_path / "cache"
     properties = {"authority.max.age.ms": AN_HOUR_MS, "cache.path": str(cache), "cache.encrypt": "false"}
 
