@@ -126,11 +126,6 @@ def test_a_segment_with_a_dead_end_raises_the_log_start_to_its_live_end_only() -
     assert (gone(expiry), expiry.log_start_offset) == ([(0, Breach.TIME)], 40)
 
 
-def test_a_segment_within_another_one_does_not_take_the_log_start_back() -> None:
-    expiry = looked(segment(0, 99, newest_ms=0), segment(10, 19, newest_ms=0), segment(100, 109), ms=1000)
-    assert (gone(expiry), expiry.log_start_offset) == ([(0, Breach.TIME), (10, Breach.TIME)], 100)
-
-
 def test_what_was_cut_but_is_not_sure_to_be_dead_is_left_alone() -> None:
     ledger = ledger_of([segment(0, 9), segment(10, 19, epochs={1: 10})], ((0, 0), (1, 10)))
     ledger.cut(1, 10)
