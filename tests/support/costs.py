@@ -5,13 +5,15 @@ have used since the test before it; so a broker is charged to the test behind wh
 """
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import PurePosixPath
 
 import pytest
 
 DEAREST = 30
+CORE_S = "core_s"
+"""What a report carries from a worker to the controller beside pytest's own."""
 
 
 class Costs:
@@ -20,8 +22,8 @@ class Costs:
     def __init__(self) -> None:
         self._seen_s = _core_s()
         self._collecting_s = 0.0
-        self._core_s_of_test: Counter[str] = Counter()
-        self._seconds_of_test: Counter[str] = Counter()
+        self._core_s_of_test: dict[str, float] = defaultdict(float)
+        self._seconds_of_test: dict[str, float] = defaultdict(float)
 
     def pytest_collection_finish(self) -> None:
         self._collecting_s += self._passed()
@@ -29,12 +31,12 @@ class Costs:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        report.core_s = self._passed()
+        report.__dict__[CORE_S] = self._passed()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = report.nodeid.partition("@")[0]
-        self._core_s_of_test[test] += getattr(report, "core_s", 0.0)
+        self._core_s_of_test[test] += report.__dict__.get(CORE_S, 0.0)
         self._seconds_of_test[test] += report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -49,19 +51,20 @@ class Costs:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._core_s_of_test:
             return
-        folders: Counter[str] = Counter()
+        folders: dict[str, float] = defaultdict(float)
         cells: Counter[str] = Counter()
         for test, core_s in self._core_s_of_test.items():
             folders[_folder(test)] += core_s
             cells[_folder(test)] += 1
+        in_all_s = sum(folders.values()) + self._collecting_s
         terminalreporter.section("core-seconds by directory", sep="-")
-        for folder, core_s in folders.most_common():
-            terminalreporter.line(f"{core_s:8.1f}  {cells[folder]:5} tests  {folder}")
+        for folder in sorted(folders, key=folders.__getitem__, reverse=True):
+            terminalreporter.line(f"{folders[folder]:8.1f}  {cells[folder]:5} tests  {folder}")
         terminalreporter.line(f"{self._collecting_s:8.1f}  collecting, in all processes")
-        terminalreporter.line(f"{folders.total() + self._collecting_s:8.1f}  {cells.total():5} tests  in all")
+        terminalreporter.line(f"{in_all_s:8.1f}  {cells.total():5} tests  in all")
         terminalreporter.section(f"the {DEAREST} dearest tests: core-seconds, seconds", sep="-")
-        for test, core_s in self._core_s_of_test.most_common(DEAREST):
-            terminalreporter.line(f"{core_s:8.1f} {self._seconds_of_test[test]:8.1f}  {test}")
+        for test in sorted(self._core_s_of_test, key=self._core_s_of_test.__getitem__, reverse=True)[:DEAREST]:
+            terminalreporter.line(f"{self._core_s_of_test[test]:8.1f} {self._seconds_of_test[test]:8.1f}  {test}")
 
     def _passed(self) -> float:
         before, self._seen_s = self._seen_s, _core_s()
