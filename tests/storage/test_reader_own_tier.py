@@ -101,6 +101,14 @@ async def test_an_answer_ends_in_front_of_the_first_batch_that_is_local(nursery:
         assert taken(await read(tier, 0, OwnTier(local_start, Holes()))) == STRADDLING.log
 
 
+async def test_what_begins_with_the_local_log_is_not_fetched(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [STRADDLING], block_bytes=100)
+
+    with pytest.raises(HoleUpToLocalLogError):
+        await read(tier, 50, OwnTier(50, Holes()), committed=True)
+    assert tier.store.calls == []
+
+
 async def test_where_no_batch_begins_below_the_local_log_that_is_next(nursery: trio.Nursery) -> None:
     """Offsets 10 to 19 are missing: what holds the offset begins in the local log."""
     segment = build_segment([TENS[0], *TENS[2:]])
