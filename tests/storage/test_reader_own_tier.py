@@ -101,12 +101,14 @@ async def test_an_answer_ends_in_front_of_the_first_batch_that_is_local(nursery:
         assert taken(await read(tier, 0, OwnTier(local_start, Holes()))) == STRADDLING.log
 
 
-async def test_what_begins_with_the_local_log_is_not_fetched(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [STRADDLING], block_bytes=100)
+async def test_a_segment_that_begins_where_the_local_log_does_is_not_looked_at(nursery: trio.Nursery) -> None:
+    """Offsets 10 to 19 are missing at the end of the segment before it."""
+    tier = open_tier(nursery, [build_segment([TENS[0]], end_offset=19), build_segment(TENS[2:])])
 
     with pytest.raises(HoleUpToLocalLogError):
-        await read(tier, 50, OwnTier(50, Holes()), committed=True)
-    assert tier.store.calls == []
+        await read(tier, 12, OwnTier(20, Holes()), committed=True)
+    await tier.settled()
+    assert tier.store.log_fetches(tier.logs[1][0]) == []
 
 
 async def test_where_no_batch_begins_below_the_local_log_that_is_next(nursery: trio.Nursery) -> None:
