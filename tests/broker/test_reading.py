@@ -42,7 +42,7 @@ SPECIAL_TIMES = (-1, -2, -3, -4, -5)
 TIMES_MS = tuple(FIRST_TIMESTAMP_MS + TIMESTAMPS_SPAN_MS * part // 4 for part in range(5))
 LITTLE_BYTES, MUCH_BYTES = 1000, 1 << 20
 RECORDS_TAKEN = 20
-SMALL: dict[str, Any] = {"configs": small_segments(batches=4), "batch_num_messages": 100}
+SMALL: dict[str, Any] = {"configs": small_segments(batches=4), "batch_num_messages": 20}
 
 
 @pytest.fixture(params=["codecs", "transactions"])
