@@ -28,6 +28,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
+CLASSES := build/kafka/classes.jsa
 SPARK_JARS := build/spark/jars
 TABLE_JARS := build/spark/tables
 # The Spark after the one in .venv: a few tests run there.
@@ -113,6 +114,11 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor-demo
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
+# Tests start dozens of brokers. With an archive of the classes that it loads, one starts for half the processor time.
+$(CLASSES): $(JARS)/.complete | $(VENV)/.run
+	@echo "setup: an archive of Kafka's classes"
+	@$(BIN)/python -m tools.demo.kafka_classes $(JARS)
+
 spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete $(TABLE_JARS)/.complete \
 	$(REGISTRY)/.complete-$(REGISTRY_VERSION)
 
@@ -165,19 +171,19 @@ demo: setup
 # tests/support/suites.py says which tests are whose.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
-test: $(VENV)/.dev $(JARS)/.complete
+test: $(VENV)/.dev $(CLASSES)
 	$(PYTEST) --suite quick $(ARGS)
 	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, browsers, deployment" \
 		"and all drawn examples: 20 minutes, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
-test-all: $(VENV)/.dev $(JARS)/.complete spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
+test-all: $(VENV)/.dev $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
 	$(PYTEST) --suite all $(ARGS)
 
-test-long: $(VENV)/.dev $(JARS)/.complete spark
+test-long: $(VENV)/.dev $(CLASSES) spark
 	$(BIN)/pytest --suite long $(ARGS)
 
-test-busy: $(VENV)/.dev $(JARS)/.complete
+test-busy: $(VENV)/.dev $(CLASSES)
 	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) $(PYTEST) --suite quick $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \

@@ -167,7 +167,6 @@ _KINDS = {
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
-        Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
         Kind("tables", (TABLE_JARS / ".complete").exists, "run `make spark`, which fetches Delta Lake and Iceberg"),
         Kind("spark-4.1", (NEXT_SPARK / ".complete").exists, "run `make test-tools`, which installs pyspark 4.1"),

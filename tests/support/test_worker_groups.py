@@ -43,7 +43,7 @@ def grouped(*items: Item) -> list[Item]:
 def test_users_of_a_shared_fixture_are_one_group_and_the_rest_of_each_file_another() -> None:
     items = (Item("a.py::1", ("kafka", "tiered")), Item("a.py::2"), Item("b.py::1", ("kafka",)), Item("a.py::3[b::c]"))
     grouped(*items)
-    assert [item.group for item in items] == ["kafka", "a.py", "kafka", "a.py"]
+    assert [item.group for item in items] == ["kafka, shared topics", "a.py", "kafka", "a.py"]
 
 
 def test_a_fake_of_the_same_name_is_not_of_the_shared_brokers_group() -> None:

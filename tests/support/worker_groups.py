@@ -12,6 +12,8 @@ import pytest
 
 SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
     "kafka": frozenset({"kafka"}),
+    "pair": frozenset({"pair"}),
+    "moody": frozenset({"moody"}),
     "spark": frozenset({"spark_cluster", "spark_files", "spark_package", "spark_topics"}),
     "plain_kafka": frozenset({"plain_kafka"}),
     "differential": frozenset({"differential"}),
@@ -21,6 +23,10 @@ SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
 
 HOMES = frozenset({"tests", "tests/integration", "tests/spark"})
 """Whose conftest.py makes them. A fixture of the same name from elsewhere is another thing."""
+
+SHARED_TOPICS = frozenset({"codecs", "tidegate", "tiered", "transactions"})
+"""On the broker `kafka`. Its users are the longest group: those with topics of their own have another broker."""
+WITH_SHARED_TOPICS = "kafka, shared topics"
 
 SHARED_FOLDERS = ("tests/broker",)
 """Folders whose tests are one group: `make test` has one broker, and begins with it."""
@@ -40,7 +46,7 @@ def group_by_worker(items: list[pytest.Item], needed: Mapping[pytest.Item, Seque
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
     slow = {groups[item] for item in items if not SLOW_NEEDS.isdisjoint(needed[item])}
-    shared = {name: rank for rank, name in enumerate((*SHARED_FOLDERS, *SHARED_FIXTURES))}
+    shared = {name: rank for rank, name in enumerate((*SHARED_FOLDERS, WITH_SHARED_TOPICS, *SHARED_FIXTURES))}
     first_seen = {group: rank for rank, group in reversed([*enumerate(groups.values())])}
     items.sort(
         key=lambda item: (shared.get(groups[item], len(shared)), groups[item] not in slow, first_seen[groups[item]])
@@ -60,6 +66,8 @@ def group_of(item: pytest.Item) -> str:
     groups = [group for group, fixtures in SHARED_FIXTURES.items() if not fixtures.isdisjoint(used)]
     if len(groups) > 1:
         raise pytest.UsageError(f"{item.nodeid} is of the groups {groups}; make them one in {__name__}")
+    if groups == ["kafka"] and not SHARED_TOPICS.isdisjoint(used):
+        return WITH_SHARED_TOPICS
     return groups[0] if groups else item.nodeid.partition("::")[0]
 
 

@@ -1,10 +1,13 @@
 """The disk cache on file systems that are really full, read-only or closed to us, and beside another process."""
 
+import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,6 +17,7 @@ from storage.errors import StorageConfigError
 from tests.support.disk_cache import comes_back, data_of, disk_cache, files_below, key_of
 
 FIRST, SECOND = key_of(1), key_of(2)
+NOBODY = 65534
 IDENTITY = identity_digest("a store")
 
 
@@ -67,13 +71,28 @@ def remount(path: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
 
 
-@pytest.mark.needs("user")
-def test_a_folder_that_may_not_be_written_is_denied(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        (tmp_path / "blocks" / "writing").chmod(0o500)
+@pytest.mark.needs("linux")
+def test_a_folder_that_may_not_be_written_is_denied() -> None:
+    with TemporaryDirectory() as name, bound_by_permissions(folder := Path(name)), disk_cache(folder) as cache:
+        (folder / "blocks" / "writing").chmod(0o500)
         assert not cache.disk.write(SECOND, data_of(SECOND))
         assert cache.errors("denied") == 1
         comes_back(cache)
+
+
+@contextmanager
+def bound_by_permissions(folder: Path) -> Iterator[None]:
+    """They do not bind root, so its files are nobody's meanwhile, and this thread opens files as nobody."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(folder, NOBODY, NOBODY)
+    libc = ctypes.CDLL(None)
+    libc.setfsuid(NOBODY)
+    try:
+        yield
+    finally:
+        libc.setfsuid(0)
 
 
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
