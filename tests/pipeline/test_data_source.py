@@ -39,6 +39,7 @@ from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
 from tests.support.fake_kafka import FakeKafka
+from tests.support.for_each import for_each
 from tests.support.metadata_records import finish, named_partition, named_uuid, started
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
@@ -232,8 +233,8 @@ def test_a_stream_opens_the_tier_once_and_closes_it_in_the_end(world: World) -> 
 # --- streams ---
 
 
-@pytest.mark.parametrize(
-    ("options", "first", "end"),
+@for_each(
+    "options, first, end",
     [
         ({}, 0, 300),
         ({"tail": "kafka"}, 0, 500),
@@ -245,21 +246,18 @@ def test_a_stream_opens_the_tier_once_and_closes_it_in_the_end(world: World) -> 
         ({"maxBytesPerTrigger": "2500", "tail": "kafka"}, 0, 200),
         ({"maxBytesPerTrigger": "3000", "tail": "kafka"}, 0, 500),
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("asks_initial_first", [True, False])
 def test_a_new_query_begins_where_it_was_told_to(
-    world: World, options: Mapping[str, str], first: int, end: int, asks_initial_first: bool
+    world: World, options: Mapping[str, str], first: int, end: int
 ) -> None:
     """Whichever Spark asks first, and when the log grows between the two."""
+    world.kafka.log("orders").end_offset = LOG_END
     stream = world.stream(**options)
-    if asks_initial_first:
-        initial, latest = stream.initialOffset(), stream.latestOffset()
-    else:
-        latest = stream.latestOffset()
-        world.kafka.log("orders").end_offset += 7
-        initial = stream.initialOffset()
-    assert (initial, latest) == (progress(first), progress(end))
+    assert (stream.initialOffset(), stream.latestOffset()) == (progress(first), progress(end))
+    stream = world.stream(**options)
+    assert stream.latestOffset() == progress(end)
+    world.kafka.log("orders").end_offset += 7
+    assert stream.initialOffset() == progress(first)
 
 
 def test_batches_follow_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world: World) -> None:

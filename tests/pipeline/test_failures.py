@@ -8,6 +8,7 @@ import pytest
 from pipeline.failures import TidegateError, cause_of, sentence_first, sentence_of
 from pipeline.planning.options import OptionsError
 from storage.errors import CorruptObjectError
+from tests.support.for_each import for_each
 
 OF_A_STAGE = (
     "An error occurred while calling o69.parquet.\n"
@@ -25,8 +26,8 @@ ENDED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("told", "cause"),
+@for_each(
+    "told, cause",
     [
         (
             "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: "
@@ -52,17 +53,6 @@ ENDED = (
         ),
         ("[PATH_NOT_FOUND] Path does not exist: a.\n'Project\n", "[PATH_NOT_FOUND] Path does not exist: a."),
         ("", "Spark does not say why"),
-    ],
-    ids=[
-        "planning",
-        "a task",
-        "a task without a traceback",
-        "Python of others",
-        "an executor that ended",
-        "Java, in a task",
-        "Java, on the driver",
-        "a sentence of Spark's",
-        "nothing",
     ],
 )
 def test_the_cause_is_found_in_what_spark_says(told: str, cause: str) -> None:

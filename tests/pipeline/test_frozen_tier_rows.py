@@ -3,8 +3,7 @@ row by row. Offline; readers and tasks go through cloudpickle, as Spark sends th
 """
 
 import json
-
-import pytest
+from itertools import product
 
 from pipeline.planning.partition_view import PartitionView, WantedOffsets, partition_view
 from pipeline.planning.planner import plan
@@ -12,8 +11,9 @@ from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.reading.executor_storage import ship_storage
 from pipeline.reading.read_task import TaskReader
 from pipeline.schema import COLUMNS
-from pipeline.tasks import ReadOptions, Task
+from pipeline.tasks import AbortedTransaction, ReadOptions, Task
 from storage.formats.aiven.manager import AivenRemoteStorageManager
+from tests.support.for_each import for_each
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.record_rows import Row, as_truth
 from tests.support.sent import sent
@@ -24,8 +24,7 @@ WHOLE, CUT = 128 * 1024 * 1024, 64 * 1024
 """bytesPerPartition: all in one task, and tasks that begin inside segments."""
 
 
-@pytest.mark.parametrize("bytes_per_partition", [WHOLE, CUT])
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name, bytes_per_partition", product(NAMES, (WHOLE, CUT)))
 def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition: int) -> None:
     recorded = Recorded(name)
     view = view_of(recorded)
@@ -40,17 +39,45 @@ def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {(*view.key, 0)}
 
 
-@pytest.mark.parametrize("bytes_per_partition", [WHOLE, CUT])
+@for_each("name", NAMES)
+def test_the_view_is_whole_and_stable_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
+    recorded = Recorded(name)
+    view = view_of(recorded)
+
+    assert view.holes == ()
+    assert view.segments[0].first_offset == recorded.log_start
+    assert view.tier_end_offset == recorded.local_log_start
+    assert transactions().last_stable_offset(view) == recorded.local_log_start
+
+
+def test_aborts_are_those_that_the_broker_wrote() -> None:
+    view = view_of(Recorded("txn-0"))
+
+    found = transactions().aborted(view, 0, view.tier_end_offset)
+
+    assert AbortedTransaction(5002, 1801, 5229) in found
+    assert len(found) == 11
+    for link in view.segments:
+        expected = tuple(
+            each for each in found if each.first_offset < link.end_offset and each.last_offset >= link.first_offset
+        )
+        assert transactions().aborted(view, link.first_offset, link.end_offset) == expected
+
+
+@for_each("bytes_per_partition", [WHOLE, CUT])
 def test_read_committed_gives_the_offsets_that_such_a_consumer_got(bytes_per_partition: int) -> None:
     recorded = Recorded("txn-0")
-    transactions = TierTransactions(AivenRemoteStorageManager(storage_config()))
-    wanted = transactions.with_aborted([wanted_of(view_of(recorded))])
+    wanted = transactions().with_aborted([wanted_of(view_of(recorded))])
     tasks = plan(wanted, bytes_per_partition=bytes_per_partition)
 
     found = [row["offset"] for task in tasks for row in rows_of(task, read_committed=True)]
 
     delivered = json.loads(vector("aiven-tier", "truth", "txn-0.read_committed.json").read_text())["offsets"]
     assert found == [offset for offset in delivered if recorded.is_in_tier(offset)]
+
+
+def transactions() -> TierTransactions:
+    return TierTransactions(AivenRemoteStorageManager(storage_config()))
 
 
 def view_of(recorded: Recorded) -> PartitionView:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pipeline import session
+from tests.support.for_each import for_each
 from tools.spark_package import shipped
 
 if TYPE_CHECKING:
@@ -35,15 +36,15 @@ def without(*names: str) -> Callable[[str], ModuleSpec | None]:
     return lambda name: None if name in names else found(name)
 
 
-@pytest.mark.parametrize("version", ["17.0.15", "21", "21-ea", "17.0.15+6"])
+@for_each("version", ["17.0.15", "21", "21-ea", "17.0.15+6"])
 def test_java_17_and_21_will_do(tmp_path: Path, version: str) -> None:
-    program = java(tmp_path, f'openjdk version "{version}" 2025-04-15')
+    program = java(tmp_path / version, f'openjdk version "{version}" 2025-04-15')
     assert session.java_problems({"PATH": str(program.parent)}) == []
 
 
-@pytest.mark.parametrize(("version", "number"), [("1.8.0_392", 8), ("11.0.2", 11), ("22-ea", 22), ("25", 25)])
+@for_each("version, number", [("1.8.0_392", 8), ("11.0.2", 11), ("22-ea", 22), ("25", 25)])
 def test_another_java_is_named_with_its_number(tmp_path: Path, version: str, number: int) -> None:
-    program = java(tmp_path, f'java version "{version}"')
+    program = java(tmp_path / version, f'java version "{version}"')
     (problem,) = session.java_problems({"PATH": str(program.parent)})
     assert problem.startswith(f"Java 17 or 21 is needed, {program} is {number}: install it (")
     assert problem.endswith("put it first on PATH")
@@ -88,7 +89,7 @@ def test_no_session_is_tried_under_another_java(tmp_path: Path, monkeypatch: pyt
         session.start_session("a job")
 
 
-@pytest.mark.parametrize("module", ["proxy.cli", "proxy.serve", "pipeline.session"])
+@for_each("module", ["proxy.cli", "proxy.serve", "pipeline.session"])
 def test_spark_is_not_imported_by(module: str) -> None:
     """Given an installation without the extra, when Tidegate starts, then nothing asks for what is not there."""
     program = f"""
@@ -109,7 +110,7 @@ import {module}
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("version", "is_old"), [("3.5.9", True), ("4.0.0", False), ("4.1.0.dev1", False)])
+@for_each("version, is_old", [("3.5.9", True), ("4.0.0", False), ("4.1.0.dev1", False)])
 def test_an_older_spark_is_sent_to_the_kafka_source(version: str, is_old: bool) -> None:
     """It said `'SparkSession' object has no attribute 'dataSource'`. Given a session of an older Spark, when our source
     is registered with it, then one sentence says what to read with."""

@@ -1,9 +1,12 @@
 """The blocking client over scripted brokers: what is asked of whom, what is tried again, what is said at once."""
 
 import random
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -30,10 +33,15 @@ from protocol.client.messages import (
     OffsetAnswer,
 )
 from protocol.client.sasl import SaslCredentials
+from tests.support.cases import case
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
+from tests.support.for_each import for_each
 
 ORDERS = b"orders-topic-id1"
 OTHER = b"orders-topic-id2"
+DENIED = ErrorCode.topic_authorization_failed
+ANONYMOUS = "is denied to an anonymous client: ACL"
+MAY_NOT_READ = f"Fetch of orders-0 {ANONYMOUS} Read on Topic orders is missing"
 
 
 @dataclass
@@ -65,10 +73,16 @@ class World:
             self.on_wait.pop(0)()
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
+@contextmanager
+def opened() -> Iterator[World]:
     made = World()
     with made.kafka.blocking(), made.client:
+        yield made
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with opened() as made:
         yield made
 
 
@@ -85,22 +99,7 @@ def test_topics_are_described_by_name_and_absent_ones_left_out(world: World) -> 
     assert world.client.topics(["orders", "nope"]) == {"orders": described}
     assert world.client.topics() == {"orders": described}
     assert world.client.topics([]) == {}
-
-
-def test_asking_never_creates_a_topic(world: World) -> None:
-    world.client.topics(["nope"])
     assert not any(request.allow_auto_topic_creation for request in world.first.asked(METADATA))
-
-
-def test_a_topic_that_may_not_be_described_is_said_with_the_principals_name(world: World) -> None:
-    world.kafka.topics["orders"].error_code = ErrorCode.topic_authorization_failed
-    with pytest.raises(TopicAuthorizationError) as caught:
-        world.client.topics(["orders"])
-    assert str(caught.value) == (
-        "the cluster at a:1: Metadata of orders is denied to an anonymous client:"
-        " ACL Describe on Topic orders is missing"
-    )
-    assert not world.waits
 
 
 # --- offsets ---
@@ -114,6 +113,8 @@ def test_each_leader_is_asked_once_for_all_of_its_partitions(world: World) -> No
     assert [entry.partition_index for entry in request.topics[0].partitions] == [0, 2]
     assert (request.isolation_level, request.replica_id) == (1, -1)
     assert len(world.second.asked(LIST_OFFSETS)) == 1
+    # No record at that time.
+    assert world.client.list_offsets({("orders", 0): 1_700_000_000_000}) == {("orders", 0): OffsetAnswer(0, -1, 4, -1)}
 
 
 def test_of_what_failed_only_that_is_asked_again_of_the_new_leader(world: World) -> None:
@@ -132,14 +133,12 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others(world: World) 
     assert len(world.waits) == 1
 
 
-def test_no_record_at_that_time_is_an_offset_of_minus_one(world: World) -> None:
-    assert world.client.list_offsets({("orders", 0): 1_700_000_000_000}) == {("orders", 0): OffsetAnswer(0, -1, 4, -1)}
-
-
 # --- leader epochs ---
 
 
 def test_epochs_are_asked_together_under_the_current_leader_epoch(world: World) -> None:
+    assert world.client.leader_epoch_ends("orders", 1, []) == LeaderEpochAnswers(4, {})
+    assert not world.second.asked(OFFSET_FOR_LEADER_EPOCH)
     world.kafka.log("orders", 1).epoch_ends = {0: (0, 100), 2: (0, 100), 4: (4, 900)}
     ends = world.client.leader_epoch_ends("orders", 1, [0, 2, 4, 0])
     assert ends == LeaderEpochAnswers(4, {0: (0, 100), 2: (0, 100), 4: (4, 900)})
@@ -156,11 +155,6 @@ def test_a_leader_epoch_that_has_passed_is_asked_again_under_the_new_one(world: 
     world.kafka.hooks["epochs"] = elect
     assert world.client.leader_epoch_ends("orders", 1, [0]) == LeaderEpochAnswers(5, {0: (0, 7)})
     assert len(world.waits) == 1
-
-
-def test_no_epochs_are_no_question(world: World) -> None:
-    assert world.client.leader_epoch_ends("orders", 1, []) == LeaderEpochAnswers(4, {})
-    assert not world.second.asked(OFFSET_FOR_LEADER_EPOCH)
 
 
 # --- records ---
@@ -189,38 +183,41 @@ def test_no_more_is_asked_for_than_a_frame_may_hold(world: World) -> None:
     assert world.first.asked(FETCH)[0].max_bytes == 5_000
 
 
-def test_an_offset_that_the_log_does_not_hold_is_said_at_once(world: World) -> None:
-    world.log.log_start_offset = 6
-    with pytest.raises(OffsetOutOfRangeError, match=r"broker 1 \(a:1\): orders-0 does not hold offset 5"):
-        fetch(world)
+@for_each(
+    "field_name, value, error, said",
+    [
+        ("log_start_offset", 6, OffsetOutOfRangeError, "orders-0 does not hold offset 5"),
+        ("error_code", ErrorCode.invalid_request, UpstreamRefusedError, "Fetch of orders-0 failed with error code 42"),
+        ("error_code", DENIED, TopicAuthorizationError, MAY_NOT_READ),
+    ],
+)
+def test_what_will_not_pass_is_said_at_once(field_name: str, value: Any, error: type[Exception], said: str) -> None:
+    with opened() as world:
+        setattr(world.log, field_name, value)
+        with pytest.raises(error, match=re.escape(f"broker 1 (a:1): {said}")):
+            fetch(world)
+        assert not world.waits
+
+
+def test_what_does_not_exist_or_may_not_be_described_is_said_at_once(world: World) -> None:
+    for topic, partition, said in (("nope", 0, "no topic nope"), ("orders", 3, "topic orders has no partition 3")):
+        with case(topic), pytest.raises(UnknownTopicError, match=said):
+            fetch(world, partition, topic)
+    world.kafka.topics["orders"].error_code = DENIED
+    said = re.escape(f"the cluster at a:1: Metadata of orders {ANONYMOUS} Describe on Topic orders is missing")
+    with pytest.raises(TopicAuthorizationError, match=said):
+        world.client.topics(["orders"])
     assert not world.waits
 
 
-def test_a_denied_fetch_names_broker_partition_principal_and_right(world: World) -> None:
-    world.log.error_code = ErrorCode.topic_authorization_failed
-    with pytest.raises(TopicAuthorizationError) as caught:
-        fetch(world)
-    assert str(caught.value) == (
-        "broker 1 (a:1): Fetch of orders-0 is denied to an anonymous client: ACL Read on Topic orders is missing"
-    )
-    assert ClientSettings(bootstrap_servers=(), sasl=SaslCredentials("PLAIN", "al", "x")).principal == "'al'"
-
-
-@pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("orders", 3)])
-def test_what_does_not_exist_is_said_at_once(world: World, topic: str, partition: int) -> None:
-    with pytest.raises(UnknownTopicError, match=f"no topic nope|topic orders has no partition {partition}"):
-        fetch(world, partition, topic)
-    assert not world.waits
-
-
-def test_a_topic_that_was_made_anew_is_never_read_as_the_old_one(world: World) -> None:
+def test_a_topic_that_is_made_anew_is_never_read_as_the_old_one(world: World) -> None:
     fetch(world)
     world.kafka.topics["orders"].topic_id = OTHER
     with pytest.raises(TopicReplacedError, match="topic orders was deleted and made anew"):
         fetch(world)
 
 
-def test_a_topic_that_was_deleted_while_it_is_read_is_said(world: World) -> None:
+def test_a_topic_that_is_deleted_while_it_is_read_is_said(world: World) -> None:
     world.kafka.hooks["fetch"] = world.kafka.topics.clear
     with pytest.raises(UnknownTopicError, match="there is no topic orders"):
         fetch(world)
@@ -262,13 +259,6 @@ def test_brokers_that_cannot_be_reached_are_all_named(world: World) -> None:
     says = r"no broker answers: .*a:9: .*b:9: "
     with world.open(settings) as client, pytest.raises(UpstreamDeadlineError, match=says):
         client.topics()
-
-
-def test_a_refusal_that_will_not_pass_is_said_at_once(world: World) -> None:
-    world.log.error_code = ErrorCode.invalid_request
-    with pytest.raises(UpstreamRefusedError, match="Fetch of orders-0 failed with error code 42"):
-        fetch(world)
-    assert not world.waits
 
 
 # --- who is asked ---

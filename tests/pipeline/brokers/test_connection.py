@@ -24,6 +24,7 @@ from protocol.client.leaders import metadata_question
 from protocol.client.messages import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Values, encode_request
 from protocol.client.sasl import SaslCredentials
 from tests.support.fake_kafka import SILENCE, FakeBroker, FakeKafka
+from tests.support.for_each import for_each
 from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -86,10 +87,9 @@ def test_a_broker_that_is_silent_for_too_long_is_left(broker: FakeBroker) -> Non
         assert not connection.usable
 
 
-@pytest.mark.parametrize(
-    ("frame", "says"),
+@for_each(
+    "frame, says",
     [(bytes(100_001), "a frame of 100001 bytes"), (struct.pack(">i", 2) + b"\xff" * 30, "bad metadata response")],
-    ids=["too-long", "garbage"],
 )
 def test_an_answer_that_cannot_be_believed_ends_the_connection(broker: FakeBroker, frame: bytes, says: str) -> None:
     broker.on(METADATA, lambda _request: frame)

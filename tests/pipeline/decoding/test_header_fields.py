@@ -1,13 +1,14 @@
 """Headers: any number of them for any record, and keys that are not UTF-8."""
 
 import random
+from itertools import product
 
 import pyarrow as pa
-import pytest
 
 from pipeline.decoding.arrow_columns import as_text
 from pipeline.decoding.record_fields import LANES_MIN
 from tests.pipeline.decoding.test_record_decoder import rows_of
+from tests.support.for_each import for_each
 from tests.support.record_rows import Given, Headers, independent_rows, record_batch
 from tests.support.timed_batches import framed_batch
 
@@ -16,8 +17,7 @@ def headers_of(blobs: list[bytes], *, first_offset: int = 0) -> list[object]:
     return [row["headers"] for row in rows_of(blobs, columns=("headers",), first_offset=first_offset)]
 
 
-@pytest.mark.parametrize("records", [1, LANES_MIN - 1, LANES_MIN, 500])
-@pytest.mark.parametrize("headers_max", [0, 1, 3, 40])
+@for_each("records, headers_max", product((1, LANES_MIN - 1, LANES_MIN, 500), (0, 1, 3, 40)))
 def test_every_header_is_read(records: int, headers_max: int) -> None:
     rng = random.Random(records)
     names = ["", "a", "trace-id", "ü" * 50, "n" * 9_000]
@@ -46,8 +46,8 @@ def test_a_key_that_is_not_utf_8_is_decoded_with_replacements() -> None:
     assert headers_of([blob]) == [[{"key": "\ufffd\ufffd", "value": None}]]
 
 
-@pytest.mark.parametrize(
-    ("key", "text"),
+@for_each(
+    "key, text",
     [
         (b"plain", "plain"),
         ("grün".encode(), "grün"),

@@ -1,26 +1,22 @@
 """Messages of v0 and v1 through the decoder, against an independent one; and what is corrupt in them."""
 
 import struct
+from itertools import product
 
 import pytest
 
 from pipeline.decoding import record_decoder
 from pipeline.decoding.inflation import RecordTooLargeError
-from pipeline.decoding.record_decoder import RecordDecoder
-from pipeline.schema import COLUMNS
-from pipeline.tasks import ReadOptions
 from storage.errors import CorruptObjectError
-from tests.pipeline.decoding.test_record_decoder import produced, rows_of
-from tests.support.record_rows import Given, decoded, independent_rows, record_batch, scanned
+from tests.pipeline.decoding.test_record_decoder import produced, rows_and_skipped, rows_of
+from tests.support.for_each import for_each
+from tests.support.record_rows import Given, decoded, independent_rows, record_batch
 from tests.support.timed_batches import CODECS, GZIP, LZ4, NONE, compressed, message, timed_messages
 
-FOREVER = 2**62
 TIMES = [(100, 1700), (103, 1650), (104, 1800)]
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", CODECS[:4])
-@pytest.mark.parametrize("append_time_ms", [None, 5000])
+@for_each("magic, codec, append_time_ms", product((0, 1), CODECS[:4], (None, 5000)))
 def test_messages_give_the_rows_of_an_independent_decoder(magic: int, codec: int, append_time_ms: int | None) -> None:
     if codec == NONE:
         blobs = [timed_messages(magic, [one]) for one in TIMES]
@@ -36,7 +32,7 @@ def test_messages_give_the_rows_of_an_independent_decoder(magic: int, codec: int
     assert {row["timestampType"] for row in rows[1:-1]} == {expected_type}
 
 
-@pytest.mark.parametrize("columns", [("offset",), ("key", "timestamp"), ("value",)])
+@for_each("columns", [("offset",), ("key", "timestamp"), ("value",)])
 def test_columns_are_pruned_and_offsets_cut(columns: tuple[str, ...]) -> None:
     blobs = [timed_messages(1, TIMES, codec=GZIP)]
     expected = [{name: row[name] for name in columns} for row in independent_rows(blobs)]
@@ -45,9 +41,7 @@ def test_columns_are_pruned_and_offsets_cut(columns: tuple[str, ...]) -> None:
 
 
 def test_null_keys_and_values_stay_null() -> None:
-    null = struct.pack(">i", -1)
-    body = struct.pack(">bbq", 1, 0, 77) + null + null
-    blob = struct.pack(">qiI", 9, 4 + len(body), 0) + body
+    blob = struct.pack(">qiIbbqii", 9, 4 + 18, 0, 1, 0, 77, -1, -1)
     assert [(row["key"], row["value"]) for row in rows_of([blob])] == [(None, None)]
 
 
@@ -73,20 +67,17 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_a_corrupt_message_is_left_out_or_an_error_that_names_its_place(wrong: bytes) -> None:
-    good = timed_messages(1, TIMES, codec=LZ4)
+@for_each("what", WRONG)
+def test_a_corrupt_message_is_left_out_or_an_error_that_names_its_place(what: str) -> None:
+    good, wrong = timed_messages(1, TIMES, codec=LZ4), WRONG[what]
     with pytest.raises(CorruptObjectError, match=rf"a log: the batch at {len(good)}, "):
         rows_of([good, wrong])
-    skipped: list[tuple[int, int, str]] = []
-    options = ReadOptions(columns=COLUMNS, skips_bad_records=True)
-    decoder = RecordDecoder(options, "topic", 3, where="a log", on_bad=lambda *bad: skipped.append(bad))
-    rows = decoded(decoder.decode(scanned([good, wrong, good]), first_offset=0, end_offset=FOREVER))
+    rows, skipped = rows_and_skipped([good, wrong, good])
     assert rows == independent_rows([good, good])
     assert [bad[:2] for bad in skipped] == [(len(good), len(wrong))]
 
 
-@pytest.mark.parametrize("codec", [NONE, GZIP])
+@for_each("codec", [NONE, GZIP])
 def test_a_message_that_does_not_fit_the_task_is_named_with_the_option(codec: int) -> None:
     blob = message(1, 5, 0, bytes(300_000))
     if codec:

@@ -14,6 +14,7 @@ from pipeline.decoding import arrow_columns, record_decoder
 from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
+from tests.support.for_each import for_each
 from tests.support.record_rows import Given, Row, decoded, independent_rows, record_batch, scanned
 from tests.support.segments import FIRST_TIMESTAMP_MS
 from tests.support.timed_batches import CODECS, CONTROL, GZIP, LZ4, NONE, SNAPPY, TRANSACTIONAL, ZSTD, timed_messages
@@ -30,6 +31,17 @@ def produced(
 
 def rows_of(blobs: list[bytes], **options: Any) -> list[Row]:
     return decoded(produced(blobs, **options))
+
+
+Skipped = list[tuple[int, int, str]]
+
+
+def rows_and_skipped(blobs: list[bytes], *, task_bytes_max: int = 2**26) -> tuple[list[Row], Skipped]:
+    """Position, size and reason of each batch that is left out because it is bad."""
+    skipped: Skipped = []
+    options = ReadOptions(columns=COLUMNS, skips_bad_records=True, task_bytes_max=task_bytes_max)
+    decoder = RecordDecoder(options, "topic", 3, where="a log", on_bad=lambda *bad: skipped.append(bad))
+    return decoded(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER)), skipped
 
 
 def only(rows: list[Row], columns: tuple[str, ...]) -> list[Row]:
@@ -106,7 +118,7 @@ def test_long_records_among_short_ones_are_read() -> None:
     assert rows_of(blobs[:1]) == independent_rows(blobs[:1])
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@for_each("codec", CODECS)
 def test_a_batch_that_is_larger_than_a_group_is_read_in_pieces(codec: int) -> None:
     records = [Given(n, n % 1000 - 500, b"%d" % n, b"v" * (n % 300)) for n in range(0, 40_000, 2)]
     blobs = [record_batch(5, records[:3]), record_batch(100, records, codec=codec), record_batch(10**6, records[:3])]
@@ -131,7 +143,7 @@ def test_produced_batches_are_bounded_in_rows_and_bytes() -> None:
     assert max(batch.num_rows for batch in batches) <= record_decoder.RECORDS_MAX
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, len(COLUMNS)])
+@for_each("size", [0, 1, 2, len(COLUMNS)])
 def test_columns_are_those_asked_for_in_that_order(size: int) -> None:
     blobs = [*batches_of([3, 70, 5]), timed_messages(1, [(50_000, 7), (50_003, 9)], codec=GZIP)]
     everything = independent_rows(blobs)
@@ -169,7 +181,7 @@ def test_rows_outside_the_offsets_are_cut() -> None:
             assert rows_of(blobs, first_offset=first, end_offset=end) == expected
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, ("offset",), ("value",)])
+@for_each("columns", [COLUMNS, ("offset",), ("value",)])
 def test_rows_outside_the_timestamps_are_cut(columns: tuple[str, ...]) -> None:
     blobs = [*batches_of([40, 1, 60, 20, 30]), timed_messages(1, [(90_000, 7), (90_003, 10**14)], codec=GZIP)]
     everything = independent_rows(blobs)
@@ -185,22 +197,19 @@ def test_rows_outside_the_timestamps_are_cut(columns: tuple[str, ...]) -> None:
             assert rows == only(expected, columns)
 
 
-def test_control_batches_are_never_rows_and_transactional_ones_are() -> None:
+def test_markers_and_batches_that_compaction_has_emptied_have_no_rows_and_transactional_ones_have() -> None:
     records = [Given(0, key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")]
     blobs = [
         record_batch(0, records, attributes=TRANSACTIONAL),
         record_batch(1, records, attributes=TRANSACTIONAL | CONTROL),
         record_batch(2, records),
+        record_batch(3, [], last_delta=9),
+        record_batch(13, records, codec=ZSTD),
     ]
-    assert [row["offset"] for row in rows_of(blobs)] == [0, 2]
+    assert [row["offset"] for row in rows_of(blobs)] == [0, 2, 13]
 
 
-def test_a_batch_that_compaction_has_emptied_has_no_rows() -> None:
-    blobs = [record_batch(0, [], last_delta=9), record_batch(10, [Given(0)], codec=ZSTD)]
-    assert [row["offset"] for row in rows_of(blobs)] == [10]
-
-
-@pytest.mark.parametrize("codec", [NONE, SNAPPY])
+@for_each("codec", [NONE, SNAPPY])
 def test_absent_timestamps_are_a_millisecond_before_the_epoch(codec: int) -> None:
     blobs = [record_batch(0, [Given(0), Given(1)], base_timestamp_ms=-1, codec=codec)]
     assert [(row["timestamp"], row["timestampType"]) for row in rows_of(blobs)] == [(-1000, 0)] * 2

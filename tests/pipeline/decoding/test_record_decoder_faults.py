@@ -2,37 +2,25 @@
 
 import random
 import struct
-from collections.abc import Sequence
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.decoding.inflation import RecordTooLargeError
-from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
-from pipeline.tasks import ReadOptions
 from protocol.record_batches import HEADER_BYTES
 from storage.errors import CorruptObjectError
-from tests.pipeline.decoding.test_record_decoder import FOREVER, rows_of
-from tests.support.record_rows import Given, Row, decoded, independent_rows, record_batch, scanned
+from tests.pipeline.decoding.test_record_decoder import rows_and_skipped, rows_of
+from tests.support.for_each import for_each
+from tests.support.record_rows import Given, independent_rows, record_batch
 from tests.support.timed_batches import CODECS, GZIP, LZ4, NONE, ZSTD, compressed, framed_batch, timed_messages
 
 RECORDS = [Given(n, n - 3, b"key-%d" % n, b"value" * n, (("name", b"x"),) * (n % 3)) for n in range(12)]
 PLAIN = b"".join(record.plain for record in RECORDS)
 COUNT_AT = 57
 LAST_DELTA_AT = 23
-
-Skipped = list[tuple[int, int, str]]
-
-
-def rows_and_skipped(
-    blobs: Sequence[bytes], columns: tuple[str, ...] = COLUMNS, *, task_bytes_max: int = 2**26
-) -> tuple[list[Row], Skipped]:
-    skipped: Skipped = []
-    options = ReadOptions(columns=columns, skips_bad_records=True, task_bytes_max=task_bytes_max)
-    decoder = RecordDecoder(options, "topic", 3, where="a log", on_bad=lambda *bad: skipped.append(bad))
-    return decoded(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER)), skipped
 
 
 def patched(blob: bytes, at: int, data: bytes) -> bytes:
@@ -84,18 +72,18 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_a_corrupt_batch_is_an_error_that_names_object_and_position(wrong: bytes) -> None:
-    good = record_batch(100, RECORDS)
+@for_each("what", WRONG)
+def test_a_corrupt_batch_is_an_error_that_names_object_and_position(what: str) -> None:
+    good, wrong = record_batch(100, RECORDS), WRONG[what]
     where = rf"a log: the batch at {len(good)}, of offset \d+: "
     for blobs in ([good, wrong], [good, wrong, good], [good, wrong] + [good] * 60):
         with pytest.raises(CorruptObjectError, match=where):
             rows_of(blobs)
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-@pytest.mark.parametrize("task_bytes_max", [2**20, 2**26])
-def test_a_corrupt_batch_alone_can_be_left_out(wrong: bytes, task_bytes_max: int) -> None:
+@for_each("what, task_bytes_max", product(WRONG, (2**20, 2**26)))
+def test_a_corrupt_batch_alone_can_be_left_out(what: str, task_bytes_max: int) -> None:
+    wrong = WRONG[what]
     good = [record_batch(100 * n, RECORDS, codec=n % 5) for n in range(4)]
     blobs = [good[0], wrong, good[1], wrong, wrong, *good[2:]]
     rows, skipped = rows_and_skipped(blobs, task_bytes_max=task_bytes_max)
@@ -114,14 +102,11 @@ def test_the_first_of_several_corrupt_batches_is_named() -> None:
 
 
 def test_without_anyone_to_tell_nothing_is_left_out() -> None:
-    options = ReadOptions(columns=("value",), skips_bad_records=True)
-    decoder = RecordDecoder(options, "topic", 3, where="a log")
     with pytest.raises(CorruptObjectError):
-        list(decoder.decode(scanned([WRONG["records and no bytes"]]), first_offset=0, end_offset=FOREVER))
+        rows_of([WRONG["records and no bytes"]], columns=("value",), skips_bad_records=True)
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, DEFAULT_COLUMNS, ("key",), ("offset",)])
-@pytest.mark.parametrize("codec", CODECS)
+@for_each("codec, columns", product(CODECS, (COLUMNS, DEFAULT_COLUMNS, ("key",), ("offset",))))
 def test_any_flipped_bit_is_an_error_or_what_an_independent_decoder_reads(codec: int, columns: tuple[str, ...]) -> None:
     good = record_batch(0, RECORDS[:7], codec=codec)
     rng = random.Random(codec)
@@ -150,7 +135,7 @@ def test_any_bytes_for_records_are_rows_or_an_error(codec: int, plain: bytes, co
                 continue
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@for_each("codec", CODECS)
 def test_a_corrupt_record_late_in_a_batch_that_comes_in_pieces_leaves_out_all_of_it(codec: int) -> None:
     plain = b"".join(Given(n, value=b"v" * 50).plain for n in range(20_000)) + Given(5).plain
     blob = framed_batch(0, compressed(codec, plain), flags=codec, last_delta=30_000, record_count=20_001)
@@ -164,20 +149,16 @@ def test_a_corrupt_record_late_in_a_batch_that_comes_in_pieces_leaves_out_all_of
         rows_of([blob, good], task_bytes_max=2**20)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_record_that_does_not_fit_the_task_is_named_with_the_option(codec: int) -> None:
+@for_each("codec", CODECS)
+def test_a_record_that_does_not_fit_the_task_is_named_with_the_option_if_it_is_there(codec: int) -> None:
     good = record_batch(0, RECORDS)
     blob = record_batch(20, [Given(0), Given(1, value=bytes(300_000)), Given(2)], codec=codec)
     with pytest.raises(RecordTooLargeError, match=rf"a log: the batch at {len(good)}: .*taskBytes = 1048576"):
         rows_and_skipped([good, blob], task_bytes_max=2**20)
     assert len(rows_of([good, blob], task_bytes_max=2**21)) == 15
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_a_record_that_claims_more_than_is_there_is_corrupt_and_not_too_large(codec: int) -> None:
-    blob = batch_of(b"\xfe\xff\xff\x7f" + bytes(300_000), codec=codec)
+    # One that claims more than is there is corrupt.
     with pytest.raises(CorruptObjectError, match="claims"):
-        rows_of([blob], task_bytes_max=2**20)
+        rows_of([batch_of(b"\xfe\xff\xff\x7f" + bytes(300_000), codec=codec)], task_bytes_max=2**20)
 
 
 def test_a_timestamp_that_spark_cannot_have_is_an_error_where_it_would_be_a_row() -> None:
@@ -191,11 +172,10 @@ def test_a_timestamp_that_spark_cannot_have_is_an_error_where_it_would_be_a_row(
     rows, skipped = rows_and_skipped([fine, absurd, fine])
     assert len(rows) == 2
     assert len(skipped) == 1
-    decoder = RecordDecoder(ReadOptions(columns=("timestamp",)), "topic", 3, where="a log")
-    assert len(decoded(decoder.decode(scanned([fine, absurd]), first_offset=0, end_offset=2))) == 2
+    assert len(rows_of([fine, absurd], columns=("timestamp",), end_offset=2)) == 2
 
 
-@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+@for_each("codec", [GZIP, LZ4, ZSTD])
 def test_what_inflates_without_end_is_bounded(codec: int) -> None:
     """A bomb: most of it is never held."""
     blob = batch_of(bytes(20_000_000), codec=codec)

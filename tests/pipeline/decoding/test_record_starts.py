@@ -1,12 +1,13 @@
 """Lockstep and the walk find the same records, whatever the batches' sizes."""
 
 import random
+from itertools import product
 
 import numpy as np
-import pytest
 
 from pipeline.decoding.record_starts import LANES_MIN, find_starts, walk
 from pipeline.decoding.varint_lanes import PADDING_BYTES
+from tests.support.for_each import for_each
 from tests.support.record_rows import Given
 
 
@@ -25,8 +26,7 @@ def side_by_side(counts: list[int], *, seed: int = 1) -> tuple[np.ndarray, list[
     return np.frombuffer(bytes(data) + bytes(PADDING_BYTES), np.uint8), first, end, starts
 
 
-@pytest.mark.parametrize("lanes", [1, LANES_MIN - 1, LANES_MIN, 3 * LANES_MIN])
-@pytest.mark.parametrize("count_max", [1, 30])
+@for_each("lanes, count_max", product((1, LANES_MIN - 1, LANES_MIN, 3 * LANES_MIN), (1, 30)))
 def test_every_record_is_found(lanes: int, count_max: int) -> None:
     rng = random.Random(lanes)
     counts = [rng.randint(1, count_max) for _ in range(lanes)]
@@ -36,7 +36,7 @@ def test_every_record_is_found(lanes: int, count_max: int) -> None:
     assert stops.tolist() == end
 
 
-@pytest.mark.parametrize("lanes", [2, 2 * LANES_MIN])
+@for_each("lanes", [2, 2 * LANES_MIN])
 def test_a_batch_whose_records_do_not_end_where_it_does_is_told(lanes: int) -> None:
     counts = [5] * lanes
     data, first, end, _ = side_by_side(counts)

@@ -24,35 +24,27 @@ def read(data: bytes, positions: list[int]) -> tuple[list[int], list[int]]:
     return zigzag(raw).tolist(), ends.tolist()
 
 
-@given(st.lists(SIGNED, min_size=1, max_size=50))
-def test_every_number_is_read_where_it_is(values: list[int]) -> None:
-    parts = [encoded(value) for value in values]
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    assert read(b"".join(parts), [0, *ends[:-1]]) == (values, ends)
-
-
-@given(st.lists(st.integers(-64, 63), min_size=1), st.lists(st.integers(-(2**13), 2**13 - 1), min_size=1))
-def test_short_numbers_alone_are_read_too(ones: list[int], twos: list[int]) -> None:
-    for values in (ones, twos):
+@given(
+    st.lists(SIGNED, min_size=1, max_size=50),
+    st.lists(st.integers(-64, 63), min_size=1),
+    st.lists(st.integers(-(2**13), 2**13 - 1), min_size=1),
+)
+def test_every_number_is_read_where_it_is(any_size: list[int], ones: list[int], twos: list[int]) -> None:
+    """Short ones alone are read in another way."""
+    for values in (any_size, ones, twos):
         parts = [encoded(value) for value in values]
         ends = np.cumsum([len(part) for part in parts]).tolist()
         assert read(b"".join(parts), [0, *ends[:-1]]) == (values, ends)
 
 
-def test_a_number_that_does_not_end_ends_nowhere() -> None:
-    assert read(b"\xff" * 9 + b"\x01" + b"\xff" * 10 + b"\x02", [0, 10, 20]) == (
-        [-(2**63), -(2**63), 1],
-        [10, NO_END, 21],
-    )
+def test_a_number_that_does_not_end_ends_nowhere_and_a_longer_form_than_needed_is_read() -> None:
+    endless = b"\xff" * 9 + b"\x01" + b"\xff" * 10 + b"\x02"
+    assert read(endless, [0, 10, 20]) == ([-(2**63), -(2**63), 1], [10, NO_END, 21])
+    assert read(b"\x82\x80\x00\x04", [0, 3]) == ([1, 2], [3, 4])
 
 
 def test_positions_behind_the_buffer_are_harmless() -> None:
     values, ends = read(b"\x02", [0, 10**6, NO_END])
-    assert values[0] == 1
-    assert ends[0] == 1
+    assert (values[0], ends[0]) == (1, 1)
     assert ends[1] > 10**6
     assert ends[2] > NO_END
-
-
-def test_longer_forms_of_a_number_than_needed_are_read() -> None:
-    assert read(b"\x82\x80\x00\x04", [0, 3]) == ([1, 2], [3, 4])

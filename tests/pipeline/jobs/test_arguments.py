@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from pipeline.jobs.arguments import count, parser, setting, size
+from tests.support.for_each import for_each
 
 BACKFILL = ["backfill", "--config", "f", "--topic", "orders", "--output", "out"]
 
@@ -16,7 +17,7 @@ def test_a_backfill_needs_little() -> None:
     assert (parsed.conf, parsed.master, parsed.restart) == ([], None, False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         [],
@@ -52,7 +53,7 @@ def test_what_may_be_a_secret_without_its_name_is_not_shown() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("4g", 4 << 30), ("64M", 64 << 20), ("2kb", 2048)])
+@for_each("text, expected", [("1", 1), ("4g", 4 << 30), ("64M", 64 << 20), ("2kb", 2048)])
 def test_sizes_have_units(text: str, expected: int) -> None:
     assert size(text) == expected
 

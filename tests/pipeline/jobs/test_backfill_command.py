@@ -7,6 +7,7 @@ from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.job_context import UsageError
 from pipeline.planning.options import OffsetBound, OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
 from storage.config.model import HostPort
+from tests.support.for_each import for_each
 
 BASE = ["backfill", "--config", "t.properties", "--topic", "orders", "--output", "out"]
 
@@ -64,8 +65,8 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
     assert made.bounds.ending is OffsetEdge.LATEST
 
 
-@pytest.mark.parametrize(
-    ("more", "starting", "ending"),
+@for_each(
+    "more, starting, ending",
     [
         (["--from", "earliest", "--to", "tiered"], OffsetEdge.EARLIEST, OffsetEdge.TIERED),
         (["--from", "Latest", "--to", "latest"], OffsetEdge.LATEST, OffsetEdge.LATEST),
@@ -97,8 +98,8 @@ def test_data_loss_is_the_bounds_matter_too() -> None:
     assert not job("--option", "failondataloss=FALSE").bounds.fails_on_data_loss
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
+@for_each(
+    "more, told",
     [
         (["--source", "kafka"], "--bootstrap is missing"),
         (["--tail", "kafka"], "--bootstrap is missing"),
@@ -121,7 +122,7 @@ def test_what_cannot_be_is_refused_by_name(more: list[str], told: str) -> None:
     assert any(told in problem for problem in problems(*more)), problems(*more)
 
 
-@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.keystore.key"])
+@for_each("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.keystore.key"])
 def test_credentials_are_refused_and_not_repeated(name: str) -> None:
     told = problems("--source", "kafka", "--bootstrap", "t:1", "--option", f"{name}=hunter2")
     assert len(told) == 1

@@ -13,6 +13,7 @@ import pytest
 from pipeline.jobs import command_line, stats_command
 from pipeline.jobs.command_line import main
 from pipeline.session import SessionError
+from tests.support.for_each import for_each
 from tests.support.tier_config_files import tier_file
 
 
@@ -92,7 +93,7 @@ def listens_to_interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("listens_to_interrupts")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@for_each("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_with_its_own_code(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from pipeline.jobs import segment_stats as module
 from pipeline.jobs.segment_stats import SCHEMA, segment_stats
 from pipeline.jobs.segment_work import SegmentPiece
 from storage.errors import CorruptObjectError
+from tests.support.for_each import for_each
 from tests.support.segments import (
     ProducerFields,
     SyntheticSegment,
@@ -70,7 +71,7 @@ def test_days_codecs_and_producers_are_rows_of_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("timestamp_ms", [-1, (module.DAY_MAX + 1) * DAY_MS])
+@for_each("timestamp_ms", [-1, (module.DAY_MAX + 1) * DAY_MS])
 def test_a_time_that_is_none_has_no_day(timestamp_ms: int) -> None:
     (row,) = rows_of(build_segment([timed_batch(0, [(0, timestamp_ms)])]))
     assert row["day"] is None

@@ -12,6 +12,7 @@ from pipeline.jobs.arguments import parser
 from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.stats import SHOWN_GROUPS_MAX
 from pipeline.jobs.stats_command import StatsJob, codec_shares, prepare, stats_table
+from tests.support.for_each import for_each
 
 
 def figures(**more: Any) -> dict[str, Any]:
@@ -61,8 +62,8 @@ def test_all_topics_are_looked_at_unless_some_are_named(tmp_path: Path) -> None:
     assert named.selection.topics == ("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
+@for_each(
+    "more, told",
     [
         (["--pattern", "("], "--pattern is not a pattern"),
         (["--plot", "stats.pdf"], "ends with .png"),

@@ -3,8 +3,6 @@
 import datetime
 from pathlib import Path
 
-import pytest
-
 from pipeline.jobs.stats_plot import (
     LAYERS_MAX,
     OTHERS,
@@ -16,6 +14,7 @@ from pipeline.jobs.stats_plot import (
     scaled_bytes,
     scaled_count,
 )
+from tests.support.for_each import for_each
 
 FIRST = datetime.date(2026, 1, 1)
 SIZES = [{"size_class": 1024, "batches": 3, "records": 9, "bytes": 3000}]
@@ -54,9 +53,9 @@ def test_days_are_marked_each_or_at_even_distances() -> None:
     assert [(day - FIRST).days for day in day_ticks(many)] == [0, 15, 30, 45, 60, 75]
 
 
-@pytest.mark.parametrize("count", [0, 1, 20])
+@for_each("count", [0, 1, 20])
 def test_a_picture_is_written_whatever_there_is(tmp_path: Path, count: int) -> None:
     codecs = [{"day": FIRST, "codec": codec, "bytes": 5, "records": 1} for codec in ("zstd", "codec 7")]
-    file = tmp_path / "stats.png"
+    file = tmp_path / f"{count}.png"
     plot_stats(file, topics=topic_rows(count), codecs=codecs if count else [], sizes=SIZES if count else [])
     assert file.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

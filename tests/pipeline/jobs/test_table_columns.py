@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.table_columns import added_columns, fit
 from pipeline.jobs.table_format import TableName
+from tests.support.for_each import for_each
 
 INT, LONG, TEXT, BINARY = IntegerType(), LongType(), StringType(), BinaryType()
 
@@ -33,8 +34,8 @@ ROWS = schema({"partition": INT, "offset": LONG, "value": BINARY, "headers": hea
 REST = {"offset": LONG, "headers": headers("value")}
 
 
-@pytest.mark.parametrize(
-    ("table", "missing", "problems"),
+@for_each(
+    "table, missing, problems",
     [
         (ROWS, "", ()),
         (
@@ -88,8 +89,8 @@ def test_names_have_a_case_where_spark_says_so() -> None:
     assert added_columns(found.missing) == "`offset` bigint"
 
 
-@pytest.mark.parametrize(
-    ("text", "parts", "is_path"),
+@for_each(
+    "text, parts, is_path",
     [
         ("lake.db.orders", ("lake", "db", "orders"), False),
         ("delta.`s3a://lake/or-ders`", ("delta", "s3a://lake/or-ders"), True),
@@ -101,7 +102,7 @@ def test_a_tables_name(text: str, parts: tuple[str, ...], is_path: bool) -> None
     assert (name.parts, str(name), name.is_path) == (parts, text, is_path)
 
 
-@pytest.mark.parametrize("text", ["", ".", "a.", "a..b", "a b", "a;DROP TABLE b", "`a", "``"])
+@for_each("text", ["", ".", "a.", "a..b", "a b", "a;DROP TABLE b", "`a", "``"])
 def test_what_is_no_tables_name(text: str) -> None:
     with pytest.raises(UsageError, match="is no table's name"):
         TableName.parse(text)

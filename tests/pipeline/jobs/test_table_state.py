@@ -16,6 +16,7 @@ from pipeline.jobs.table_state import (
     newest_state,
     offsets_text,
 )
+from tests.support.for_each import for_each
 
 TABLE = "4f0a"
 
@@ -46,7 +47,7 @@ NOTHING = TableState(run=None)
 BEGUN, HALF, FINISHED = state_of(2, (), 5), state_of(2, (0, 1, 4), 8), state_of(1, range(5), 5)
 
 
-@pytest.mark.parametrize("state", [NOTHING, BEGUN, HALF, FINISHED])
+@for_each("state", [NOTHING, BEGUN, HALF, FINISHED])
 def test_a_property_gives_the_state_back(state: TableState) -> None:
     assert TableState.from_text(state.to_text(step=1)) == state
     told = KeptState(state, TABLE, "17")
@@ -111,7 +112,7 @@ def test_a_step_adds_to_the_state() -> None:
     assert FINISHED.with_step(run_of(2), step, "w") == state_of(2, (3,), 6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ["", "[]", "{}", '{"format":2}', '{"format":1}', '{"format":1,"run":{},"done":"","sequence":1,"writer":""}']
 )
 def test_what_is_not_ours_is_refused(text: str) -> None:

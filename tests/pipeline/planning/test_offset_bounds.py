@@ -1,6 +1,7 @@
 """Bounds against what is there: what is read from the tier, what through Kafka, and what is said of the rest."""
 
 import copy
+import json
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets,
 from pipeline.planning.options import SourceOptions, TopicPartition, parse_options
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
 from tests.support.fake_kafka import FakeKafka
+from tests.support.for_each import for_each
 from tests.support.metadata_records import named_partition, started
 
 KEY: TopicPartition = ("orders", 0)
@@ -84,84 +86,100 @@ def test_without_an_end_what_is_not_tiered_is_left_out_with_one_warning() -> Non
     assert warning["offsets"] == "orders-0: 300 to 499; orders-2: 0 to 499"
 
 
-def test_latest_names_what_is_not_tiered_and_both_remedies() -> None:
-    (problem,) = problems_of(TIERED_TO_300, endingOffsets="latest")
-
-    assert problem == (
-        "orders-0: offsets 300 to 499 are not in the tier yet: endingOffsets=tiered leaves them out, tail=kafka reads "
-        "them through Kafka"
-    )
+ALL_TIERED, STABLE_TO_260 = view_of((0, 500)), view_of((0, 300), last_stable_offset=260)
+FROM_20, WITH_HOLE = view_of((20, 300), log_start_offset=20), view_of((0, 100), (200, 300))
+COMMITTED, TAIL = {"isolation": "read_committed"}, {"tail": "kafka"}
+TIMES = {1_000: 40, 2_000: 250, 3_000: 520}
 
 
-def test_latest_is_no_error_where_all_is_tiered() -> None:
-    assert wanted_of(view_of((0, 500)), endingOffsets="latest") == (0, 500, 500)
+def from_(offset: int) -> dict[str, str]:
+    return {"startingOffsets": json.dumps({"orders": {"0": offset}})}
 
 
-def test_the_tail_begins_where_the_tier_ends() -> None:
-    assert wanted_of(TIERED_TO_300, tail="kafka") == (0, 300, 500)
-    assert wanted_of(TIERED_TO_300, tail="kafka", startingOffsets='{"orders":{"0":400}}') == (400, 400, 500)
-    assert wanted_of(TIERED_TO_300, tail="kafka", endingOffsets='{"orders":{"0":250}}') == (0, 250, 250)
+def to(offset: int) -> dict[str, str]:
+    return {"endingOffsets": json.dumps({"orders": {"0": offset}})}
 
 
-def test_offsets_beyond_the_tier_need_the_tail() -> None:
-    assert len(problems_of(TIERED_TO_300, endingOffsets='{"orders":{"0":301}}')) == 1
-    assert wanted_of(TIERED_TO_300, endingOffsets='{"orders":{"0":300}}') == (0, 300, 300)
+@for_each(
+    "view, given_options, expected",
+    [
+        (ALL_TIERED, {"endingOffsets": "latest"}, (0, 500, 500)),
+        # The tail begins where the tier ends.
+        (TIERED_TO_300, TAIL, (0, 300, 500)),
+        (TIERED_TO_300, TAIL | from_(400), (400, 400, 500)),
+        (TIERED_TO_300, TAIL | to(250), (0, 250, 250)),
+        (TIERED_TO_300, to(300), (0, 300, 300)),
+        (STABLE_TO_260, COMMITTED, (0, 260, 260)),
+        (STABLE_TO_260, COMMITTED | TAIL, (0, 260, 500)),
+        # Earliest and latest, by partition.
+        (FROM_20, TAIL | from_(-2) | to(-1), (20, 300, 500)),
+        # Times are the offsets that the brokers say.
+        (TIERED_TO_300, {"startingTimestamp": "1000", "endingTimestamp": "2000"}, (40, 250, 250)),
+        (TIERED_TO_300, {"startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}, (40, 300, 300)),
+        (
+            TIERED_TO_300,
+            {"startingTimestamp": "9000", "startingOffsetsByTimestampStrategy": "latest", **TAIL},
+            (500, 500, 500),
+        ),
+        (TIERED_TO_300, {"endingTimestamp": "9000", **TAIL}, (0, 300, 500)),
+        # A record that came after the view was made is not in it.
+        (TIERED_TO_300, {"startingTimestamp": "3000", **TAIL}, (500, 500, 500)),
+        # A hole outside of what is wanted is no loss.
+        (WITH_HOLE, to(100), (0, 100, 100)),
+        (WITH_HOLE, from_(200), (200, 300, 300)),
+    ],
+)
+def test_bounds_are_offsets_of_the_tier_and_of_the_tail(
+    view: PartitionView, given_options: dict[str, str], expected: tuple[int, int, int]
+) -> None:
+    assert wanted_of(view, times=TIMES, **given_options) == expected
 
 
-def test_read_committed_from_the_tier_ends_at_its_last_stable_offset() -> None:
-    view = view_of((0, 300), last_stable_offset=260)
+@for_each(
+    "view, given_options, problems",
+    [
+        (
+            TIERED_TO_300,
+            {"endingOffsets": "latest"},
+            [
+                "orders-0: offsets 300 to 499 are not in the tier yet: endingOffsets=tiered leaves them out, tail=kafka "
+                "reads them through Kafka"
+            ],
+        ),
+        (TIERED_TO_300, to(301), ["orders-0: offsets 300 to 300 are not in the tier yet"]),
+        (TIERED_TO_300, {"endingTimestamp": "9000"}, ["orders-0: offsets 300 to 499 are not in the tier yet"]),
+        (
+            STABLE_TO_260,
+            COMMITTED | to(300),
+            ["orders-0: offsets 260 to 299 cannot be read from the tier yet with read_committed"],
+        ),
+        (
+            TIERED_TO_300,
+            {"startingOffsets": '{"orders":{"0":1}, "other":{"1":1}}'},
+            ["startingOffsets names, though not selected, other-1"],
+        ),
+        (
+            TIERED_TO_300,
+            {"endingOffsetsByTimestamp": '{"orders":{"7":1}}'},
+            [
+                "endingOffsetsByTimestamp does not name orders-0",
+                "endingOffsetsByTimestamp names, though not selected, orders-7",
+            ],
+        ),
+        (TIERED_TO_300, {"startingTimestamp": "9000"}, ["orders-0 has no record at or after the starting time"]),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_its_remedy(
+    view: PartitionView, given_options: dict[str, str], problems: list[str]
+) -> None:
+    found = problems_of(view, times=TIMES, **given_options)
 
-    assert wanted_of(view, isolation="read_committed") == (0, 260, 260)
-    assert wanted_of(view, isolation="read_committed", tail="kafka") == (0, 260, 500)
-    (problem,) = problems_of(view, isolation="read_committed", endingOffsets='{"orders":{"0":300}}')
-    assert "offsets 260 to 299 cannot be read from the tier yet with read_committed" in problem
-
-
-def test_earliest_and_latest_by_partition_are_taken_from_the_view() -> None:
-    view = view_of((20, 300), log_start_offset=20)
-    first, end = '{"orders":{"0":-2}}', '{"orders":{"0":-1}}'
-
-    assert wanted_of(view, tail="kafka", startingOffsets=first, endingOffsets=end) == (20, 300, 500)
-
-
-def test_bounds_by_partition_name_just_those_that_are_read() -> None:
-    (missing,) = problems_of(TIERED_TO_300, startingOffsets='{"orders":{"0":1}, "other":{"1":1}}')
-    assert missing == "startingOffsets names, though not selected, other-1"
-    problems = problems_of(TIERED_TO_300, endingOffsetsByTimestamp='{"orders":{"7":1}}')
-    assert problems == (
-        "endingOffsetsByTimestamp does not name orders-0",
-        "endingOffsetsByTimestamp names, though not selected, orders-7",
-    )
-
-
-def test_times_become_the_offsets_that_the_brokers_say() -> None:
-    times = {1_000: 40, 2_000: 250}
-
-    assert wanted_of(TIERED_TO_300, times=times, startingTimestamp="1000", endingTimestamp="2000") == (40, 250, 250)
-    by_partition = '{"orders":{"0":1000}}'
-    assert wanted_of(TIERED_TO_300, times=times, startingOffsetsByTimestamp=by_partition) == (40, 300, 300)
-
-
-def test_a_starting_time_without_a_record_is_an_error_or_the_logs_end() -> None:
-    (problem,) = problems_of(TIERED_TO_300, startingTimestamp="9000")
-    assert problem.startswith("orders-0 has no record at or after the starting time")
-
-    assert wanted_of(
-        TIERED_TO_300, startingTimestamp="9000", tail="kafka", startingOffsetsByTimestampStrategy="latest"
-    ) == (500, 500, 500)
-
-
-def test_an_ending_time_without_a_record_is_the_logs_end() -> None:
-    assert wanted_of(TIERED_TO_300, endingTimestamp="9000", tail="kafka") == (0, 300, 500)
-    assert "offsets 300 to 499" in problems_of(TIERED_TO_300, endingTimestamp="9000")[0]
+    assert len(found) == len(problems)
+    assert all(one.startswith(said) for one, said in zip(found, problems, strict=True)), found
 
 
-def test_a_record_that_came_after_the_view_was_made_is_not_in_it() -> None:
-    assert wanted_of(TIERED_TO_300, times={1_000: 520}, startingTimestamp="1000", tail="kafka") == (500, 500, 500)
-
-
-@pytest.mark.parametrize(
-    ("view", "given_offsets", "sentence", "goes_on"),
+@for_each(
+    "view, given_offsets, sentence, goes_on",
     [
         (view_of((50, 300), log_start_offset=50), (10, 200), "offsets 10 to 49 are below the log start 50", (50, 200)),
         (view_of((50, 300), log_start_offset=50), (49, 200), "offsets 49 to 49 are below the log start 50", (50, 200)),
@@ -185,13 +203,6 @@ def test_lost_offsets_are_an_error_or_a_warning(
     assert (want.first_offset, want.end_offset) == goes_on
     assert len(logs) == 1
     assert sentence in logs[0]["partitions"]
-
-
-def test_a_hole_outside_of_what_is_wanted_is_no_loss() -> None:
-    view = view_of((0, 100), (200, 300))
-
-    assert wanted_of(view, endingOffsets='{"orders":{"0":100}}') == (0, 100, 100)
-    assert wanted_of(view, startingOffsets='{"orders":{"0":200}}') == (200, 300, 300)
 
 
 def test_a_partition_that_was_not_read_before_starts_at_its_log_start() -> None:

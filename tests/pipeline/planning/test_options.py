@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 import string
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pipeline.planning.options import (
 )
 from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
 from pipeline.tasks import MIB
+from tests.support.for_each import for_each
 
 BASE = {"config": "tidegate.properties", "subscribe": "orders"}
 
@@ -69,50 +71,17 @@ def test_all_problems_are_told_at_once_each_by_its_options_name() -> None:
     assert len(problems) == 8
 
 
-def test_an_unknown_option_is_told_the_nearest_right_one() -> None:
-    assert problems_of({**BASE, "startingOffset": "earliest"}) == (
-        "startingOffset is not an option of this source: did you mean startingOffsets?",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("path", "subscribe"), ("minPartitions", "bytesPerPartition"), ("maxOffsetsPerTrigger", "maxBytesPerTrigger")],
-)
-def test_options_of_spark_and_of_its_kafka_source_are_told_what_to_use(name: str, hint: str) -> None:
-    (problem,) = problems_of({**BASE, name: "7"})
-
-    assert problem.startswith(f"{name} is not an option of this source: ")
-    assert hint in problem
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["rsm.config.dir", "kafka.sasl.jaas.config", "kafka.ssl.truststore.location", "myPassword", "aws.secret.key"],
-)
-def test_credentials_are_refused_and_not_repeated(name: str) -> None:
-    (problem,) = problems_of({**BASE, name: "hunter2"})
-
-    assert problem == (
-        f"{name} is refused: credentials belong in the file that `config` names: options show in Spark's plan"
-    )
-
-
-@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "assign": '{"a":[0]}'}])
-def test_just_one_way_of_naming_topics_is_taken(given: dict[str, str]) -> None:
-    (problem,) = problems_of({"config": "a", **given})
-
+def test_topics_are_to_be_named_and_assign_names_partitions() -> None:
+    (problem,) = problems_of({"config": "a"})
     assert problem.startswith("one of subscribe, subscribePattern and assign is needed")
 
-
-def test_assign_names_partitions() -> None:
     options = parse_options({"config": "a", "assign": '{"orders":[2,0,0],"payments":[1]}'})
 
     assert options.selection.assigned == {"orders": (0, 2), "payments": (1,)}
     assert options.selection.names == ("orders", "payments")
 
 
-WRONG = {
+WRONG_VALUES = {
     "assign": ["", "[]", "{}", '{"a":0}', '{"a":[-1]}', '{"a":[true]}', '{"a":[]}', "[" * 100_000],
     "subscribePattern": ["orders("],
     "startingOffsets": ["{", '{"orders":{"x":1}}', '{"orders":{"0":-3}}', '{"orders":{"0":1.5}}', '{"a":{}}'],
@@ -121,12 +90,69 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, at) for name, texts in WRONG.items() for at in range(len(texts))])
-def test_a_wrong_value_is_told_by_its_options_name(name: str, number: int) -> None:
+@for_each("name, value", [(name, value) for name, values in WRONG_VALUES.items() for value in values])
+def test_a_wrong_value_is_told_by_its_options_name(name: str, value: str) -> None:
     base = {"config": "a"} if name in ("assign", "subscribePattern") else BASE
-    (problem,) = problems_of({**base, name: WRONG[name][number]})
+    (problem,) = problems_of({**base, name: value})
 
     assert problem.startswith(f"{name} is ")
+
+
+REFUSED = "is refused: credentials belong in the file that `config` names: options show in Spark's plan"
+
+
+@for_each(
+    "options, said",
+    [
+        (
+            {"startingOffset": "earliest"},
+            "startingOffset is not an option of this source: did you mean startingOffsets?",
+        ),
+        ({"path": "7"}, "path is not an option of this source: .*subscribe"),
+        ({"minPartitions": "7"}, "minPartitions is not an option of this source: .*bytesPerPartition"),
+        ({"maxOffsetsPerTrigger": "7"}, "maxOffsetsPerTrigger is not an option of this source: .*maxBytesPerTrigger"),
+        ({"maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger is for streaming reads only$"),
+        ({"timestampFrom": "2", "timestampTo": "1"}, "timestampFrom is after timestampTo$"),
+        (
+            {"isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+            "isolation and kafka.isolation.level do not say the same$",
+        ),
+        ({"assign": '{"a":[0]}'}, "one of subscribe, subscribePattern and assign is needed"),
+        ({"rsm.config.dir": "planted"}, f"rsm.config.dir {REFUSED}$"),
+        ({"kafka.sasl.jaas.config": "planted"}, f"kafka.sasl.jaas.config {REFUSED}$"),
+        ({"kafka.ssl.truststore.location": "planted"}, f"kafka.ssl.truststore.location {REFUSED}$"),
+        ({"myPassword": "planted"}, f"myPassword {REFUSED}$"),
+        ({"aws.secret.key": "planted"}, f"aws.secret.key {REFUSED}$"),
+        ({"schema.registry.basic.auth.user.info": "planted"}, f"schema.registry.basic.auth.user.info {REFUSED}$"),
+        ({"valueFormat": "xml"}, "valueFormat is 'xml': it has to be binary or avro or protobuf or json$"),
+        ({"schemaRegistry": "http://r"}, "schemaRegistry is given, and neither valueFormat nor keyFormat is$"),
+        ({"valueSchemaFile": "a.avsc"}, "valueSchemaFile is given, and valueFormat is not$"),
+        (
+            {"keyFormat": "avro", "keySchemaFile": "a", "keySchemaSubject": "b"},
+            "keySchemaFile and keySchemaSubject are given: keep one of them$",
+        ),
+        ({"valueFormat": "avro", "valueMessage": "M"}, "valueMessage is given, and valueFormat is not protobuf$"),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "r:8081"},
+            "schemaRegistry must be an address that begins with http:// or https://$",
+        ),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "http://me:planted@r"},
+            "schemaRegistry must not hold a user: schema.registry.basic.auth.user.info of the properties file is for "
+            "that$",
+        ),
+        (
+            {"valueFormat": "avro", "deadLetter": "fail", "deadLetterPath": "/x"},
+            "deadLetterPath is given, and deadLetter is fail$",
+        ),
+        ({"columns": "deadLetter"}, "columns names deadLetter, and neither valueFormat nor keyFormat is given$"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_without_a_secret(options: dict[str, str], said: str) -> None:
+    (problem,) = problems_of({**BASE, **options})
+
+    assert re.match(said, problem), problem
+    assert "planted" not in problem
 
 
 def test_offsets_come_as_json_with_earliest_and_latest() -> None:
@@ -150,8 +176,6 @@ def test_a_streaming_read_may_start_at_latest_and_has_no_end() -> None:
 
     (problem,) = problems_of({**BASE, "endingOffsets": "latest"}, is_streaming=True)
     assert problem.startswith("endingOffsets is not for streaming reads")
-    (problem,) = problems_of({**BASE, "maxBytesPerTrigger": "1g"})
-    assert problem == "maxBytesPerTrigger is for streaming reads only"
 
 
 def test_one_time_for_all_goes_before_times_and_those_before_offsets() -> None:
@@ -175,10 +199,8 @@ def test_with_the_tail_the_end_is_latest_unless_given() -> None:
     assert parse_options({**BASE, "tail": "kafka", "endingOffsets": "tiered"}).ending is OffsetEdge.TIERED
 
 
-def test_isolation_goes_by_kafkas_name_too_and_must_not_contradict_it() -> None:
+def test_isolation_goes_by_kafkas_name_too() -> None:
     assert parse_options({**BASE, "kafka.isolation.level": "READ_COMMITTED"}).read_committed
-    (problem,) = problems_of({**BASE, "isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"})
-    assert problem == "isolation and kafka.isolation.level do not say the same"
 
 
 def test_columns_are_those_named_in_that_order() -> None:
@@ -191,14 +213,6 @@ def test_columns_are_those_named_in_that_order() -> None:
         schema_options({"columns": "offset,offset"})
 
 
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [("8388608", 8 * MIB), ("8192k", 8 * MIB), ("64m", 64 * MIB), ("64MB", 64 * MIB), ("2g", 2048 * MIB)],
-)
-def test_sizes_have_units(text: str, size_bytes: int) -> None:
-    assert parse_options({**BASE, "taskBytes": text}).task_bytes_max == size_bytes
-
-
 def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include() -> None:
     options = parse_options(
         {**BASE, "timestampFrom": "2023-11-14T22:13:20.0005+00:00", "timestampTo": "2023-11-15T00:13:21.0005+02:00"}
@@ -206,10 +220,6 @@ def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include(
     assert (options.timestamp_min_ms, options.timestamp_max_ms) == (1_700_000_000_001, 1_700_000_001_000)
 
     assert parse_options({**BASE, "timestampFrom": "1700000000000"}).timestamp_min_ms == 1_700_000_000_000
-
-
-def test_time_filters_must_not_exclude_all() -> None:
-    assert problems_of({**BASE, "timestampFrom": "2", "timestampTo": "1"}) == ("timestampFrom is after timestampTo",)
 
 
 def test_options_and_their_error_can_be_copied_as_spark_does_between_processes() -> None:
@@ -243,39 +253,3 @@ def test_values_with_a_schema_bring_their_columns() -> None:
     assert failing.columns[-2:] == ("schemaId", "keySchemaId")
     ids = parse_options({**BASE, "columns": "schemaId,partition"})
     assert (ids.columns, ids.read_options.columns) == (("schemaId", "partition"), ("value", "partition"))
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"valueFormat": "xml"}, "valueFormat is 'xml': it has to be binary or avro or protobuf or json"),
-        ({"schemaRegistry": "http://r"}, "schemaRegistry is given, and neither valueFormat nor keyFormat is"),
-        ({"valueSchemaFile": "a.avsc"}, "valueSchemaFile is given, and valueFormat is not"),
-        (
-            {"keyFormat": "avro", "keySchemaFile": "a", "keySchemaSubject": "b"},
-            "keySchemaFile and keySchemaSubject are given: keep one of them",
-        ),
-        ({"valueFormat": "avro", "valueMessage": "M"}, "valueMessage is given, and valueFormat is not protobuf"),
-        (
-            {"valueFormat": "avro", "schemaRegistry": "r:8081"},
-            "schemaRegistry must be an address that begins with http:// or https://",
-        ),
-        (
-            {"valueFormat": "avro", "schemaRegistry": "http://me:planted@r"},
-            "schemaRegistry must not hold a user: schema.registry.basic.auth.user.info of the properties file is for "
-            "that",
-        ),
-        (
-            {"valueFormat": "avro", "deadLetter": "fail", "deadLetterPath": "/x"},
-            "deadLetterPath is given, and deadLetter is fail",
-        ),
-        ({"columns": "deadLetter"}, "columns names deadLetter, and neither valueFormat nor keyFormat is given"),
-        (
-            {"schema.registry.basic.auth.user.info": "planted"},
-            "schema.registry.basic.auth.user.info is refused: credentials belong in the file that `config` names: "
-            "options show in Spark's plan",
-        ),
-    ],
-)
-def test_wrong_options_of_values_are_one_sentence_each(options: dict[str, str], said: str) -> None:
-    assert problems_of({**BASE, **options}) == (said,)

@@ -1,6 +1,5 @@
 """The chain of segments: what is served from where, on the lineage alone."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +7,6 @@ from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedS
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata
-from tests.support.frozen_tier import NAMES, Recorded
 from tests.support.metadata_records import DELETE_STARTED, PARTITION, apply_all, finish, moved, started
 
 LOG_END = 1_000
@@ -113,20 +111,3 @@ def test_each_offset_is_served_where_the_reader_would_find_it(
             assert served[offset] == found
         if offset in gone or offset >= view.tier_end_offset:
             assert not is_found
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_frozen_tier_is_whole_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
-    recorded = Recorded(name)
-
-    view = partition_view(
-        recorded.catalog,
-        recorded.key,
-        recorded.lineage,
-        log_start_offset=recorded.log_start,
-        end_offset=recorded.high_watermark,
-    )
-
-    assert view.holes == ()
-    assert view.segments[0].first_offset == recorded.log_start
-    assert view.tier_end_offset == recorded.local_log_start

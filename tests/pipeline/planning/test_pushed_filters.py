@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.data_source import PushedFilters, push_filters
 from pipeline.planning.options import SourceOptions, TopicSelection
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
+from tests.support.for_each import for_each
 from tests.support.metadata_records import named_partition
 from tests.support.spark_filters import (
     EqualNullSafe,
@@ -69,7 +69,7 @@ def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
     assert PushedFilters().within(OPTIONS) == OPTIONS
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         EqualTo(("offset",), None),
@@ -85,7 +85,6 @@ def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
         Not(EqualTo(("offset",), 1)),
         IsNotNull(("value",)),
     ],
-    ids=str,
 )
 def test_what_is_not_understood_is_left_to_spark(other: Any) -> None:
     taken, others = push_filters([EqualTo(("topic",), "orders"), other])

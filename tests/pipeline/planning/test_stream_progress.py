@@ -8,6 +8,7 @@ from pipeline.data_source import TOPIC_IDS, StreamProgress, check_same_topics, p
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.partition_view import PartitionView
 from storage.model import TopicIdPartition, uuid_to_text
+from tests.support.for_each import for_each
 from tests.support.metadata_records import named_partition, named_uuid
 
 
@@ -34,7 +35,7 @@ def test_offsets_of_the_same_topics_are_good_and_so_are_new_partitions() -> None
     check_same_topics(StreamProgress(OFFSETS, {}), ORDERS, fails_on_data_loss=True)
 
 
-@pytest.mark.parametrize("fails_on_data_loss", [True, False])
+@for_each("fails_on_data_loss", [True, False])
 def test_a_topic_that_was_made_anew_is_always_refused(fails_on_data_loss: bool) -> None:
     with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:
         check_same_topics(

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.planning import tier_transactions
-from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
+from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
 from pipeline.planning.tier_transactions import TierTransactions, UndecidedTransactionError
 from pipeline.tasks import AbortedTransaction
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
-from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes import transaction_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.model import IndexType
 from tests.support.checked_tier import SEGMENTS, aiven_tier
-from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import build_segment, data_batch, object_path, publish, topic_partition
 
@@ -96,27 +94,25 @@ def test_an_abort_is_found_where_its_marker_is_a_segment_later(tmp_path: Path) -
     assert tier.transactions.aborted(tier.view, 41, 150) == ()
     assert tier.transactions.aborted(tier.view, 331, 500) == ()
     assert tier.transactions.aborted(tier.view, 200, 200) == ()
-
-
-def test_the_search_ends_with_the_segment_after_which_nothing_is_open(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=9, aborted=[CROSSING], still_open={1: [150], 2: [150]})
-
+    # The search ends with the segment after which nothing is open.
+    tier.storage.calls.clear()
     tier.transactions.aborted(tier.view, 100, 200)
-
     assert max(start for _, start in tier.fetched) == 300
+    # Each partition wanted gets its own.
+    wants = [
+        WantedOffsets(view=tier.view, first_offset=first, tier_end_offset=end, end_offset=end)
+        for first, end in ((0, 100), (100, 500))
+    ]
+    assert [want.aborted for want in tier.transactions.with_aborted(wants)] == [(INSIDE,), (CROSSING,)]
 
 
-def test_without_an_open_transaction_no_later_index_is_fetched(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=9)
-
+def test_no_index_is_fetched_that_can_have_no_abort(tmp_path: Path) -> None:
+    """A later one where nothing is open, and one that the metadata call empty."""
+    tier = tier_of(tmp_path / "unknown", segments=9)
     tier.transactions.aborted(tier.view, 100, 200)
-
     assert tier.fetched == [(IndexType.TRANSACTION, 100), (IndexType.PRODUCER_SNAPSHOT, 100)]
 
-
-def test_nothing_is_fetched_where_metadata_say_that_there_are_no_aborts(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=9, knows_empty=True)
-
+    tier = tier_of(tmp_path / "empty", segments=9, knows_empty=True)
     assert tier.transactions.aborted(tier.view, 0, 900) == ()
     assert tier.fetched == []
 
@@ -133,6 +129,8 @@ def test_the_last_stable_offset_is_the_first_of_what_is_open_at_the_tiers_end(tm
     tier = tier_of(tmp_path, segments=3, still_open={0: [20], 2: [250, 130, 299]})
 
     assert tier.transactions.last_stable_offset(tier.view) == 130
+    # From before the log start: nothing is left to read.
+    assert tier.transactions.last_stable_offset(replace(tier.view, log_start_offset=150)) == 150
     (view,) = tier.transactions.with_last_stable_offsets([tier.view])
     assert view.readable_end_offset == 130
 
@@ -143,17 +141,8 @@ def test_with_nothing_open_the_tier_is_stable_to_its_end(tmp_path: Path) -> None
     assert tier.transactions.last_stable_offset(tier.view) == 200
     assert tier.transactions.last_stable_offset(replace(tier.view, segments=(), log_start_offset=70)) == 70
 
-
-def test_a_transaction_from_before_the_log_start_leaves_nothing_to_read(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=2, still_open={1: [20]})
-
-    assert tier.transactions.last_stable_offset(replace(tier.view, log_start_offset=50)) == 50
-
-
-def test_a_last_segment_without_a_snapshot_is_not_guessed_about(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=2)
+    # Without a snapshot of the last segment nothing is guessed.
     tier.remove(1, "snapshot")
-
     with pytest.raises(UndecidedTransactionError, match="no producer snapshot"):
         tier.transactions.last_stable_offset(tier.view)
 
@@ -215,46 +204,3 @@ def test_what_was_fetched_is_kept_and_the_oldest_goes_first(tmp_path: Path, monk
     for start_offset in (0, 400):
         transactions.aborted(tier.view, start_offset, start_offset + 100)
     assert (IndexType.TRANSACTION, 400) in tier.fetched[len(fetched) + 1 :]
-
-
-def test_each_partition_wanted_gets_its_own(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=5, aborted=[INSIDE, CROSSING], still_open={1: [150], 2: [150]})
-    wants = [
-        WantedOffsets(view=tier.view, first_offset=first, tier_end_offset=end, end_offset=end)
-        for first, end in ((0, 100), (100, 500))
-    ]
-
-    assert [want.aborted for want in tier.transactions.with_aborted(wants)] == [(INSIDE,), (CROSSING,)]
-
-
-def _frozen(name: str) -> tuple[Recorded, PartitionView, TierTransactions]:
-    recorded = Recorded(name)
-    view = partition_view(
-        recorded.catalog,
-        recorded.key,
-        recorded.lineage,
-        log_start_offset=recorded.log_start,
-        end_offset=recorded.last_stable_offset,
-    )
-    return recorded, view, TierTransactions(AivenRemoteStorageManager(storage_config()))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_frozen_tier_is_stable_to_its_end(name: str) -> None:
-    recorded, view, transactions = _frozen(name)
-
-    assert transactions.last_stable_offset(view) == recorded.local_log_start
-
-
-def test_aborts_of_the_frozen_tier_are_those_that_its_broker_wrote() -> None:
-    _, view, transactions = _frozen("txn-0")
-
-    found = transactions.aborted(view, 0, view.tier_end_offset)
-
-    assert AbortedTransaction(5002, 1801, 5229) in found
-    assert len(found) == 11
-    for link in view.segments:
-        expected = tuple(
-            each for each in found if each.first_offset < link.end_offset and each.last_offset >= link.first_offset
-        )
-        assert transactions.aborted(view, link.first_offset, link.end_offset) == expected

@@ -18,6 +18,7 @@ from storage.metadata.catalog import Catalog
 from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from storage.writing.metadata_records import encode
 from tests.support.fake_kafka import FakeKafka, FakeLog
+from tests.support.for_each import for_each
 from tests.support.metadata_records import (
     COPY_FINISHED,
     DELETE_STARTED,
@@ -88,13 +89,12 @@ def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: Wor
     assert view.last_stable_offset is None
 
 
-@pytest.mark.parametrize(
-    ("committed", "start"), [(None, 0), ((40, ORDERS), 40), ((40, OTHER), 0), ((300, ORDERS), 200)]
-)
+@for_each("committed, start", [(None, 0), ((40, ORDERS), 40), ((40, OTHER), 0), ((300, ORDERS), 200)])
 def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
-    world: World, committed: tuple[int, TopicIdPartition] | None, start: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, committed: tuple[int, TopicIdPartition] | None, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is committed for another topic id does not count, nor what lies above the broker's own log start."""
+    world = World(tmp_path)
     orders_of(world, log_start_offset=200)
     world.tiered(started("a", 0, 99), started("b", 100, 299))
     kept = {}

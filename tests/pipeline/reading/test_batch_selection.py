@@ -2,11 +2,10 @@
 
 import dataclasses
 
-import pytest
-
 from pipeline.reading.segment_task import BatchSelection
 from pipeline.tasks import AbortedTransaction
 from protocol.record_batches import BatchHeader, read_header
+from tests.support.for_each import for_each
 from tests.support.segments import ProducerFields, data_batch
 
 
@@ -23,8 +22,8 @@ def test_a_message_that_wraps_others_may_begin_before_the_end() -> None:
     assert selection.wants(dataclasses.replace(header(35), magic=1, last_offset_delta=0))
 
 
-@pytest.mark.parametrize(
-    ("base_offset", "producer_id", "is_wanted"),
+@for_each(
+    "base_offset, producer_id, is_wanted",
     [(0, 7, True), (10, 7, False), (30, 7, False), (40, 7, True), (60, 7, False), (10, 8, True), (70, 8, False)],
 )
 def test_of_a_producer_what_lies_in_an_aborted_transaction_is_not_wanted(

@@ -18,6 +18,7 @@ from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemo
 from storage.log.log_walk import BatchTooLargeError, WalkedBatch
 from storage.log.segment_scan import GetsAhead
 from storage.model import IndexType
+from tests.support.for_each import for_each
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
@@ -191,7 +192,7 @@ def test_what_the_time_index_says_is_too_old_is_not_fetched() -> None:
     assert [start for start, _ in world.gets] == [world.segment.batch_positions[149]]
 
 
-@pytest.mark.parametrize("index", [None, b"x", b"", struct.pack(">qi", FIRST_TIMESTAMP_MS, 10_000)])
+@for_each("index", [None, b"x", b"", struct.pack(">qi", FIRST_TIMESTAMP_MS, 10_000)])
 def test_without_a_time_index_the_batches_headers_tell(index: bytes | None) -> None:
     world = OneSegment(filled_segment(BASE))
     world.indexes[IndexType.TIMESTAMP] = index

@@ -22,6 +22,7 @@ from storage.log import segment_scan
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
 from tests.support.executors import AtOnce
+from tests.support.for_each import for_each
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager
 from tests.support.segments import Record, build_segment, data_batch, filled_segment, metadata_of, topic_partition
@@ -113,7 +114,7 @@ def test_segments_are_read_one_behind_the_other_and_no_byte_twice(batch_counts: 
         assert world.streams_open == 0
 
 
-@pytest.mark.parametrize(("task_bytes", "begun"), [(64 * MIB, [1, 1, 1, 0, 0]), (MIB, [1, 1, 0, 0, 0])])
+@for_each("task_bytes, begun", [(64 * MIB, [1, 1, 1, 0, 0]), (MIB, [1, 1, 0, 0, 0])])
 def test_segments_behind_the_one_that_is_read_are_begun_where_the_gets_have_room(
     monkeypatch: pytest.MonkeyPatch, task_bytes: int, begun: list[int]
 ) -> None:
@@ -198,8 +199,8 @@ class RepeatedStream:
         self._chunk = b""
 
 
-@pytest.mark.parametrize(
-    ("batch_bytes", "value_bytes", "segment_bytes", "chunk_bytes"),
+@for_each(
+    "batch_bytes, value_bytes, segment_bytes, chunk_bytes",
     [
         (MIB, 100, 16 * MIB, 1),
         (8 * MIB, 100, 1024 * MIB, 4 * MIB),

@@ -13,6 +13,7 @@ from protocol.client.messages import FETCH
 from storage.errors import CorruptObjectError
 from storage.model import TopicIdPartition, Uuid
 from tests.support.fake_kafka import FakeKafka
+from tests.support.for_each import for_each
 from tests.support.segments import ProducerFields, control_batch, data_batch
 
 PRODUCER, OTHER = 7, 8
@@ -81,7 +82,7 @@ def test_markers_are_never_rows() -> None:
         assert offsets_of(tail_of(log), 0, 11, options) == [*range(5), *range(6, 11)]
 
 
-@pytest.mark.parametrize("batches_max", [1, 2, 100])
+@for_each("batches_max", [1, 2, 100])
 def test_of_an_aborted_transaction_nothing_is_left_up_to_its_marker(batches_max: int) -> None:
     """Whichever answer its batches come in; others' records and its producer's later ones stay."""
     log = log_of(
@@ -107,7 +108,7 @@ def test_a_commit_does_not_end_another_producers_abort() -> None:
     assert offsets_of(tail_of(log, [(PRODUCER, 0, 11)]), 0, 17, COMMITTED) == list(range(12, 17))
 
 
-@pytest.mark.parametrize("log", [[], log_of(plain(0))], ids=["nothing", "older records"])
+@for_each("log", [[], log_of(plain(0))])
 def test_a_broker_that_gives_nothing_is_given_up(log: list[tuple[int, bytes]]) -> None:
     kafka = tail_of(log)
     kafka.log("orders", 3).end_offset = 10
@@ -122,7 +123,7 @@ def test_a_broker_that_repeats_itself_is_given_up() -> None:
         offsets_of(kafka, 5, 10)
 
 
-@pytest.mark.parametrize("at", [30, -1])
+@for_each("at", [30, -1])
 def test_a_flipped_bit_fails_the_task_with_partition_and_position(at: int) -> None:
     damaged = bytearray(data_batch(5, record_count=5))
     damaged[at] ^= 1

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.values.avro import AvroDecoder, AvroSchema
 from pipeline.values.conversion import SchemaError
+from tests.support.for_each import for_each
 from tests.support.value_schemas import ORDER, ORDER_V2, order
 
 HEADER = b"\0\0\0\0\1"
@@ -63,8 +64,8 @@ def test_a_union_of_several_types_is_a_struct_of_members() -> None:
     assert members == [*({**empty, f"member{place}": value} for place, value in expected.items()), None]
 
 
-@pytest.mark.parametrize(
-    ("schema", "expected"),
+@for_each(
+    "schema, expected",
     [
         ("long", pa.int64()),
         ('"string"', pa.string()),
@@ -132,8 +133,8 @@ def test_one_bad_value_leaves_the_others() -> None:
     assert "1 bytes are left over" in reasons[2]
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
+@for_each(
+    "schema, said",
     [
         ("{", "it is no JSON"),
         (json.dumps({"type": "array", "items": "null"}), "items take no bytes"),

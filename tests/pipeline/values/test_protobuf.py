@@ -6,6 +6,7 @@ from google.protobuf import descriptor_pb2
 
 from pipeline.values.conversion import SchemaError
 from pipeline.values.protobuf import ProtobufDecoder, ProtobufSchema, compiled, descriptors_of
+from tests.support.for_each import for_each
 from tests.support.value_schemas import ORDER_PROTO, order_messages
 
 HEADER = b"\0\0\0\0\1"
@@ -116,8 +117,8 @@ def test_registries_have_files_as_text_or_serialized() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@for_each(
+    "make, said",
     [
         (lambda: ProtobufSchema(b"\xff"), "no set of Protobuf descriptors"),
         (lambda: ProtobufSchema(b""), "it has no file"),
@@ -127,7 +128,6 @@ def test_registries_have_files_as_text_or_serialized() -> None:
         (lambda: schema_of('syntax="proto3"; message A {} message B {}').message(None), "A, B"),
         (lambda: schema_of('syntax="proto3"; message A {}').message("C"), "has no message C"),
     ],
-    ids=["noise", "empty", "not text", "not serialized", "path", "several", "unknown"],
 )
 def test_what_is_no_schema_is_refused(make: object, said: str) -> None:
     assert callable(make)

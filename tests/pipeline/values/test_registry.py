@@ -15,6 +15,7 @@ from pipeline.values.registry import TRIES_MAX, RegistryError, SchemaRegistry, U
 from storage.config.model import ClientTls
 from storage.config.schema_registry import SchemaRegistryConfig
 from tests.support.certificates import server_certificate
+from tests.support.for_each import for_each
 from tests.support.schema_registry import guarded_registry, schema_registry
 from tests.support.sent import sent
 from tools.demo.kafka_cluster import free_port
@@ -59,7 +60,7 @@ def test_what_is_not_there_is_an_error_of_its_own(url: str) -> None:
         client_of(url).by_id(99_999)
 
 
-@pytest.mark.parametrize("kind", ["basic", "bearer"])
+@for_each("kind", ["basic", "bearer"])
 def test_who_asks_is_told_to_the_registry_alone(url: str, kind: str) -> None:
     sent = f"Bearer {PASSWORD}"
     config = {"token": PASSWORD}

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.values.wire_format import INDEXES_MAX, HeaderError, message_indexes, schema_ids
+from tests.support.for_each import for_each
 
 VALUES = st.one_of(st.none(), st.binary(max_size=8), st.binary(max_size=8).map(lambda rest: b"\0" + rest))
 
@@ -64,7 +65,7 @@ def test_any_bytes_are_indexes_or_a_header_error(data: bytes) -> None:
     assert 0 < end <= len(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"\4\2", b"\x80", b"\1\0", zigzag(65), b"\xff\xff\xff\xff\xff\1", b"\2\1"])
+@for_each("data", [b"", b"\4\2", b"\x80", b"\1\0", zigzag(65), b"\xff\xff\xff\xff\xff\1", b"\2\1"])
 def test_indexes_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(HeaderError):
         message_indexes(data, 0)
