@@ -1,6 +1,5 @@
 """The disk cache on file systems that are really full, read-only or closed to us, and beside another process."""
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -71,7 +70,6 @@ def remount(path: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
 
 
-@pytest.mark.needs("linux")
 def test_a_folder_that_may_not_be_written_is_denied() -> None:
     with TemporaryDirectory() as name, bound_by_permissions(folder := Path(name)), disk_cache(folder) as cache:
         (folder / "blocks" / "writing").chmod(0o500)
@@ -82,17 +80,16 @@ def test_a_folder_that_may_not_be_written_is_denied() -> None:
 
 @contextmanager
 def bound_by_permissions(folder: Path) -> Iterator[None]:
-    """They do not bind root, so its files are nobody's meanwhile, and this thread opens files as nobody."""
+    """They do not bind root, who is nobody meanwhile."""
     if os.geteuid() != 0:
         yield
         return
     os.chown(folder, NOBODY, NOBODY)
-    libc = ctypes.CDLL(None)
-    libc.setfsuid(NOBODY)
+    os.seteuid(NOBODY)
     try:
         yield
     finally:
-        libc.setfsuid(0)
+        os.seteuid(0)
 
 
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
