@@ -38,6 +38,7 @@ from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
+from tests.support.cases import case
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
 from tests.support.metadata_records import finish, named_partition, named_uuid, started
@@ -126,14 +127,10 @@ def ranges_of(partitions: object) -> list[tuple[str, int, int]]:
 # --- batch ---
 
 
-def test_a_read_is_of_the_tier_and_with_a_tail_of_the_rest(world: World) -> None:
-    assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
-    assert ranges_of(world.reader(tail="kafka").partitions()) == [("tail", 300, 500), ("tier", 0, 300)]
-
-
 def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(world: World) -> None:
     for _ in range(2):
         assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
+    assert ranges_of(world.reader(tail="kafka").partitions()) == [("tail", 300, 500), ("tier", 0, 300)]
     world.tier_more()
     assert ranges_of(world.reader().partitions()) == [("tier", 0, 400)]
     assert world.opened == 1
@@ -190,13 +187,10 @@ def test_pushing_filters_down_does_not_count_as_declared_where_spark_has_that_of
         assert list(reader.pushFilters([EqualTo(("topic",), "orders")])) == []
 
 
-def test_there_is_nothing_to_read_without_tasks(world: World) -> None:
+def test_without_tasks_there_is_nothing_to_read_and_wrong_options_are_said_first(world: World) -> None:
     assert list(world.reader().read(None)) == []
     assert list(world.stream().read(None)) == []
     assert list(world.reader().read(InputPartition(None))) == []
-
-
-def test_wrong_options_are_said_when_the_reader_is_made(world: World) -> None:
     with pytest.raises(OptionsError, match="maxBytesPerTrigger is for streaming reads only"):
         world.reader(maxBytesPerTrigger="1m")
     with pytest.raises(OptionsError, match="they have no end"):
@@ -209,7 +203,8 @@ def test_wrong_options_are_said_when_the_reader_is_made(world: World) -> None:
 def test_readers_travel_without_what_is_open_and_without_showing_a_secret(world: World) -> None:
     stream, batch = world.stream(), world.reader()
     stream.latestOffset()
-    assert world.opened == 1
+    stream.partitions(stream.initialOffset(), stream.latestOffset())
+    assert world.opened == 1, "a stream opens the tier once"
 
     for reader in (stream, batch, sent(stream), sent(batch)):
         shown = repr(reader) + repr(vars(reader)) + repr(reader.tasks)
@@ -219,13 +214,7 @@ def test_readers_travel_without_what_is_open_and_without_showing_a_secret(world:
     (partition,) = batch.partitions()
     assert SECRET not in repr(vars(partition))
     assert ranges_of([sent(partition)]) == [("tier", 0, 300)]
-
-
-def test_a_stream_opens_the_tier_once_and_closes_it_in_the_end(world: World) -> None:
-    stream = world.stream()
-    stream.latestOffset()
-    stream.partitions(stream.initialOffset(), stream.latestOffset())
-    assert world.opened == 1
+    # To stop twice does no harm.
     stream.stop()
     stream.stop()
 
@@ -273,22 +262,17 @@ def test_batches_follow_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world:
     world.tier_more()
     assert stream.latestOffset() == progress(400)
     assert ranges_of(stream.partitions(reached, progress(400))) == [("tier", 300, 400)]
-
-
-def test_a_restarted_query_goes_on_from_where_spark_says_it_stands(world: World) -> None:
+    # A restarted query goes on from where Spark says it stands.
     stream = world.stream(maxBytesPerTrigger="1000")
     assert stream.partitions(progress(200), progress(200)) == []
     assert stream.latestOffset() == progress(300)
 
 
-def test_a_first_batch_that_was_not_finished_ends_where_it_ended(world: World) -> None:
+def test_a_first_batch_that_was_not_finished_ends_where_it_ended_and_none_before_it_begins(world: World) -> None:
     stream = world.stream(startingOffsets="latest", tail="kafka")
     stream.partitions(progress(480), progress(480))
     assert stream.initialOffset() == progress(480)
     assert stream.partitions(progress(480), progress(480)) == []
-
-
-def test_a_batch_never_ends_before_it_begins(world: World) -> None:
     stream = world.stream()
     stream.partitions(progress(450), progress(450))
     assert stream.latestOffset() == progress(450)
@@ -306,12 +290,13 @@ def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
     latest = stream.latestOffset()
     stream.partitions(stream.initialOffset(), latest)
     world.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
-    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
-        stream.latestOffset()
-    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
-        stream.partitions(latest, progress(600))
-    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
-        world.stream().partitions(progress(0), progress(300))
+    for asks in (
+        stream.latestOffset,
+        lambda: stream.partitions(latest, progress(600)),
+        lambda: world.stream().partitions(progress(0), progress(300)),
+    ):
+        with case(asks), pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+            asks()
 
 
 def test_partitions_that_come_later_are_read_from_their_start(world: World) -> None:

@@ -43,22 +43,15 @@ def test_a_wrong_command_line_is_two(arguments: list[str], capsys: pytest.Captur
     assert "usage: python -m pipeline" in capsys.readouterr().err
 
 
-def test_settings_may_have_an_equals_sign_in_their_value() -> None:
+def test_settings_may_have_an_equals_sign_in_their_value_and_what_may_be_a_secret_is_not_shown() -> None:
     assert setting(" spark.driver.extraJavaOptions = -Da=b ") == ("spark.driver.extraJavaOptions", "-Da=b")
-
-
-def test_what_may_be_a_secret_without_its_name_is_not_shown() -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refused:
         setting("hunter2")
     assert "hunter2" not in str(refused.value)
 
 
-@for_each("text, expected", [("1", 1), ("4g", 4 << 30), ("64M", 64 << 20), ("2kb", 2048)])
-def test_sizes_have_units(text: str, expected: int) -> None:
-    assert size(text) == expected
-
-
-def test_counts_begin_with_one() -> None:
+def test_sizes_have_units_and_counts_begin_with_one() -> None:
+    assert [size(text) for text in ("1", "4g", "64M", "2kb")] == [1, 4 << 30, 64 << 20, 2048]
     assert count("1") == 1
     with pytest.raises(argparse.ArgumentTypeError):
         count("0")

@@ -29,18 +29,12 @@ def problems(*more: str) -> tuple[str, ...]:
 def test_the_tier_is_read_to_its_end() -> None:
     made = job()
     assert made.options.source == "tidegate"
-    assert made.options.reader == {
-        "isolation": "read_uncommitted",
-        "includeHeaders": "false",
-        "badRecords": "fail",
-        "tail": "none",
-    }
+    reader = {"isolation": "read_uncommitted", "includeHeaders": "false", "badRecords": "fail", "tail": "none"}
+    assert made.options.reader == reader
     assert made.options.addresses == {"config": "t.properties"}
     assert (made.bounds.starting, made.bounds.ending) == (OffsetEdge.EARLIEST, OffsetEdge.TIERED)
     assert made.bootstrap is None
-
-
-def test_with_a_tail_the_log_is_read_to_its_end() -> None:
+    # With a tail the log.
     made = job("--tail", "kafka", "--bootstrap", "tide:9092", "--isolation", "read_committed")
     assert made.options.addresses == {"config": "t.properties", "kafka.bootstrap.servers": "tide:9092"}
     assert made.bounds.ending is OffsetEdge.LATEST
@@ -55,11 +49,8 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
     )
     assert made.options.source == "kafka"
     assert made.options.reader == {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
-    assert made.options.tuning == {
-        "failOnDataLoss": "true",
-        "minPartitions": "8",
-        "kafka.security.protocol": "SASL_SSL",
-    }
+    tuning = {"failOnDataLoss": "true", "minPartitions": "8", "kafka.security.protocol": "SASL_SSL"}
+    assert made.options.tuning == tuning
     assert made.options.addresses == {"kafka.bootstrap.servers": "[::1]:9092"}
     assert made.bootstrap == HostPort("::1", 9092)
     assert made.bounds.ending is OffsetEdge.LATEST
@@ -79,7 +70,8 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
 )
 def test_bounds_are_words_times_or_offsets(more: list[str], starting: OffsetBound, ending: OffsetBound) -> None:
     bounds = job(*more).bounds
-    assert (bounds.starting, bounds.ending) == (starting, ending)
+    assert (bounds.starting, bounds.ending, bounds.fails_on_data_loss) == (starting, ending, True)
+    assert not job(*more, "--option", "failondataloss=FALSE").bounds.fails_on_data_loss
 
 
 def test_folders_are_by_date_and_of_several_topics_by_topic_first() -> None:
@@ -91,11 +83,6 @@ def test_folders_are_by_date_and_of_several_topics_by_topic_first() -> None:
         options = job(*more).options
         asked = options.kept["partition_by"]
         assert (options.defaults["partition_by"] if asked is None else asked) == columns
-
-
-def test_data_loss_is_the_bounds_matter_too() -> None:
-    assert job().bounds.fails_on_data_loss
-    assert not job("--option", "failondataloss=FALSE").bounds.fails_on_data_loss
 
 
 @for_each(
@@ -120,6 +107,8 @@ def test_data_loss_is_the_bounds_matter_too() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(more: list[str], told: str) -> None:
     assert any(told in problem for problem in problems(*more)), problems(*more)
+    # All at once.
+    assert len(problems("--source", "kafka", "--tail", "kafka", "--option", "subscribe=a")) == 3
 
 
 @for_each("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.password", "kafka.ssl.keystore.key"])
@@ -128,10 +117,6 @@ def test_credentials_are_refused_and_not_repeated(name: str) -> None:
     assert len(told) == 1
     assert "JAAS file" in told[0]
     assert "hunter2" not in told[0]
-
-
-def test_all_problems_come_at_once() -> None:
-    assert len(problems("--source", "kafka", "--tail", "kafka", "--option", "subscribe=a")) == 3
 
 
 def test_where_to_read_may_change_between_runs_and_what_may_not() -> None:

@@ -25,9 +25,7 @@ VIEW = PartitionView(
     log_start_offset=0,
     end_offset=500,
     segments=tuple(
-        ServedSegment(
-            replace(started(f"{first}", first, first + 99), segment_size_bytes=SEGMENT_BYTES), first, first + 100
-        )
+        ServedSegment(started(f"{first}", first, first + 99, size_bytes=SEGMENT_BYTES), first, first + 100)
         for first in (0, 100, 200)
     ),
 )
@@ -68,6 +66,9 @@ def later(end: int, view: PartitionView = VIEW, **how: Any) -> Planned:
     return plans(view, **how).next_run({"orders": {0: end}}, is_first=False)
 
 
+AFTER_RETENTION = replace(VIEW, log_start_offset=100, segments=VIEW.segments[1:])
+
+
 def one(start: int, end: int) -> tuple[OffsetRange, ...]:
     return (OffsetRange("orders", 0, start, end),)
 
@@ -82,15 +83,15 @@ def test_what_reads_kafka_ends_with_the_log() -> None:
     """Given 300 offsets of 60 bytes in the tier, when 200 more are read, then they count as much."""
     planned = first(reads_kafka=True, bytes_per_step=60 * 100)
     assert (planned.ranges, planned.steps_count) == (one(0, 500), 5)
+    # Without a tier sizes are guessed.
+    planned = first(replace(VIEW, segments=()), reads_kafka=True, bytes_per_step=100 * BYTES_PER_OFFSET)
+    assert planned.steps_count == 5
 
 
-def test_a_later_run_starts_where_the_last_one_ended() -> None:
+def test_a_later_run_starts_where_the_last_one_ended_and_a_start_counts_in_the_first_only() -> None:
     assert later(120).ranges == one(120, 300)
     assert later(300).ranges == one(300, 300)
     assert plans().next_run({"payments": {0: 7}}, is_first=False).ranges == one(0, 300)
-
-
-def test_a_start_counts_in_the_first_run_only() -> None:
     bounds: Any = {"starting": PartitionOffsets({("orders", 0): 50})}
     assert first(**bounds).ranges == one(50, 300)
     assert later(120, **bounds).ranges == one(120, 300)
@@ -112,28 +113,21 @@ def test_an_end_caps_a_run_and_takes_none_back() -> None:
 
 
 def test_offsets_that_retention_took_are_an_error_or_are_told() -> None:
-    view = replace(VIEW, log_start_offset=100, segments=VIEW.segments[1:])
     with pytest.raises(OffsetBoundsError, match=r"orders-0: offsets 40 to 99 .* --option failOnDataLoss=false"):
-        later(40, view)
-    planned = later(40, view, fails_on_data_loss=False)
+        later(40, AFTER_RETENTION)
+    planned = later(40, AFTER_RETENTION, fails_on_data_loss=False)
     assert (planned.ranges, planned.lost) == (one(100, 300), one(40, 100))
-    assert later(100, view).lost == ()
+    assert later(100, AFTER_RETENTION).lost == ()
 
 
 def test_what_a_cut_off_run_can_read_no_more_is_an_error_or_is_told() -> None:
-    view = replace(VIEW, log_start_offset=100, segments=VIEW.segments[1:])
     left = [*one(20, 60), *one(90, 120), *one(150, 200)]
     with pytest.raises(OffsetBoundsError) as refused:
-        plans(view).lost(left)
+        plans(AFTER_RETENTION).lost(left)
     assert len(refused.value.problems) == 2
     assert "orders-0: offsets 90 to 99 are below the log start 100; --option failOnData" in refused.value.problems[1]
-    assert plans(view, fails_on_data_loss=False).lost(left) == [*one(20, 60), *one(90, 100)]
-    assert plans(view).lost([]) == []
-
-
-def test_without_a_tier_sizes_are_guessed() -> None:
-    planned = first(replace(VIEW, segments=()), reads_kafka=True, bytes_per_step=100 * BYTES_PER_OFFSET)
-    assert planned.steps_count == 5
+    assert plans(AFTER_RETENTION, fails_on_data_loss=False).lost(left) == [*one(20, 60), *one(90, 100)]
+    assert plans(AFTER_RETENTION).lost([]) == []
 
 
 def test_steps_are_no_more_than_offsets_and_no_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

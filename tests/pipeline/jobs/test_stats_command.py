@@ -34,23 +34,17 @@ def test_a_row_says_it_all() -> None:
     for expected in ("orders", "2026-11-21", "4,000", "1.0 kB", "100 bytes / 250 bytes / 400 bytes", "25%"):
         assert expected in told
     assert "zstd 80%, none 20%" in told
+    assert codec_shares(figures(bytes_none=0, bytes_zstd=1000)) == "zstd"
 
-
-def test_what_has_no_day_or_no_data_is_shown_too() -> None:
-    told = shown(
-        [figures(day=None, batches=0, bytes=0, bytes_zstd=0, bytes_none=0, batch_bytes_min=None, batch_bytes_max=None)]
-    )
-    assert "no time" in told
+    # And what has no day or no data.
+    nothing = dict.fromkeys(("batches", "bytes", "bytes_zstd", "bytes_none"), 0)
+    assert "no time" in shown([figures(**nothing, **dict.fromkeys(("day", "batch_bytes_min", "batch_bytes_max")))])
 
 
 def test_a_long_table_is_cut_off_and_says_so() -> None:
     told = shown([figures(partition=number) for number in range(SHOWN_GROUPS_MAX + 1)])
     assert "more with --output" in told
     assert f" {SHOWN_GROUPS_MAX} " not in told
-
-
-def test_one_codec_needs_no_share() -> None:
-    assert codec_shares(figures(bytes_none=0, bytes_zstd=1000)) == "zstd"
 
 
 def test_all_topics_are_looked_at_unless_some_are_named(tmp_path: Path) -> None:

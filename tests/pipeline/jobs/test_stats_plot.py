@@ -31,22 +31,18 @@ def test_small_topics_share_a_colour() -> None:
     assert list(found) == [*(f"t{number}" for number in range(LAYERS_MAX + 2, 3, -1)), OTHERS]
     assert sum(layer[FIRST] for layer in found.values()) == sum(range(1, LAYERS_MAX + 4))
     assert largest(topic_rows(LAYERS_MAX), "topic", "bytes")[-1] == "t0"
-
-
-def test_what_has_no_day_is_in_no_bar() -> None:
+    # What has no day is in no bar.
     rows = [{"day": None, "topic": "old", "bytes": 5, "records": 1}]
     assert largest(rows, "topic", "bytes") == []
     assert layers(rows, "topic", "bytes", []) == {}
 
 
-def test_marks_are_round_in_their_unit() -> None:
+def test_marks_are_round_in_their_unit_and_days_marked_each_or_at_even_distances() -> None:
     assert round_step(70 * 1024**3, 1024) == 20 * 1024**3
     assert round_step(900, 1024) == 200
     assert round_step(200e6, 1000) == 50e6
     assert (scaled_bytes(20 * 1024**3), scaled_count(50e6), scaled_count(0)) == ("20 GiB", "50M", "0")
 
-
-def test_days_are_marked_each_or_at_even_distances() -> None:
     few = [FIRST, FIRST + datetime.timedelta(days=40)]
     many = [FIRST + datetime.timedelta(days=at) for at in range(90)]
     assert day_ticks(few) == few

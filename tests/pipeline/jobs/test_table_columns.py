@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.table_columns import added_columns, fit
 from pipeline.jobs.table_format import TableName
+from tests.support.cases import case
 from tests.support.for_each import for_each
 
 INT, LONG, TEXT, BINARY = IntegerType(), LongType(), StringType(), BinaryType()
@@ -30,53 +31,29 @@ def schema(columns: Mapping[str, DataType], required: str = "") -> StructType:
     return StructType([StructField(name, kind, nullable=name != required) for name, kind in columns.items()])
 
 
-ROWS = schema({"partition": INT, "offset": LONG, "value": BINARY, "headers": headers("value")})
-REST = {"offset": LONG, "headers": headers("value")}
+PLACE: dict[str, DataType] = {"partition": INT, "offset": LONG}
+HEADERS = {"headers": headers("value")}
+HEADERS_TYPE = "array<struct<key:string,{}:binary>>"
+ALL = PLACE | {"value": BINARY} | HEADERS
+ROWS = schema(ALL)
 
 
 @for_each(
     "table, missing, problems",
     [
         (ROWS, "", ()),
+        (schema({"extra": TEXT, "VALUE": BINARY, "Offset": LONG, "partition": LONG, **HEADERS}), "", ()),
+        (schema(PLACE | HEADERS, required="offset"), "`value` binary", ()),
+        (schema(PLACE | {"value": BINARY}), f"`headers` {HEADERS_TYPE.format('value')}", ()),
+        (schema(ALL | {"value": TEXT}), "", ("column value is string, and the rows have binary",)),
+        (schema(ALL | {"offset": INT}), "", ("column offset is int, and the rows have bigint",)),
         (
-            schema({"extra": TEXT, "headers": headers("value"), "VALUE": BINARY, "Offset": LONG, "partition": LONG}),
+            schema(ALL | {"headers": headers("data")}),
             "",
-            (),
+            (f"column headers is {HEADERS_TYPE.format('data')}, and the rows have {HEADERS_TYPE.format('value')}",),
         ),
-        (
-            schema({"partition": INT, "offset": LONG, "headers": headers("value")}, required="offset"),
-            "`value` binary",
-            (),
-        ),
-        (
-            schema({"partition": INT, "offset": LONG, "value": BINARY}),
-            "`headers` array<struct<key:string,value:binary>>",
-            (),
-        ),
-        (schema({"partition": INT, "value": TEXT, **REST}), "", ("column value is string, and the rows have binary",)),
-        (
-            schema({"partition": INT, "value": BINARY, **REST, "offset": INT}),
-            "",
-            ("column offset is int, and the rows have bigint",),
-        ),
-        (
-            schema({"partition": INT, "value": BINARY, **REST, "headers": headers("data")}),
-            "",
-            (
-                "column headers is array<struct<key:string,data:binary>>, and the rows have "
-                "array<struct<key:string,value:binary>>",
-            ),
-        ),
-        (
-            schema({"partition": INT, "value": BINARY, "region": TEXT, **REST}, required="region"),
-            "",
-            ("column region string is NOT NULL, and the rows lack it",),
-        ),
-        (
-            schema({"partition": INT, "value": BINARY, **REST}, required="value"),
-            "",
-            ("column value is NOT NULL, and rows may have none",),
-        ),
+        (schema(ALL | {"region": TEXT}, "region"), "", ("column region string is NOT NULL, and the rows lack it",)),
+        (schema(ALL, required="value"), "", ("column value is NOT NULL, and rows may have none",)),
     ],
 )
 def test_columns_fit_by_name(table: StructType, missing: str, problems: tuple[str, ...]) -> None:
@@ -101,8 +78,6 @@ def test_a_tables_name(text: str, parts: tuple[str, ...], is_path: bool) -> None
     name = TableName.parse(text)
     assert (name.parts, str(name), name.is_path) == (parts, text, is_path)
 
-
-@for_each("text", ["", ".", "a.", "a..b", "a b", "a;DROP TABLE b", "`a", "``"])
-def test_what_is_no_tables_name(text: str) -> None:
-    with pytest.raises(UsageError, match="is no table's name"):
-        TableName.parse(text)
+    for wrong in ("", ".", "a.", "a..b", "a b", "a;DROP TABLE b", "`a", "``"):
+        with case(wrong), pytest.raises(UsageError, match="is no table's name"):
+            TableName.parse(wrong)

@@ -1,6 +1,7 @@
 """What a table's commits and its property say of a backfill, and which of them is to be believed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -54,23 +55,15 @@ def test_a_property_gives_the_state_back(state: TableState) -> None:
     assert kept_state({PROPERTY: told.to_text()}) == told
 
 
-def test_a_commit_says_which_offsets_it_has() -> None:
-    step = steps(run_of(1))[1]
-    assert offsets_text(step) == {"orders": {"0": [12, 14]}}
-
-
 def test_nothing_of_ours_is_there() -> None:
     assert newest(None) == NOTHING
     assert newest(None, commit(1), commit(0)) == NOTHING
     assert newest(None, commit(9)) == NOTHING  # older ones are gone, and no property says that any was ours
 
 
-def test_the_newest_commit_tells() -> None:
+def test_the_newest_commit_tells_and_a_run_that_has_none_yet_has_begun() -> None:
     older = state_of(2, (0, 1), 7)
     assert newest(kept(BEGUN, 1), commit(5), commit(4, HALF), commit(3, older), commit(1, FINISHED)) == HALF
-
-
-def test_a_run_that_has_no_commit_yet_has_begun() -> None:
     assert newest(kept(BEGUN, 3), commit(4), commit(3), commit(2, FINISHED)) == BEGUN
     assert newest(kept(BEGUN, 3), commit(3, FINISHED), commit(2)) == BEGUN
     assert newest(kept(BEGUN, None)) == BEGUN
@@ -81,22 +74,23 @@ def test_commits_are_forgotten_after_the_run() -> None:
     assert newest(kept(FINISHED, 3), commit(9), commit(8)) == FINISHED
 
 
-def test_commits_are_forgotten_in_the_midst_of_a_run() -> None:
-    with pytest.raises(
-        StateLostError, match=r"lake\.orders: which offsets .* cannot be known: .*--restart --from '\{\"TOPIC\""
-    ):
-        newest(kept(BEGUN, 3), commit(9), commit(8))
-
-
-def test_a_source_of_a_published_commit_has_expired() -> None:
-    lost = Commit(position="9", state=None, is_lost=True)
-    with pytest.raises(StateLostError, match="the snapshot that commit 9 was made from has expired"):
-        newest(kept(BEGUN, 3), lost)
-
-
-def test_a_copy_of_a_table_is_found_out() -> None:
-    with pytest.raises(StateLostError, match="is another table's, so it is a copy"):
-        newest(kept(FINISHED, 3, table="other"), commit(0))
+@for_each(
+    "known, commits, said",
+    [
+        (
+            kept(BEGUN, 3),
+            [commit(9), commit(8)],
+            r"lake\.orders: which offsets .* cannot be known: .*--restart --from '\{\"TOPIC\"",
+        ),
+        (kept(BEGUN, 3), [replace(commit(9), is_lost=True)], "the snapshot that commit 9 was made from has expired"),
+        (kept(FINISHED, 3, table="other"), [commit(0)], "is another table's, so it is a copy"),
+    ],
+)
+def test_a_state_is_lost_with_commits_in_the_midst_of_a_run_and_in_a_copy(
+    known: KeptState, commits: list[Commit], said: str
+) -> None:
+    with pytest.raises(StateLostError, match=said):
+        newest(known, *commits)
 
 
 def test_a_rollback_takes_what_its_commits_said() -> None:
@@ -110,6 +104,7 @@ def test_a_step_adds_to_the_state() -> None:
     step = steps(run_of(2))[3]
     assert HALF.with_step(run_of(2), step, "w") == state_of(2, (0, 1, 3, 4), 9)
     assert FINISHED.with_step(run_of(2), step, "w") == state_of(2, (3,), 6)
+    assert offsets_text(steps(run_of(1))[1]) == {"orders": {"0": [12, 14]}}
 
 
 @for_each(

@@ -135,38 +135,24 @@ def test_bounds_are_offsets_of_the_tier_and_of_the_tail(
     assert wanted_of(view, times=TIMES, **given_options) == expected
 
 
+REMEDIES = "endingOffsets=tiered leaves them out, tail=kafka reads them through Kafka"
+BEHIND = f"orders-0: offsets {{}} to {{}} are not in the tier yet: {REMEDIES}"
+UNSTABLE = "orders-0: offsets 260 to 299 cannot be read from the tier yet with read_committed"
+OTHER = '{"orders":{"0":1}, "other":{"1":1}}'
+MISSES, NAMES_7 = "does not name orders-0", "names, though not selected, orders-7"
+TIMES_OF_7 = {"endingOffsetsByTimestamp": '{"orders":{"7":1}}'}
+
+
 @for_each(
     "view, given_options, problems",
     [
-        (
-            TIERED_TO_300,
-            {"endingOffsets": "latest"},
-            [
-                "orders-0: offsets 300 to 499 are not in the tier yet: endingOffsets=tiered leaves them out, tail=kafka "
-                "reads them through Kafka"
-            ],
-        ),
-        (TIERED_TO_300, to(301), ["orders-0: offsets 300 to 300 are not in the tier yet"]),
-        (TIERED_TO_300, {"endingTimestamp": "9000"}, ["orders-0: offsets 300 to 499 are not in the tier yet"]),
-        (
-            STABLE_TO_260,
-            COMMITTED | to(300),
-            ["orders-0: offsets 260 to 299 cannot be read from the tier yet with read_committed"],
-        ),
-        (
-            TIERED_TO_300,
-            {"startingOffsets": '{"orders":{"0":1}, "other":{"1":1}}'},
-            ["startingOffsets names, though not selected, other-1"],
-        ),
-        (
-            TIERED_TO_300,
-            {"endingOffsetsByTimestamp": '{"orders":{"7":1}}'},
-            [
-                "endingOffsetsByTimestamp does not name orders-0",
-                "endingOffsetsByTimestamp names, though not selected, orders-7",
-            ],
-        ),
+        (TIERED_TO_300, {"endingOffsets": "latest"}, [BEHIND.format(300, 499)]),
+        (TIERED_TO_300, {"endingTimestamp": "9000"}, [BEHIND.format(300, 499)]),
+        (TIERED_TO_300, to(301), [BEHIND.format(300, 300)]),
+        (STABLE_TO_260, COMMITTED | to(300), [UNSTABLE]),
         (TIERED_TO_300, {"startingTimestamp": "9000"}, ["orders-0 has no record at or after the starting time"]),
+        (TIERED_TO_300, {"startingOffsets": OTHER}, ["startingOffsets names, though not selected, other-1"]),
+        (TIERED_TO_300, TIMES_OF_7, [f"endingOffsetsByTimestamp {what}" for what in (MISSES, NAMES_7)]),
     ],
 )
 def test_what_cannot_be_read_is_said_with_its_remedy(

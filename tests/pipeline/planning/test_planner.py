@@ -65,21 +65,14 @@ def ranges_of(*tasks: Task) -> list[tuple[int, int, int, int]]:
 
 def test_a_large_segment_is_cut_into_equal_byte_ranges() -> None:
     tasks = plan([wanted_of(view_of((50, 1_000)))], bytes_per_partition=250)
-
     assert len(tasks) == 4
     assert ranges_of(*tasks) == [(0, 50, 0, 250), (0, 50, 250, 500), (0, 50, 500, 750), (0, 50, 750, 1_000)]
-
-
-def test_small_neighbours_are_one_task() -> None:
-    tasks = plan([wanted_of(view_of((10, 100), (10, 100), (10, 100)))], bytes_per_partition=250)
-
-    assert [len(parts_of(task)) for task in tasks] == [2, 1]
-
-
-def test_a_part_of_a_segment_is_cut_by_offsets() -> None:
+    # A part of one by offsets.
     tasks = plan([wanted_of(view_of((100, 1_000)), 20, 60)], bytes_per_partition=200)
-
     assert ranges_of(*tasks) == [(20, 40, 0, 1_000), (40, 60, 0, 1_000)]
+    # And small neighbours are one task.
+    tasks = plan([wanted_of(view_of((10, 100), (10, 100), (10, 100)))], bytes_per_partition=250)
+    assert [len(parts_of(task)) for task in tasks] == [2, 1]
 
 
 def test_segments_that_cannot_match_are_not_planned() -> None:
@@ -199,10 +192,8 @@ def test_a_trigger_ends_with_whole_segments_where_it_can() -> None:
     assert limit_end_offsets([view], {KEYS[0]: 20}, 250) == {KEYS[0]: 30}
     assert limit_end_offsets([view], {KEYS[0]: 30}, 250) == {KEYS[0]: 30}
 
-
-def test_a_segment_larger_than_the_limit_is_cut_in_proportion() -> None:
+    # One that is larger than the limit is cut in proportion.
     view = view_of((100, 1_000))
-
     assert limit_end_offsets([view], {}, 250) == {KEYS[0]: 25}
     assert limit_end_offsets([view], {KEYS[0]: 25}, 250) == {KEYS[0]: 50}
     assert limit_end_offsets([view], {KEYS[0]: 90}, 250) == {KEYS[0]: 100}
@@ -213,14 +204,9 @@ def test_bytes_are_shared_fairly_and_what_one_does_not_need_the_other_gets() -> 
 
     assert limit_end_offsets([small, large], {}, 1_000) == {KEYS[0]: 10, KEYS[1]: 90}
 
-
-def test_a_trigger_ends_at_the_last_stable_offset() -> None:
+    # None goes beyond the last stable offset, and what is below the log start counts nothing.
     assert limit_end_offsets([view_of((100, 1_000), last_stable_offset=60)], {}, 10_000) == {KEYS[0]: 60}
-
-
-def test_what_is_below_the_log_start_counts_nothing() -> None:
     view = view_of((10, 100), (10, 100), first_offset=15)
-
     assert limit_end_offsets([view], {KEYS[0]: 3}, 60) == {KEYS[0]: 20}
 
 

@@ -8,7 +8,6 @@ from pipeline.data_source import TOPIC_IDS, StreamProgress, check_same_topics, p
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.partition_view import PartitionView
 from storage.model import TopicIdPartition, uuid_to_text
-from tests.support.for_each import for_each
 from tests.support.metadata_records import named_partition, named_uuid
 
 
@@ -17,7 +16,8 @@ def view_of(partition: TopicIdPartition) -> PartitionView:
 
 
 ORDERS = [view_of(named_partition("orders", number)) for number in range(2)]
-OFFSETS = {("orders", 0): 12, ("orders", 1): 0}
+ONE_OFFSET = {("orders", 0): 12}
+OFFSETS = {**ONE_OFFSET, ("orders", 1): 0}
 MADE_ANEW = view_of(TopicIdPartition(named_uuid("another"), 0, "orders"))
 
 
@@ -31,21 +31,16 @@ def test_the_json_is_the_kafka_sources_with_topic_ids_and_is_read_back() -> None
 
 
 def test_offsets_of_the_same_topics_are_good_and_so_are_new_partitions() -> None:
-    check_same_topics(progress_of(ORDERS[:1], {("orders", 0): 12}), ORDERS, fails_on_data_loss=True)
+    check_same_topics(progress_of(ORDERS[:1], ONE_OFFSET), ORDERS, fails_on_data_loss=True)
     check_same_topics(StreamProgress(OFFSETS, {}), ORDERS, fails_on_data_loss=True)
 
 
-@for_each("fails_on_data_loss", [True, False])
-def test_a_topic_that_was_made_anew_is_always_refused(fails_on_data_loss: bool) -> None:
-    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:
-        check_same_topics(
-            progress_of(ORDERS[:1], {("orders", 0): 12}), [MADE_ANEW], fails_on_data_loss=fails_on_data_loss
-        )
-    assert len(caught.value.problems) == 1
-
-
-def test_partitions_that_are_gone_are_data_loss() -> None:
+def test_partitions_that_are_gone_are_data_loss_and_a_topic_that_was_made_anew_is_always_refused() -> None:
     progress = progress_of(ORDERS, OFFSETS)
+    for fails in (True, False):
+        with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:
+            check_same_topics(progress_of(ORDERS[:1], ONE_OFFSET), [MADE_ANEW], fails_on_data_loss=fails)
+        assert len(caught.value.problems) == 1
     with pytest.raises(OffsetBoundsError, match="orders-1 is not there any more; failOnDataLoss=false"):
         check_same_topics(progress, ORDERS[:1], fails_on_data_loss=True)
     check_same_topics(progress, ORDERS[:1], fails_on_data_loss=False)

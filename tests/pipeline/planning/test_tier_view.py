@@ -77,7 +77,7 @@ SUBSCRIBED = TopicSelection(topics=("orders",))
 
 def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: World) -> None:
     orders_of(world)
-    world.tiered(started("a", 0, 99))
+    world.tiered(started("a", 0, 99), started("c", 200, 299))
 
     (view,) = world.views(SUBSCRIBED)
 
@@ -85,8 +85,8 @@ def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: Wor
         *("metadata topics", "metadata earliest", "metadata latest", "metadata fetch"),
         *("topics", "epochs", "earliest", "latest", "topics"),
     ]
-    assert (view.log_start_offset, view.tier_end_offset, view.end_offset) == (0, 100, 500)
-    assert view.last_stable_offset is None
+    assert (view.log_start_offset, view.tier_end_offset, view.end_offset) == (0, 300, 500)
+    assert (view.last_stable_offset, view.holes) == (None, (OffsetRange(100, 200),))
 
 
 @for_each("committed, start", [(None, 0), ((40, ORDERS), 40), ((40, OTHER), 0), ((300, ORDERS), 200)])
@@ -146,17 +146,7 @@ def test_a_log_start_that_moves_while_questions_are_asked_makes_no_hole(world: W
     assert (view.log_start_offset, view.tier_end_offset) == (100, 200)
 
 
-def test_a_topic_that_was_made_anew_has_nothing_of_its_predecessor(world: World) -> None:
-    world.tiered(started("a", 0, 99))
-    world.kafka.add_log(TopicIdPartition(named_uuid("orders, again"), 0, "orders"), end_offset=7)
-
-    (view,) = world.views(SUBSCRIBED)
-
-    assert view.segments == ()
-    assert view.end_offset == 7
-
-
-def test_a_topic_that_is_made_anew_between_two_questions_is_looked_at_again(world: World) -> None:
+def test_a_topic_that_is_made_anew_between_two_questions_is_looked_at_again_and_has_nothing_old(world: World) -> None:
     orders_of(world)
     world.tiered(started("a", 0, 99))
     successor = TopicIdPartition(named_uuid("orders, again"), 0, "orders")
@@ -207,11 +197,8 @@ def test_assigned_partitions_are_the_only_ones(world: World) -> None:
     views = world.views(TopicSelection(assigned={"orders": (0, 2)}))
 
     assert [view.key for view in views] == [("orders", 0), ("orders", 2)]
-
-
-def test_brokers_without_topic_ids_are_told_so(world: World) -> None:
+    # Brokers without topic ids are told so.
     world.kafka.add_log(TopicIdPartition(ZERO_UUID, 0, "orders"))
-
     with pytest.raises(TierViewError, match="no topic id"):
         world.views(SUBSCRIBED)
 
@@ -224,15 +211,6 @@ def test_a_partition_that_the_catalog_refused_is_an_error_not_a_hole(world: Worl
 
     with pytest.raises(TierViewError, match="the catalog is full"):
         world.views(SUBSCRIBED)
-
-
-def test_a_hole_is_part_of_the_view(world: World) -> None:
-    orders_of(world)
-    world.tiered(started("a", 0, 99), started("c", 200, 299))
-
-    (view,) = world.views(SUBSCRIBED)
-
-    assert view.holes == (OffsetRange(100, 200),)
 
 
 def test_read_committed_ends_at_both_last_stable_offsets(world: World) -> None:

@@ -35,7 +35,12 @@ def test_each_bad_batch_is_a_warning_with_object_and_position() -> None:
     assert (all_of_them["log_level"], all_of_them["segment"], all_of_them["count"]) == ("warning", segment, 1)
 
 
-def test_a_task_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None:
+def test_a_task_with_bad_batches_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None:
+    with capture_logs() as lines:
+        BadRecords(TASK).finish(str(tmp_path / "bad"))
+    assert not (tmp_path / "bad").exists()
+    assert not lines
+
     for reason in ("first", "second"):
         bad = BadRecords(TASK)
         bad.add(BadBatch(1231, 77, reason))
@@ -47,14 +52,6 @@ def test_a_task_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None
 
     assert (report["topic"], report["partition"], report["bad_batches"], report["bad_bytes"]) == ("orders", 0, 2, 4077)
     assert report["batches"][0] == {"position": 1231, "size_bytes": 77, "reason": "second", "is_rest": False}
-
-
-def test_a_task_without_bad_batches_writes_nothing(tmp_path: Path) -> None:
-    with capture_logs() as lines:
-        BadRecords(TASK).finish(str(tmp_path / "bad"))
-
-    assert not (tmp_path / "bad").exists()
-    assert not lines
 
 
 def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

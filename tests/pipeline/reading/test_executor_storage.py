@@ -9,32 +9,13 @@ import pytest
 from pipeline.reading import executor_storage
 from pipeline.reading.executor_storage import SHIPPED_FILE_BYTES_MAX, open_shipped_storage, ship_storage
 from storage.errors import StorageConfigError
+from tests.support.opened_bytes import ReadOnlyManager
 from tests.support.sent import sent
 
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+PRIVATE_KEY = "encryption.key.pairs.k.private.key.file"
 SECRET = "planted+secret/of+storage"
-
-
-class FakeManager:
-    """What it was opened with."""
-
-    def __init__(self, config: dict[str, str]) -> None:
-        self.config = config
-        self.contents = {key: Path(value).read_bytes() for key, value in config.items() if key.endswith(".file")}
-        self.modes = {oct(Path(value).parent.stat().st_mode & 0o777) for key, value in config.items() if ".file" in key}
-
-
-def opened_with(patch: pytest.MonkeyPatch) -> list[FakeManager]:
-    """The managers that are opened from now on, and what with."""
-    opened: list[FakeManager] = []
-
-    def open_manager(_class_name: str, config: dict[str, str]) -> FakeManager:
-        opened.append(FakeManager(config))
-        return opened[-1]
-
-    patch.setattr(executor_storage, "open_remote_storage_manager", open_manager)
-    return opened
 
 
 def test_files_travel_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,16 +23,18 @@ def test_files_travel_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytes
     key_file.write_bytes(b"a private key")
     there = tmp_path / "executor"
     there.mkdir()
-    shipped = sent(ship_storage(AIVEN, {"encryption.key.pairs.k.private.key.file": str(key_file), "other": "1"}))
+    shipped = sent(ship_storage(AIVEN, {PRIVATE_KEY: str(key_file), "other": "1"}))
     key_file.unlink()
     monkeypatch.setattr(tempfile, "tempdir", str(there))
-    opened = opened_with(monkeypatch)
 
-    open_shipped_storage(shipped)
+    def open_manager(_class_name: str, config: dict[str, str]) -> ReadOnlyManager:
+        file = Path(config[PRIVATE_KEY])
+        assert (file.read_bytes(), oct(file.parent.stat().st_mode & 0o777)) == (b"a private key", "0o700")
+        return ReadOnlyManager(config["other"])
 
-    assert opened[0].contents == {"encryption.key.pairs.k.private.key.file": b"a private key"}
-    assert opened[0].modes == {"0o700"}
-    assert opened[0].config["other"] == "1"
+    monkeypatch.setattr(executor_storage, "open_remote_storage_manager", open_manager)
+
+    assert open_shipped_storage(shipped).identity == "1"
     assert os.listdir(there) == []
 
 
@@ -90,22 +73,21 @@ def test_a_file_of_googles_credentials_becomes_the_key_for_its_text(tmp_path: Pa
 def test_a_key_ring_file_becomes_the_pairs_that_it_lists_whose_files_travel(tmp_path: Path) -> None:
     private, ring = tmp_path / "private.pem", tmp_path / "ring.properties"
     private.write_bytes(b"a private key")
-    pairs = {"encryption.key.pairs": "k", "encryption.key.pairs.k.private.key.file": str(private)}
+    pairs = {"encryption.key.pairs": "k", PRIVATE_KEY: str(private)}
     ring.write_text("".join(f"rsm.config.{key}={value}\n" for key, value in pairs.items()) + "rsm.config.other=1\n")
     shipped = ship_storage(AIVEN, {"encryption.key.ring.file": str(ring), "key.prefix": "p"})
     assert dict(shipped.config) == {**pairs, "key.prefix": "p"}
-    assert dict(shipped.files) == {"encryption.key.pairs.k.private.key.file": b"a private key"}
+    assert dict(shipped.files) == {PRIVATE_KEY: b"a private key"}
     ring.write_bytes(bytes(SHIPPED_FILE_BYTES_MAX + 1))
     with pytest.raises(StorageConfigError, match=r"encryption\.key\.ring\.file=.*: it is larger than"):
         ship_storage(AIVEN, {"encryption.key.ring.file": str(ring)})
 
 
-def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors(tmp_path: Path) -> None:
+def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors_and_one_that_cannot_be_sent_is_named(
+    tmp_path: Path,
+) -> None:
     config = {"some.key.file": str(tmp_path / "elsewhere"), "empty.file": " "}
     assert ship_storage(AIVEN, config).config == tuple(sorted(config.items()))
-
-
-def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(SHIPPED_FILE_BYTES_MAX + 1))
     with pytest.raises(StorageConfigError, match=r"a\.file: .*large is larger than"):

@@ -172,16 +172,6 @@ def test_an_index_that_fails_for_a_moment_is_asked_for_again(monkeypatch: pytest
 # --- timestamps ---
 
 
-def test_a_segment_that_is_too_old_is_not_even_opened() -> None:
-    world = OneSegment(filled_segment(BASE))
-    manager = world.manager()
-    task = task_of(world)
-    options = replace(OPTIONS, timestamp_min_ms=world.metadata.max_timestamp_ms + 1)
-
-    assert list(groups_of(manager, task, options, BadRecords(task))) == []
-    assert (manager.opened, world.gets) == (0, [])
-
-
 def test_what_the_time_index_says_is_too_old_is_not_fetched() -> None:
     world = OneSegment(filled_segment(BASE, batch_count=200, interval_bytes=0))
     options = replace(OPTIONS, timestamp_min_ms=FIRST_TIMESTAMP_MS + BASE + 1505)
@@ -190,6 +180,11 @@ def test_what_the_time_index_says_is_too_old_is_not_fetched() -> None:
 
     assert found == [offset for offset in offsets(world) if offset + 9 >= BASE + 1505]
     assert [start for start, _ in world.gets] == [world.segment.batch_positions[149]]
+    # A segment that is too old as a whole is not even opened.
+    manager, task = world.manager(), task_of(world)
+    options = replace(OPTIONS, timestamp_min_ms=world.metadata.max_timestamp_ms + 1)
+    assert list(groups_of(manager, task, options, BadRecords(task))) == []
+    assert manager.opened == 0
 
 
 @for_each("index", [None, b"x", b"", struct.pack(">qi", FIRST_TIMESTAMP_MS, 10_000)])

@@ -69,17 +69,10 @@ def test_rows_are_those_between_the_offsets_and_batches_may_reach_beyond() -> No
     assert [(each.partition, each.fetch_offset) for each in asked] == [(3, 7), (3, 20)]
     assert {request.max_bytes for request in fetches(kafka)} == {FETCH_BYTES_MAX}
 
-
-def test_an_answer_is_an_eighth_of_the_tasks_memory_at_most() -> None:
+    # An answer is an eighth of the task's memory at most.
     kafka = tail_of(log_of(plain(0)))
     assert offsets_of(kafka, 0, 5, replace(OPTIONS, task_bytes_max=16 * MIB)) == list(range(5))
     assert fetches(kafka)[0].max_bytes == 2 * MIB
-
-
-def test_markers_are_never_rows() -> None:
-    log = log_of(transactional(0), marker(5, commit=True), plain(6))
-    for options in (OPTIONS, COMMITTED):
-        assert offsets_of(tail_of(log), 0, 11, options) == [*range(5), *range(6, 11)]
 
 
 @for_each("batches_max", [1, 2, 100])
@@ -103,24 +96,21 @@ def test_of_an_aborted_transaction_nothing_is_left_up_to_its_marker(batches_max:
     assert offsets_of(kafka, 0, 28, OPTIONS) == [*range(20), *range(21, 26)]
 
 
-def test_a_commit_does_not_end_another_producers_abort() -> None:
+def test_markers_are_never_rows_and_a_commit_does_not_end_another_producers_abort() -> None:
+    log = log_of(transactional(0), marker(5, commit=True), plain(6))
+    for options in (OPTIONS, COMMITTED):
+        assert offsets_of(tail_of(log), 0, 11, options) == [*range(5), *range(6, 11)]
     log = log_of(transactional(0), marker(5, OTHER, commit=True), transactional(6), marker(11), plain(12))
     assert offsets_of(tail_of(log, [(PRODUCER, 0, 11)]), 0, 17, COMMITTED) == list(range(12, 17))
 
 
-@for_each("log", [[], log_of(plain(0))])
-def test_a_broker_that_gives_nothing_is_given_up(log: list[tuple[int, bytes]]) -> None:
+@for_each("log", [[], log_of(plain(0)), [(100, data_batch(0, record_count=5))]])
+def test_a_broker_that_gives_nothing_or_repeats_itself_is_given_up(log: list[tuple[int, bytes]]) -> None:
     kafka = tail_of(log)
     kafka.log("orders", 3).end_offset = 10
     with pytest.raises(TailUnreadableError, match=r"orders-3 through Kafka: no records from offset 5 on, up to 9"):
         offsets_of(kafka, 5, 10)
     assert len(fetches(kafka)) == EMPTY_ANSWERS_MAX
-
-
-def test_a_broker_that_repeats_itself_is_given_up() -> None:
-    kafka = tail_of([(100, data_batch(0, record_count=5))])
-    with pytest.raises(TailUnreadableError):
-        offsets_of(kafka, 5, 10)
 
 
 @for_each("at", [30, -1])

@@ -1,5 +1,8 @@
 """Protobuf's messages as Arrow types and columns: as the messages themselves say, and what is refused."""
 
+import base64
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
@@ -46,8 +49,7 @@ def test_messages_become_columns_of_all_their_fields() -> None:
 
 
 def test_the_rest_of_the_types() -> None:
-    schema = schema_of(TYPES)
-    decoder = ProtobufDecoder(schema, schema.message(None))
+    decoder = decoder_of(TYPES)
     types = {field.name: field.type for field in decoder.type}
     assert types == {
         "a": pa.int32(),
@@ -72,26 +74,29 @@ def test_the_rest_of_the_types() -> None:
 
 
 def test_a_moment_that_no_timestamp_can_be_is_one_bad_value() -> None:
-    schema = schema_of('syntax="proto3"; import "google/protobuf/timestamp.proto"; message M '
-                       "{ google.protobuf.Timestamp at = 1; }")  # fmt: skip
-    decoder = ProtobufDecoder(schema, schema.message(None))
+    decoder = decoder_of(
+        'syntax="proto3"; import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }'
+    )
     good, bad = b"\x0a\x02\x08\x01", b"\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"
     array, reasons = decoder.decode([FIRST + good, FIRST + bad, FIRST + good], None)
     assert ([row is not None for row in array.to_pylist()], list(reasons)) == ([True, False, True], [1])
 
 
+def decoder_of(text: str, name: str | None = None) -> ProtobufDecoder:
+    schema = schema_of(text)
+    return ProtobufDecoder(schema, schema.message(name))
+
+
 def test_maps_count_as_messages_for_some_writers_only() -> None:
     """Given a nested message behind a map field, when Java's serializer or Python's names it, then both are right."""
-    schema = schema_of('syntax="proto3"; message A { map<string,int32> m = 1; message B { int32 x = 1; } }')
-    decoder = ProtobufDecoder(schema, schema.message("A.B"))
+    decoder = decoder_of('syntax="proto3"; message A { map<string,int32> m = 1; message B { int32 x = 1; } }', "A.B")
     java, python = HEADER + b"\4\0\0", HEADER + b"\4\0\2"
     array, reasons = decoder.decode([java + b"\x08\1", python + b"\x08\2"], None)
     assert (array.to_pylist(), reasons) == ([{"x": 1}, {"x": 2}], {})
 
 
 def test_nesting_is_limited_by_the_library() -> None:
-    schema = schema_of('syntax="proto3"; message A { A a = 1; int32 x = 2; }')
-    decoder = ProtobufDecoder(schema, schema.message(None))
+    decoder = decoder_of('syntax="proto3"; message A { A a = 1; int32 x = 2; }')
     value = b"\x10\1"
     for _ in range(2000):
         size = len(value)
@@ -106,15 +111,12 @@ def test_registries_have_files_as_text_or_serialized() -> None:
     files = descriptor_pb2.FileDescriptorSet.FromString(
         compiled({"money.proto": money, "main.proto": main}, "main.proto")
     ).file
-    import base64
-
     serialized = [base64.b64encode(file.SerializeToString()).decode() for file in files]
     as_text = ProtobufSchema(descriptors_of(main, [("money.proto", money)]))
     as_files = ProtobufSchema(descriptors_of(serialized[1], [("money.proto", serialized[0])]))
+    expected = pa.struct([("money", pa.struct([("cents", pa.int64())]))])
     for schema in (as_text, as_files):
-        assert ProtobufDecoder(schema, schema.message(None)).type == pa.struct(
-            [("money", pa.struct([("cents", pa.int64())]))]
-        )
+        assert ProtobufDecoder(schema, schema.message(None)).type == expected
 
 
 @for_each(
@@ -129,7 +131,6 @@ def test_registries_have_files_as_text_or_serialized() -> None:
         (lambda: schema_of('syntax="proto3"; message A {}').message("C"), "has no message C"),
     ],
 )
-def test_what_is_no_schema_is_refused(make: object, said: str) -> None:
-    assert callable(make)
+def test_what_is_no_schema_is_refused(make: Callable[[], object], said: str) -> None:
     with pytest.raises(SchemaError, match=said):
         make()
