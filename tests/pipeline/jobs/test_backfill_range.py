@@ -1,8 +1,9 @@
 """What a run of a backfill reads: from the last one's end to the tier's or the log's, within bounds, in steps."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,29 +15,13 @@ from pipeline.jobs.sink import OffsetRange
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OffsetEdge, PartitionOffsets, SourceOptions, TopicSelection
 from pipeline.planning.partition_view import OffsetRange as Hole
-from pipeline.planning.partition_view import PartitionView, ServedSegment
+from pipeline.planning.partition_view import PartitionView
 from storage.model import uuid_to_text
+from tests.pipeline.planning.test_offset_bounds import view_of
 from tests.support.fake_kafka import FakeKafka
-from tests.support.metadata_records import named_partition, started
 
 SEGMENT_BYTES = 6000
-VIEW = PartitionView(
-    partition=named_partition("orders", 0),
-    log_start_offset=0,
-    end_offset=500,
-    segments=tuple(
-        ServedSegment(started(f"{first}", first, first + 99, size_bytes=SEGMENT_BYTES), first, first + 100)
-        for first in (0, 100, 200)
-    ),
-)
-
-
-@dataclass
-class FakeView:
-    views: list[PartitionView]
-
-    def partitions(self, *_: object) -> list[PartitionView]:
-        return self.views
+VIEW = view_of((0, 100), (100, 200), (200, 300), size_bytes=SEGMENT_BYTES)
 
 
 def plans(
@@ -46,7 +31,8 @@ def plans(
     kafka.add(1, "a")
     kafka.add_log(view.partition, log_start_offset=view.log_start_offset, end_offset=view.end_offset)
     others = {name: None for name in Tier.__slots__ if name not in ("view", "client")}
-    tier = Tier(view=cast(Any, FakeView([view])), client=kafka.client(), **cast(Any, others))
+    asked: Any = SimpleNamespace(partitions=lambda *_: [view])
+    tier = Tier(view=asked, client=kafka.client(), **cast(Any, others))
     ending = OffsetEdge.LATEST if reads_kafka else OffsetEdge.TIERED
     options = SourceOptions(
         config=Path("f"),

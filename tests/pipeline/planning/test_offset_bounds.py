@@ -25,6 +25,7 @@ def view_of(
     end_offset: int = 500,
     partition: int = 0,
     last_stable_offset: int | None = None,
+    size_bytes: int = 1_000,
 ) -> PartitionView:
     """Links are [first, end) of a segment each; what is between two is a hole."""
     holes = []
@@ -37,7 +38,10 @@ def view_of(
         partition=named_partition("orders", partition),
         log_start_offset=log_start_offset,
         end_offset=end_offset,
-        segments=tuple(ServedSegment(started(f"{first}", first, end - 1), first, end) for first, end in links),
+        segments=tuple(
+            ServedSegment(started(f"{first}", first, end - 1, size_bytes=size_bytes), first, end)
+            for first, end in links
+        ),
         holes=tuple(holes),
         last_stable_offset=last_stable_offset,
     )

@@ -1,24 +1,20 @@
 """A query's offsets in its checkpoint: read back as they were, and known to be of topics that are gone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pipeline.data_source import TOPIC_IDS, StreamProgress, check_same_topics, parse_progress, progress_of
 from pipeline.planning.offset_bounds import OffsetBoundsError
-from pipeline.planning.partition_view import PartitionView
 from storage.model import TopicIdPartition, uuid_to_text
-from tests.support.metadata_records import named_partition, named_uuid
+from tests.pipeline.planning.test_offset_bounds import view_of
+from tests.support.metadata_records import named_uuid
 
-
-def view_of(partition: TopicIdPartition) -> PartitionView:
-    return PartitionView(partition=partition, log_start_offset=0, end_offset=500)
-
-
-ORDERS = [view_of(named_partition("orders", number)) for number in range(2)]
+ORDERS = [view_of(partition=number) for number in range(2)]
 ONE_OFFSET = {("orders", 0): 12}
 OFFSETS = {**ONE_OFFSET, ("orders", 1): 0}
-MADE_ANEW = view_of(TopicIdPartition(named_uuid("another"), 0, "orders"))
+MADE_ANEW = replace(ORDERS[0], partition=TopicIdPartition(named_uuid("another"), 0, "orders"))
 
 
 def test_the_json_is_the_kafka_sources_with_topic_ids_and_is_read_back() -> None:

@@ -8,17 +8,11 @@ from structlog.testing import capture_logs
 
 from pipeline.reading import segment_task
 from pipeline.reading.segment_task import BadBatch, BadRecords
-from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
+from tests.pipeline.reading.test_segment_task import task_of
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
-TASK = SegmentTask(
-    segment=metadata_of(topic_partition(), filled_segment()),
-    start_position=100,
-    end_position=9000,
-    first_offset=0,
-    end_offset=200,
-)
+TASK = task_of(metadata_of(topic_partition(), filled_segment()), start_position=100, end_position=9000)
 
 
 def test_each_bad_batch_is_a_warning_with_object_and_position() -> None:

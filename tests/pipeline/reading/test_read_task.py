@@ -14,7 +14,7 @@ import pytest
 from pipeline.reading import read_task
 from pipeline.reading.executor_storage import ship_storage
 from pipeline.reading.read_task import TaskReader, keep_archive_directories
-from pipeline.tasks import ReadOptions, SegmentTask, TailTask, Task, TierTask
+from pipeline.tasks import ReadOptions, TailTask, Task, TierTask
 from storage.config.model import (
     ClientSecurity,
     HostPort,
@@ -23,6 +23,7 @@ from storage.config.model import (
     SecurityProtocol,
     UpstreamConfig,
 )
+from tests.pipeline.reading.test_segment_task import task_of
 from tests.support.segments import filled_segment, publish, topic_partition
 from tests.support.sent import sent
 
@@ -44,15 +45,7 @@ def tier_task(folder: Path) -> TierTask:
     parts = []
     for base, first, end in ((0, 100, 200), (200, 200, 300)):
         segment = publish(folder, topic_partition(), filled_segment(base))
-        parts.append(
-            SegmentTask(
-                segment=segment,
-                start_position=0,
-                end_position=segment.segment_size_bytes,
-                first_offset=first,
-                end_offset=end,
-            )
-        )
+        parts.append(task_of(segment, first_offset=first, end_offset=end))
     return TierTask(topic="orders", partition=0, parts=tuple(parts))
 
 
@@ -81,9 +74,7 @@ def test_a_task_of_the_tail_is_read_with_the_identity_that_travelled(
     assert offsets_of(sent(reader), TAIL_TASK) == []
 
     assert asked == [((("broker", 9092),), "us", TAIL_TASK, OPTIONS)]
-
-
-def test_a_tail_without_tail_kafka_is_a_bug_of_ours(tmp_path: Path) -> None:
+    # Without tail=kafka it is a bug of ours.
     reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS)
     with pytest.raises(AssertionError, match="without tail=kafka"):
         offsets_of(reader, TAIL_TASK)

@@ -18,6 +18,7 @@ from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemo
 from storage.log.log_walk import BatchTooLargeError, WalkedBatch
 from storage.log.segment_scan import GetsAhead
 from storage.model import IndexType
+from tests.pipeline.reading.test_segment_task import task_of
 from tests.support.for_each import for_each
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.segments import (
@@ -30,16 +31,8 @@ from tests.support.segments import (
 )
 
 BASE = 5000
-BIG = 1 << 62
 OPTIONS = ReadOptions(columns=("value",))
 LOG_BYTES = len(filled_segment(BASE).log)
-
-
-def task_of(world: OneSegment, **fields: Any) -> SegmentTask:
-    task = SegmentTask(
-        segment=world.metadata, start_position=0, end_position=len(world.segment.log), first_offset=0, end_offset=BIG
-    )
-    return replace(task, **fields)
 
 
 def groups_of(
@@ -51,7 +44,7 @@ def groups_of(
 
 def read(world: OneSegment, options: ReadOptions = OPTIONS, **fields: Any) -> list[int]:
     """Base offsets of what the task reads."""
-    task = task_of(world, **fields)
+    task = task_of(world.metadata, **fields)
     groups = groups_of(world.manager(), task, options, BadRecords(task))
     offsets = [batch.header.base_offset for group in groups for batch in group]
     assert world.streams_open == 0
@@ -125,7 +118,7 @@ def test_neighbours_also_meet_behind_bad_batches(
 
     spans = []
     for start, end in itertools.pairwise(borders):
-        task = task_of(world, start_position=start, end_position=end)
+        task = task_of(world.metadata, start_position=start, end_position=end)
         bad = BadRecords(task)
         groups = groups_of(world.manager(), task, options, bad)
         spans += [(batch.position, len(batch.data)) for group in groups for batch in group]
@@ -181,7 +174,7 @@ def test_what_the_time_index_says_is_too_old_is_not_fetched() -> None:
     assert found == [offset for offset in offsets(world) if offset + 9 >= BASE + 1505]
     assert [start for start, _ in world.gets] == [world.segment.batch_positions[149]]
     # A segment that is too old as a whole is not even opened.
-    manager, task = world.manager(), task_of(world)
+    manager, task = world.manager(), task_of(world.metadata)
     options = replace(OPTIONS, timestamp_min_ms=world.metadata.max_timestamp_ms + 1)
     assert list(groups_of(manager, task, options, BadRecords(task))) == []
     assert manager.opened == 0
@@ -256,7 +249,7 @@ def test_a_task_whose_range_cannot_be_reached_says_that_all_of_it_is_lost() -> N
     world = OneSegment(filled_segment(BASE))
     world.indexes[IndexType.OFFSET] = None
     world.log[world.segment.batch_positions[3] + 16] = 9
-    task = task_of(world, start_position=10_000, end_position=20_000)
+    task = task_of(world.metadata, start_position=10_000, end_position=20_000)
     bad = BadRecords(task)
 
     assert list(groups_of(world.manager(), task, replace(OPTIONS, skips_bad_records=True), bad)) == []

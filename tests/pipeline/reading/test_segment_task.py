@@ -28,15 +28,13 @@ from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager
 from tests.support.segments import Record, build_segment, data_batch, filled_segment, metadata_of, topic_partition
 
 MIB = 1024 * 1024
-BIG = 1 << 62
 OPTIONS = ReadOptions(columns=("offset", "value"))
 
 
 def task_of(segment: RemoteLogSegmentMetadata, **fields: Any) -> SegmentTask:
-    task = SegmentTask(
-        segment=segment, start_position=0, end_position=segment.segment_size_bytes, first_offset=0, end_offset=BIG
-    )
-    return replace(task, **fields)
+    """All of a segment, but for these fields."""
+    whole: dict[str, Any] = {"start_position": 0, "end_position": segment.segment_size_bytes}
+    return SegmentTask(segment=segment, **whole | {"first_offset": 0, "end_offset": 1 << 62} | fields)
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -44,8 +42,8 @@ def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def test_bad_batches_are_left_out_and_written_down_also_the_decoders(tmp_path: Path) -> None:
-    broken = data_batch(2, records=[Record(value=b"abc")])
-    broken = _with_right_crc(broken[:-1] + b"\x09")  # a count of headers that are not there
+    broken = data_batch(2, records=[Record(value=b"abc")])[:-1] + b"\x09"  # a count of headers that are not there
+    broken = broken[:17] + struct.pack(">I", crc32c(broken[21:])) + broken[21:]
     world = OneSegment(build_segment([data_batch(0), data_batch(1), broken, data_batch(3)]))
     world.log[-3] ^= 1
     options = replace(OPTIONS, skips_bad_records=True, bad_records_path=str(tmp_path))
@@ -58,10 +56,6 @@ def test_bad_batches_are_left_out_and_written_down_also_the_decoders(tmp_path: P
     assert sorted(entry["position"] for entry in report["batches"]) == list(world.segment.batch_positions[2:])
     with pytest.raises(CorruptObjectError, match="segment orders-0"):
         rows(read_segments(world.manager(), [task_of(world.metadata)], OPTIONS))
-
-
-def _with_right_crc(batch: bytes) -> bytes:
-    return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
 
 
 def test_a_reader_that_stops_early_ends_the_get_under_way() -> None:
