@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -32,13 +31,12 @@ from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.tasks import TailTask, TierTask
 from protocol.client.errors import GroupAuthorizationError
-from protocol.client.groups import FIND_COORDINATOR, OFFSET_COMMIT
-from protocol.client.messages import Values
 from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
 from tests.support.cases import case
+from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
 from tests.support.metadata_records import finish, named_partition, named_uuid, started
@@ -310,58 +308,39 @@ def test_partitions_that_come_later_are_read_from_their_start(world: World) -> N
 # --- offsets for Kafka's tools ---
 
 
-def group_coordinator(world: World, *codes: ErrorCode) -> list[dict[int, int]]:
-    """Broker 1 keeps groups' offsets, and refuses commits by these codes in turn; what it was given, by partition."""
-    (broker,) = world.kafka.brokers.values()
-    broker.versions |= {api.key: (api.version_min, api.version_max) for api in (FIND_COORDINATOR, OFFSET_COMMIT)}
-    given: list[dict[int, int]] = []
-    left = list(codes)
-
-    def find(request: Any) -> Values:
-        (group,) = request.coordinator_keys
-        found = {"key": group, "node_id": 1, "host": "a", "port": 1, "error_code": ErrorCode.none, "error_message": ""}
-        return {"coordinators": [found]}
-
-    def commit(request: Any) -> Values:
-        (topic,) = request.topics
-        given.append({entry.partition_index: entry.committed_offset for entry in topic.partitions})
-        code = left.pop(0) if left else ErrorCode.none
-        partitions = [{"partition_index": entry.partition_index, "error_code": code} for entry in topic.partitions]
-        return {"topics": [{"name": topic.name, "partitions": partitions}]}
-
-    broker.on(FIND_COORDINATOR, find)
-    broker.on(OFFSET_COMMIT, commit)
-    return given
+def offsets_of(group: FakeGroup) -> list[int]:
+    """What was committed of the only partition."""
+    return [offset for given in group.committed for offset, _ in given.values()]
 
 
 def test_a_streams_offsets_are_committed_when_a_batch_is_done(world: World) -> None:
     """Given commitGroup, when Spark asks for the next end, then the offsets of what is done are committed, once."""
-    given = group_coordinator(world)
-    stream = world.stream(commitGroup="lag")
+    group = FakeGroup(world.kafka)
+    stream = world.stream(commitGroup="a-group")
     with world.kafka.blocking():
         end = stream.latestOffset()
-        assert given == [{0: 0}], "where it starts, so that the lag is to be seen from the start"
+        assert offsets_of(group) == [0], "where it starts, so that the lag is to be seen from the start"
         stream.partitions(stream.initialOffset(), end)
-        assert given == [{0: 0}], "the batch is not done"
+        assert offsets_of(group) == [0], "the batch is not done"
         stream.latestOffset()
         stream.commit(end)
         stream.latestOffset()
-    assert given == [{0: 0}, {0: 300}]
+    assert offsets_of(group) == [0, 300]
 
 
 def test_a_commit_that_is_refused_fails_the_start_of_a_query_and_nothing_later(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    group_coordinator(world, ErrorCode.group_authorization_failed)
-    with world.kafka.blocking(), pytest.raises(GroupAuthorizationError, match="ACL Read on Group lag is missing"):
-        world.stream(commitGroup="lag").latestOffset()
+    group = FakeGroup(world.kafka, codes=[ErrorCode.group_authorization_failed])
+    with world.kafka.blocking(), pytest.raises(GroupAuthorizationError, match="ACL Read on Group a-group is missing"):
+        world.stream(commitGroup="a-group").latestOffset()
 
-    given = group_coordinator(world, ErrorCode.none, ErrorCode.unknown_member_id)
-    stream = world.stream(commitGroup="lag")
+    group.codes += [ErrorCode.none, ErrorCode.unknown_member_id]
+    stream = world.stream(commitGroup="a-group")
     with world.kafka.blocking():
         end = stream.latestOffset()
         stream.partitions(stream.initialOffset(), end)
         assert stream.latestOffset() == end
         stream.latestOffset()
-    assert given == [{0: 0}, {0: 300}, {0: 300}]
-    assert capsys.readouterr().err.count("event=group_offsets_not_committed group=lag") == 1
+    assert (offsets_of(group), group.asked.count("commit")) == ([0, 300], 4)
+    assert capsys.readouterr().err.count("event=group_offsets_not_committed group=a-group") == 1
