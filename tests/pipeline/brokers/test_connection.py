@@ -69,34 +69,25 @@ def test_a_broker_that_nobody_listens_for_is_named() -> None:
     assert caught.value.retriable
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_frame_is_lost(broker: FakeBroker) -> None:
-    broker.on(METADATA, lambda _request: None)
+@for_each(
+    "answer, error, says",
+    [
+        (None, UpstreamConnectionError, "the broker closed the connection"),
+        (SILENCE, UpstreamTimeoutError, r"no answer to metadata within 0\.02 s"),
+        (bytes(100_001), UpstreamProtocolError, "a frame of 100001 bytes"),
+        (struct.pack(">i", 2) + b"\xff" * 30, UpstreamProtocolError, "bad metadata response"),
+    ],
+)
+def test_no_answer_and_one_that_cannot_be_believed_end_the_connection(
+    broker: FakeBroker, answer: bytes | None, error: type[UpstreamError], says: str
+) -> None:
+    broker.on(METADATA, lambda _request: answer)
     with connect() as connection:
-        with pytest.raises(UpstreamConnectionError, match="the broker closed the connection"):
-            connection.request(ASK_METADATA)
+        with pytest.raises(error, match=says):
+            connection.request(ASK_METADATA, timeout_s=0.02 if answer is SILENCE else 30)
         assert not connection.usable
         with pytest.raises(UpstreamConnectionError, match="the connection is closed"):
             connection.request(ASK_METADATA)
-
-
-def test_a_broker_that_is_silent_for_too_long_is_left(broker: FakeBroker) -> None:
-    broker.on(METADATA, lambda _request: SILENCE)
-    with connect() as connection:
-        with pytest.raises(UpstreamTimeoutError, match=r"no answer to metadata within 0\.02 s"):
-            connection.request(ASK_METADATA, timeout_s=0.02)
-        assert not connection.usable
-
-
-@for_each(
-    "frame, says",
-    [(bytes(100_001), "a frame of 100001 bytes"), (struct.pack(">i", 2) + b"\xff" * 30, "bad metadata response")],
-)
-def test_an_answer_that_cannot_be_believed_ends_the_connection(broker: FakeBroker, frame: bytes, says: str) -> None:
-    broker.on(METADATA, lambda _request: frame)
-    with connect() as connection:
-        with pytest.raises(UpstreamProtocolError, match=says):
-            connection.request(ASK_METADATA)
-        assert not connection.usable
 
 
 def test_a_session_whose_lifetime_is_nearly_over_is_not_used(broker: FakeBroker) -> None:

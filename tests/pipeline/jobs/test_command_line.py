@@ -66,12 +66,7 @@ def test_options_are_looked_at_before_spark_is_started(
     assert "--bootstrap is missing" in capsys.readouterr().err
     assert main([*wanted, "--to", "later"]) == 2
     assert "--to is 'later'" in capsys.readouterr().err
-
-
-def test_no_spark_is_a_sentence(
-    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command_line, "_session", no_session)
+    # And no Spark is a sentence.
     assert main(["stats", "--config", config]) == 2
     assert capsys.readouterr().err == "tidegate: Java 17 or 21 is needed\n"
 
