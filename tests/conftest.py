@@ -34,7 +34,7 @@ from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.suites import QUICK_NEEDS, Suite, is_left_out, is_out_of_place
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
-from tests.support.worker_groups import group_by_worker, shared_fixtures
+from tests.support.worker_groups import finish_group, group_by_worker, shared_fixtures
 from tools.demo.kafka_cluster import KafkaCluster
 
 OPEN_FILES_WANTED = 8192
@@ -199,6 +199,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in _needed(item):
         if not needs.kind(name).is_present():
             pytest.skip(needs.kind(name).reason)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if hasattr(item.config, "workerinput"):
+        finish_group(item, nextitem)
 
 
 @pytest.hookimpl(wrapper=True)

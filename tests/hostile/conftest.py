@@ -41,9 +41,12 @@ def local_topic(kafka: KafkaCluster) -> str:
     return name
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[HostileStage]:
-    """One Tidegate and one honest consumer: each test leaves them as it found them, or fails."""
+    """One Tidegate and one honest consumer: each test leaves them as it found them, or fails.
+
+    Not for the session: the consumer never pauses, and half a core would go to it until the last test of all.
+    """
     with hostile_stage(kafka, honest_topic) as started:
         yield started
 

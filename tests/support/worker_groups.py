@@ -7,6 +7,7 @@ short files level the ends. Within that the order is pytest-randomly's.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,21 @@ def shared_fixtures(item: pytest.Item) -> frozenset[str]:
     info = getattr(item, "_fixtureinfo", None)
     made = {} if info is None else info.name2fixturedefs
     return frozenset(name for name, definitions in made.items() if definitions[-1].baseid in HOMES)
+
+
+def finish_group(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what only the item's group shares, if the item was the group's last in this worker.
+
+    Otherwise brokers, Spark and clients would run idle until the worker's very last test: a tenth of a core each.
+    """
+    group = group_of(item)
+    if nextitem is not None and group_of(nextitem) == group:
+        return
+    names = SHARED_FIXTURES.get("kafka" if group == WITH_SHARED_TOPICS else group, frozenset())
+    # pytest has no public way to end a fixture of the session earlier. What depends on it ends first.
+    request: Any = getattr(item, "_request", None)
+    for name, definitions in item.session._fixturemanager._arg2fixturedefs.items():
+        for definition in definitions:
+            is_shared = name in names and definition.baseid in HOMES
+            if is_shared or (definition.baseid == group and definition.scope == "session"):
+                definition.finish(request)
