@@ -5,8 +5,9 @@ Brokers and metadata are in memory; whole reads with a real Spark are in tests/s
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,10 @@ from pipeline.data_source import (
 from pipeline.driver import KeptTier, Tier
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OptionsError
+from pipeline.planning.partition_view import WantedOffsets
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
-from pipeline.tasks import TailTask, TierTask
+from pipeline.tasks import AbortedTransaction, TailTask, TierTask
 from protocol.client.errors import GroupAuthorizationError
 from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
@@ -142,6 +144,22 @@ def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(
     tier_file(world.folder, "rsm.config.some.password=another\n")
     reader.partitions()
     assert world.opened == 3
+
+
+def test_a_committed_read_is_told_what_was_aborted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only whole programs saw it when nobody asked.
+    inside = AbortedTransaction(7, 20, 40)
+
+    def with_aborted(_self: TierTransactions, wanted: Sequence[WantedOffsets]) -> list[WantedOffsets]:
+        return [replace(want, aborted=(inside,)) for want in wanted]
+
+    monkeypatch.setattr(TierTransactions, "with_aborted", with_aborted)
+    monkeypatch.setattr(TierTransactions, "last_stable_offset", lambda _self, view: view.tier_end_offset)
+    for isolation, expected in (("read_uncommitted", ()), ("read_committed", (inside,))):
+        (partition,) = world.reader(isolation=isolation).partitions()
+        assert isinstance(partition, TaskPartition)
+        assert isinstance(partition.task, TierTask)
+        assert [part.aborted for part in partition.task.parts] == [expected, (), ()], isolation
 
 
 def test_the_schema_is_that_of_the_columns(world: World) -> None:
