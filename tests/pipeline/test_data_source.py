@@ -284,7 +284,7 @@ def test_batches_follow_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world:
     assert stream.latestOffset() == progress(300)
 
 
-def test_a_first_batch_that_was_not_finished_ends_where_it_ended_and_none_before_it_begins(world: World) -> None:
+def test_a_first_batch_that_was_not_finished_ends_where_it_ended(world: World) -> None:
     stream = world.stream(startingOffsets="latest", tail="kafka")
     stream.partitions(progress(480), progress(480))
     assert stream.initialOffset() == progress(480)

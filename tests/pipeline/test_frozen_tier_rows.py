@@ -40,7 +40,7 @@ def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition
 
 
 @for_each("name", NAMES)
-def test_the_view_is_whole_and_stable_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
+def test_the_view_is_whole_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
     recorded = Recorded(name)
     view = view_of(recorded)
 

@@ -131,7 +131,7 @@ def response_with_tags(tags: bytes) -> memoryview:
     return memoryview(kio_frames.with_length(bytes(4) + b"\x00" + b"\x01" + bytes(4) + tags))
 
 
-def test_a_tag_that_stands_twice_or_is_shorter_than_its_endpoints_is_the_peers_error() -> None:
+def test_a_tag_twice_or_shorter_than_its_endpoints_is_the_peers_error() -> None:
     once = b"\x00\x01\x01"
     assert find_nodes(ApiKey.PRODUCE, 12, response_with_tags(b"\x01" + once)) == []
     for tags in (b"\x02" + once + once, b"\x01\x00\x02\x02\x00" + bytes(30)):

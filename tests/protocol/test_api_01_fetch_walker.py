@@ -205,7 +205,7 @@ def test_older_and_newer_versions_are_not_walked() -> None:
 
 
 @every_version
-def test_held_frames_name_nodes_and_get_the_addresses_of_those_that_are_not_withheld(version: int) -> None:
+def test_held_frames_name_nodes_and_get_addresses_that_are_not_withheld(version: int) -> None:
     frame = frame_of(VARIED, WITH_ENDPOINTS, version)
     assert find_nodes(memoryview(frame), version) == NODES
     addresses = {3: ("edge.example.org", 19095), 11: ("x" * 200, 19103)}

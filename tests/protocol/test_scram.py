@@ -33,7 +33,7 @@ def test_the_rfc_example_comes_out_byte_for_byte() -> None:
     client.verify(SERVER_FINAL)
 
 
-def test_a_signature_before_the_proof_is_refused_and_what_the_server_says_in_e_is_repeated() -> None:
+def test_a_signature_before_the_proof_is_refused_and_what_e_says_is_repeated() -> None:
     client = rfc_client()
     with pytest.raises(UpstreamAuthenticationError):
         client.verify(SERVER_FINAL)

@@ -170,7 +170,7 @@ def test_the_first_message_of_scram_names_who_the_last_answer_lets_in(api_versio
 
 
 @for_each("api_version", (0, 1))
-def test_a_refused_token_names_nobody_and_the_next_one_names_whom_it_tells_or_nobody(api_version: int) -> None:
+def test_a_refused_token_names_nobody_and_the_next_one_whom_it_tells(api_version: int) -> None:
     """Kafka's OAuthBearerSaslServer takes another token after one that it has refused."""
     for token, name in ((bearer({"sub": "mallory"}), "mallory"), (b"n,,\1auth=Bearer opaque\1\1", None)):
         talk = Talk(api_version)

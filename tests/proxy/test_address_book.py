@@ -97,7 +97,7 @@ async def test_many_that_ask_at_once_get_one_listener() -> None:
         assert len(targets) == 2
 
 
-async def test_ports_are_the_rules_or_a_brokers_own_and_clients_are_told_what_is_advertised() -> None:
+async def test_ports_are_the_rules_or_a_brokers_own_and_clients_get_the_advertised() -> None:
     port = free_port()
     async with open_book(broker_port_start=port - 2, broker_id_min=1000) as (book, _):
         assert await book.advertise([NodeAddress(1002, "k", 1)]) == {1002: ("127.0.0.1", port)}

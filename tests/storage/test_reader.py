@@ -94,7 +94,7 @@ def tier(nursery: trio.Nursery) -> Tier:
 # --- the broker's rules, spelled out ---
 
 
-async def test_the_first_batch_may_begin_below_the_offset_and_be_larger_than_what_is_wanted(tier: Tier) -> None:
+async def test_the_first_batch_may_begin_below_the_offset_and_be_too_large(tier: Tier) -> None:
     assert await tier.read_bytes(101) == SMALL.log
     assert await tier.read_bytes(102, max_bytes=1) == SMALL.batches[1], "whole and alone"
     records = await tier.read(102, max_bytes=1, minimum_one_batch=False)

@@ -531,7 +531,7 @@ def test_after_many_holes_in_a_row_the_rest_is_one() -> None:
     assert holes == HOLES_MAX
 
 
-def test_a_chunk_larger_than_a_piece_is_one_hole_and_where_holes_are_not_wanted_an_error() -> None:
+def test_a_chunk_larger_than_a_piece_is_one_hole_or_an_error() -> None:
     for has_holes in (True, False):
         world = OneSegment(filled_segment(), chunk_bytes=5000)
         world.corrupt_chunks = {0}

@@ -197,7 +197,7 @@ def test_rows_outside_the_timestamps_are_cut(columns: tuple[str, ...]) -> None:
             assert rows == only(expected, columns)
 
 
-def test_markers_and_batches_that_compaction_has_emptied_have_no_rows_and_transactional_ones_have() -> None:
+def test_markers_and_emptied_batches_have_no_rows_and_transactional_ones_have() -> None:
     records = [Given(0, key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")]
     blobs = [
         record_batch(0, records, attributes=TRANSACTIONAL),

@@ -150,7 +150,7 @@ def test_a_corrupt_record_late_in_a_batch_that_comes_in_pieces_leaves_out_all_of
 
 
 @for_each("codec", CODECS)
-def test_a_record_that_does_not_fit_the_task_is_named_with_the_option_if_it_is_there(codec: int) -> None:
+def test_a_record_that_does_not_fit_the_task_is_named_with_its_option(codec: int) -> None:
     good = record_batch(0, RECORDS)
     blob = record_batch(20, [Given(0), Given(1, value=bytes(300_000)), Given(2)], codec=codec)
     with pytest.raises(RecordTooLargeError, match=rf"a log: the batch at {len(good)}: .*taskBytes = 1048576"):

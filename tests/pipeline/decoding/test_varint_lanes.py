@@ -37,7 +37,7 @@ def test_every_number_is_read_where_it_is(any_size: list[int], ones: list[int], 
         assert read(b"".join(parts), [0, *ends[:-1]]) == (values, ends)
 
 
-def test_a_number_that_does_not_end_ends_nowhere_and_a_longer_form_than_needed_is_read() -> None:
+def test_a_number_that_does_not_end_ends_nowhere_and_a_longer_form_is_read() -> None:
     endless = b"\xff" * 9 + b"\x01" + b"\xff" * 10 + b"\x02"
     assert read(endless, [0, 10, 20]) == ([-(2**63), -(2**63), 1], [10, NO_END, 21])
     assert read(b"\x82\x80\x00\x04", [0, 3]) == ([1, 2], [3, 4])

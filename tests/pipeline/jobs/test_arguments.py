@@ -43,7 +43,7 @@ def test_a_wrong_command_line_is_two(arguments: list[str], capsys: pytest.Captur
     assert "usage: python -m pipeline" in capsys.readouterr().err
 
 
-def test_settings_may_have_an_equals_sign_in_their_value_and_what_may_be_a_secret_is_not_shown() -> None:
+def test_settings_may_hold_an_equals_sign_and_what_may_be_a_secret_is_not_shown() -> None:
     assert setting(" spark.driver.extraJavaOptions = -Da=b ") == ("spark.driver.extraJavaOptions", "-Da=b")
     with pytest.raises(argparse.ArgumentTypeError) as refused:
         setting("hunter2")

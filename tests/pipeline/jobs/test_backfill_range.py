@@ -74,7 +74,7 @@ def test_what_reads_kafka_ends_with_the_log() -> None:
     assert planned.steps_count == 5
 
 
-def test_a_later_run_starts_where_the_last_one_ended_and_a_start_counts_in_the_first_only() -> None:
+def test_a_later_run_starts_where_the_last_ended_and_a_start_counts_once() -> None:
     assert later(120).ranges == one(120, 300)
     assert later(300).ranges == one(300, 300)
     assert plans().next_run({"payments": {0: 7}}, is_first=False).ranges == one(0, 300)

@@ -160,7 +160,7 @@ def test_offsets_come_as_json_with_earliest_and_latest() -> None:
     assert copy.deepcopy(options) == options
 
 
-def test_a_batch_read_cannot_start_at_latest_nor_end_at_earliest_and_a_stream_may_and_has_no_end() -> None:
+def test_a_batch_read_cannot_start_at_latest_nor_end_at_earliest_and_a_stream_may() -> None:
     assert len(problems_of({**BASE, "startingOffsets": "latest", "endingOffsets": "earliest"})) == 2
     assert len(problems_of({**BASE, "startingOffsets": '{"a":{"0":-1}}', "endingOffsets": '{"a":{"0":-2}}'})) == 2
     options = parse_options({**BASE, "startingOffsets": "latest", "maxBytesPerTrigger": "1g"}, is_streaming=True)
@@ -187,7 +187,7 @@ def test_one_time_for_all_goes_before_times_and_those_before_offsets() -> None:
     assert options.ending == PartitionTimestamps({("orders", 0): 3000})
 
 
-def test_with_the_tail_the_end_is_latest_unless_given_and_isolation_goes_by_kafkas_name_too() -> None:
+def test_with_the_tail_the_end_is_latest_and_isolation_goes_by_kafkas_name_too() -> None:
     assert parse_options({**BASE, "tail": "kafka"}).ending is OffsetEdge.LATEST
     assert parse_options({**BASE, "tail": "kafka", "endingOffsets": "tiered"}).ending is OffsetEdge.TIERED
     assert parse_options({**BASE, "kafka.isolation.level": "READ_COMMITTED"}).read_committed

@@ -31,7 +31,7 @@ def test_offsets_of_the_same_topics_are_good_and_so_are_new_partitions() -> None
     check_same_topics(StreamProgress(OFFSETS, {}), ORDERS, fails_on_data_loss=True)
 
 
-def test_partitions_that_are_gone_are_data_loss_and_a_topic_that_was_made_anew_is_always_refused() -> None:
+def test_partitions_that_are_gone_are_data_loss_and_a_new_topic_is_always_refused() -> None:
     progress = progress_of(ORDERS, OFFSETS)
     for fails in (True, False):
         with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:

@@ -146,7 +146,7 @@ def test_a_log_start_that_moves_while_questions_are_asked_makes_no_hole(world: W
     assert (view.log_start_offset, view.tier_end_offset) == (100, 200)
 
 
-def test_a_topic_that_is_made_anew_between_two_questions_is_looked_at_again_and_has_nothing_old(world: World) -> None:
+def test_a_topic_created_again_between_two_questions_has_nothing_old(world: World) -> None:
     orders_of(world)
     world.tiered(started("a", 0, 99))
     successor = TopicIdPartition(named_uuid("orders, again"), 0, "orders")

@@ -83,9 +83,7 @@ def test_a_key_ring_file_becomes_the_pairs_that_it_lists_whose_files_travel(tmp_
         ship_storage(AIVEN, {"encryption.key.ring.file": str(ring)})
 
 
-def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors_and_one_that_cannot_be_sent_is_named(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_is_not_here_is_the_executors_and_one_not_sent_is_named(tmp_path: Path) -> None:
     config = {"some.key.file": str(tmp_path / "elsewhere"), "empty.file": " "}
     assert ship_storage(AIVEN, config).config == tuple(sorted(config.items()))
     large = tmp_path / "large"

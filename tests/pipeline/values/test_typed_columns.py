@@ -186,7 +186,7 @@ def test_a_dead_letter_fails_the_task_if_it_is_told_to() -> None:
         typed([b"\xff"], plan(fails_on_dead_letter=True, columns=("value", "offset")))
 
 
-def test_without_a_format_ids_are_made_of_bytes_and_without_a_registry_all_are_of_the_files_schema() -> None:
+def test_ids_without_a_format_and_schemas_without_a_registry() -> None:
     rows = typed([b"\0\0\0\0\7", b"x", None], ValuesPlan(columns=(SCHEMA_ID, "value")))
     assert [row[SCHEMA_ID] for row in rows] == [7, None, None]
     rows = typed([avro(NEW, 77, a=1, b=2), avro(NEW, None, a=3, b=4)], plan(registry=None))

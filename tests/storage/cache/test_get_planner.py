@@ -224,7 +224,7 @@ def test_blocks_are_whole_chunks_or_parts_of_one() -> None:
         assert (grid.block_bytes, grid.unit_blocks) == expected
 
 
-def test_the_last_block_ends_with_the_segment_and_the_last_unit_may_have_fewer_blocks() -> None:
+def test_the_last_block_ends_with_the_segment_and_the_last_unit_may_be_short() -> None:
     grid, units = BlockGrid(100, 250), BlockGrid(100, 450, unit_blocks=3)
     assert (grid.count, block_grid(1, 0, 1000).count) == (3, 0)
     assert [(grid.start(number), grid.end(number)) for number in range(3)] == [(0, 100), (100, 200), (200, 250)]

@@ -372,7 +372,7 @@ async def test_read_ahead_is_tried_again_and_keeps_its_room(world: GetWorld, seg
 
 
 @pytest.mark.autojump
-async def test_a_fresh_segment_not_there_is_asked_for_again_and_the_store_left_alone_as_long_as_it_asks(
+async def test_a_fresh_segment_not_there_is_asked_for_again_after_a_pause(
     nursery: trio.Nursery, segment: ScriptedSegment
 ) -> None:
     world = GetWorld(nursery, now_ms=FINISHED_MS + 10_000)

@@ -150,7 +150,7 @@ def transfer_of(segment: ScriptedSegment, numbers: range = range(2, 8), *, is_wa
     return transfer
 
 
-def test_of_blocks_that_nobody_waits_for_it_tells_every_few_mib_until_somebody_waits() -> None:
+def test_blocks_that_nobody_waits_for_are_posted_every_few_mib() -> None:
     segment = ScriptedSegment(7, block_bytes=POST_BYTES // 2)
     listener = Listener()
     transfer_of(segment, range(7), is_waited_for=False).run(post, listener)

@@ -38,7 +38,7 @@ def test_a_read_that_its_size_did_not_cut_and_that_continues_nothing_costs_nothi
     assert (world.pieces, world.streams()) == ([], 0)
 
 
-def test_the_first_read_that_its_size_cut_opens_a_window_or_else_the_second_sequential_one(world: World) -> None:
+def test_the_first_read_that_its_size_cut_opens_a_window_or_else_the_second(world: World) -> None:
     assert world.read(0, 0, MIB, reader="cut") == START_BYTES
     assert (world.pieces[0][:2], world.ahead_bytes(MIB), world.streams()) == ((0, MIB), START_BYTES, 1)
     assert world.read(0, 0, MIB, is_cut=False) == 0
@@ -148,7 +148,7 @@ def test_the_window_never_falls_below_two_blocks(world: World) -> None:
     assert stream.window_bytes >= 2 * MIB
 
 
-def test_a_wasted_or_evicted_block_is_asked_for_again_and_what_lies_before_it_is_not() -> None:
+def test_a_wasted_or_evicted_block_is_asked_for_again_and_none_before_it() -> None:
     for is_evicted in (False, True):
         world = World([segment(number) for number in range(2)])
         world.scan(0, mib(0, 20), waited=True)

@@ -90,7 +90,7 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
 # --- trouble ---
 
 
-async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty_or_lost(
+async def test_an_index_absent_soon_after_finished_is_waited_for(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """A lost one was taken for "no aborts" and remembered."""

@@ -260,7 +260,7 @@ def test_exchanged_objects_are_found_and_nothing_else(tier: CheckedTier) -> None
 # --- the store in trouble ---
 
 
-def test_trouble_that_passes_is_not_found_and_what_stays_says_that_nothing_was_checked(local: CheckedTier) -> None:
+def test_trouble_that_passes_is_not_found_and_what_stays_says_so(local: CheckedTier) -> None:
     store = ScriptedStore(local.manager)
     store.fail(RetriableRemoteStorageError("503"), times=3)
     assert check_segment(store, local.metadatas[1], wait=no_wait).findings == ()
