@@ -22,8 +22,10 @@ PYTHON ?= python3
 ARGS ?=
 # `proxy.workers` of the Tidegates that tests start and that do not say it themselves.
 WORKERS ?=
-# 0: in pytest's own process, as a debugger wants it.
+# Processes of `make test`; 0: pytest's own, as a debugger wants it.
 JOBS ?= 2
+# Processes of `make test-all`, whose tests wait more than they compute; each may have brokers, and one has Spark.
+ALL_JOBS ?= 4
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -169,22 +171,22 @@ demo: setup
 	$(BIN)/python -m tools.demo $(ARGS)
 
 # tests/support/suites.py says which tests are whose.
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
 test: $(VENV)/.dev $(CLASSES)
-	$(PYTEST) --suite quick $(ARGS)
+	$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
 	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, browsers, deployment" \
 		"and all drawn examples: 20 minutes, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
 test-all: $(VENV)/.dev $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
-	$(PYTEST) --suite all $(ARGS)
+	$(PYTEST) -n $(ALL_JOBS) --suite all $(ARGS)
 
 test-long: $(VENV)/.dev $(CLASSES) spark
 	$(BIN)/pytest --suite long $(ARGS)
 
 test-busy: $(VENV)/.dev $(CLASSES)
-	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) $(PYTEST) --suite quick $(ARGS)
+	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) $(PYTEST) -n $(JOBS) --suite quick $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
 	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete \
