@@ -176,7 +176,7 @@ PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 test: $(VENV)/.dev $(CLASSES)
 	$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
 	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, browsers, deployment" \
-		"and all drawn examples: 20 minutes, with Go, Node and Debian's packages."
+		"and all drawn examples: a quarter of an hour, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
 test-all: $(VENV)/.dev $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
@@ -186,7 +186,8 @@ test-long: $(VENV)/.dev $(CLASSES) spark
 	$(BIN)/pytest --suite long $(ARGS)
 
 test-busy: $(VENV)/.dev $(CLASSES)
-	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) $(PYTEST) -n $(JOBS) --suite quick $(ARGS)
+	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) \
+		$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
 	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete \
