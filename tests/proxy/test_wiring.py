@@ -53,7 +53,7 @@ class Noted:
 
     async def all_run(self) -> None:
         """Wait until every replaced task has been started."""
-        with trio.fail_after(60):
+        with trio.fail_after(20):
             for started in self._started:
                 await started.wait()
 
@@ -122,7 +122,7 @@ async def test_what_the_tier_no_longer_has_leaves_the_cache(
         finish(application.catalog, segment)
         apply_all(application.catalog, *(moved(segment, state) for state in DELETED))
         assert {segment.segment_id} == {*removed}
-        with trio.fail_after(60):
+        with trio.fail_after(20):
             await swept.wait()
 
 

@@ -17,6 +17,7 @@ from storage.log.batch_walk import (
     FoundBatch,
     IndexMismatchError,
     SegmentWindow,
+    batch_begun_at,
     check_index_entry,
     find_batch_by_time,
     find_first_batch,
@@ -90,6 +91,17 @@ def test_numbered_blocks_are_those_here_that_hold_the_range() -> None:
     assert window.numbered_blocks(199, 201) == list(enumerate(blocks))[1:3]
     assert window.numbered_blocks(199, 200) == [(1, blocks[1])]
     assert window.numbered_blocks(0, 50) == []
+
+
+def test_a_batch_that_begins_at_the_offset_is_the_first_from_there() -> None:
+    # Where it was passed nothing failed, though a broker's log mostly begins with a batch's first offset.
+    window = window_of(HOLED)
+    for offset, base_offset in ((0, 0), (1, 10), (2, 10), (10, 10)):
+        with case(offset):
+            found = batch_begun_at(window, 0, offset)
+            assert found is not None
+            assert found[1] == base_offset
+    assert batch_begun_at(window, 0, 11) is None
 
 
 # --- the search ---
