@@ -169,7 +169,7 @@ def test_below_a_deleted_offset_the_reset_policy_decides(client: str, sides: Sid
 
 
 def test_every_fetch_is_answered_as_the_broker_does(filled: FilledTopic, sides: Sides) -> None:
-    """Of every version, with both isolation levels: at the tier's ends and inside, at the log's end and beyond."""
+    """Every version, with both isolation levels: at the tier's ends and inside, at the log's end and beyond."""
     offsets = sides.cluster.partition_offsets(filled.name)[0]
     border, end = offsets.local_log_start_offset, offsets.high_watermark
     with sides.bare() as (direct, through):

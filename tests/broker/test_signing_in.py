@@ -83,7 +83,7 @@ def test_who_may_not_read_hears_the_brokers_error(
 def test_without_read_there_is_an_error_and_not_one_byte(
     secured: SecuredKafka, signing_gate: TidegateInThread, topic_id: bytes, addresses: dict[str, tuple[str, int]]
 ) -> None:
-    """Of every version and both isolation levels, though a reader has just had the same block."""
+    """Every version and both isolation levels, though a reader has just had the same block."""
     with signed_in(signing_gate.address, "reader") as reader:
         assert fetch_tier(reader, secured, topic_id).records
     before = signing_gate.metric(SERVED_BYTES)

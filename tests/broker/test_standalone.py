@@ -118,7 +118,7 @@ def ends_of(cluster: KafkaCluster, topic: str) -> dict[int, int]:
 
 
 def list_all(client: RawClient, topic: str) -> list[ListedOffset]:
-    """Of every version, both isolation levels, and every time."""
+    """Every version, both isolation levels, and every time."""
     return [
         answer
         for version, isolation, time_ms in itertools.product(LIST_OFFSETS_VERSIONS, (0, 1), TIMES_MS)

@@ -23,7 +23,7 @@ WAYS_TO_PRODUCE: tuple[dict[str, str | int | float | bool], ...] = (
 
 @pytest.fixture
 def topic(sides: Sides) -> str:
-    """Of this test alone, without a tier."""
+    """This test has it alone, without a tier."""
     name = fresh_name("written")
     sides.cluster.create_topic(name)
     return name

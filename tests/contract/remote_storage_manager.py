@@ -320,7 +320,7 @@ class RemoteStorageManagerContract:
 
 
 class BucketContract(RemoteStorageManagerContract):
-    """Of plain objects: two tiers in one bucket of the fixture `server`."""
+    """Two tiers of plain objects in one bucket of the fixture `server`."""
 
     bucket_key: str
     absent_is_named_when_asked = True
