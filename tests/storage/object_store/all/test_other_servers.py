@@ -1,7 +1,6 @@
 """The contract over servers that a machine may lack, and what only they check."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,12 +10,11 @@ from storage.object_store.gcs import GcsStore
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import ChecksumMode
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.storage.object_store.test_s3_fast_get import PART_BYTES, SdkGets, is_fast
 from tests.support.azurite import AzureServer
 from tests.support.fake_gcs import GcsServer
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.s3_stores import BODY, OpenS3
-
-PART_BYTES = 5 * 1024 * 1024
 
 
 class TestS3StoreWithChecksums(ObjectStoreContract):
@@ -30,27 +28,6 @@ class TestS3StoreWithChecksums(ObjectStoreContract):
             bucket, part_bytes=PART_BYTES, request_checksums=mode, response_checksums=mode, legacy_md5=True
         )
         return lambda: S3Store(settings)
-
-
-def is_fast(store: S3Store) -> bool:
-    return store.made().fast_gets.learn() is not None
-
-
-class SdkGets:
-    """Counts GetObjects that boto3 was asked for, prepared ones included."""
-
-    def __init__(self, store: S3Store) -> None:
-        self._gets: Any = store.made().fast_gets
-        self._client = self._gets.boto3_client
-        self.count = 0
-        self._gets.boto3_client = self
-
-    def get_object(self, **given: Any) -> Any:
-        self.count += 1
-        return self._client.get_object(**given)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
 
 @pytest.mark.needs("versitygw")

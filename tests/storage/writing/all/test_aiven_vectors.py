@@ -4,24 +4,15 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage.errors import RemoteResourceNotFoundError
-from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
-from storage.model import (
-    IndexType,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-    uuid_from_text,
-)
+from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
+from tests.storage.writing.test_aiven_objects import METADATA, read_back, stored
 from tests.support.aiven_decoder import decode_segment
 from tests.support.aiven_manifest import metadata_in
 from tests.support.aiven_writer import AivenWriterOptions, write_segment
@@ -41,42 +32,6 @@ CASES = (
 RUNS = ("oracle-plugin-1.0.0", "oracle-plugin-1.0.0-zstd157")
 SAME_ZSTD = RUNS[1]
 PREFIX = "pfx/"
-METADATA = RemoteLogSegmentMetadata(
-    segment_id=RemoteLogSegmentId(
-        TopicIdPartition(uuid_from_text("lZ6vvmajTWKDBUTV6SQAtQ"), 42, "topic1"),
-        uuid_from_text("adh9f8BMS4anaUnD8KWfWg"),
-    ),
-    start_offset=1234567,
-    end_offset=1235566,
-    max_timestamp_ms=1_700_000_001_000,
-    broker_id=2,
-    event_timestamp_ms=1_700_000_002_000,
-    segment_size_bytes=38092,
-    segment_leader_epochs={0: 0, 3: 1234567},
-    state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-)
-
-
-def stored(store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str, suffix: ObjectSuffix) -> bytes:
-    key = object_key(prefix, main_path(metadata), suffix)
-    content = bytearray(store.head(key).size_bytes)
-    stream = store.get(key, 0, len(content))
-    stream.readinto(memoryview(content))
-    stream.close()
-    return bytes(content)
-
-
-def read_back(
-    store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str, keys: Mapping[str, str]
-) -> dict[str, bytes]:
-    """A segment's plaintext by the suffix of LocalTieredStorage; what reads it reads the plug-in's own objects too
-    (tests/integration/test_vectors_aiven.py)."""
-    manager = AivenRemoteStorageManager({"key.prefix": prefix, **keys}, store=store)
-    objects = {"log": manager.fetch_log_segment(metadata, 0)}
-    for index_type in IndexType:
-        with suppress(RemoteResourceNotFoundError):  # one that the segment does not have
-            objects[index_type.value] = manager.fetch_index(metadata, index_type)
-    return objects
 
 
 def case_of(run: str, name: str) -> Mapping[str, Any]:

@@ -1,33 +1,9 @@
 """The largest index that is read."""
 
-import base64
 import struct
-from typing import Any
 
-import zstandard
-
-from storage.formats.aiven.manifest import (
-    BINARY_BYTES_MAX,
-    FixedChunkIndex,
-    JsonObject,
-    VariableChunkIndex,
-    decode_chunk_index,
-)
-
-VARIABLE = {
-    "type": "variable",
-    "originalChunkSize": 100,
-    "originalFileSize": 250,
-    "transformedChunks": "KLUv/SAPeQAAAAAAAwAAAAoBAAoAAAAe",
-}
-
-
-def decoded(members: dict[str, Any]) -> FixedChunkIndex | VariableChunkIndex:
-    return decode_chunk_index(JsonObject("seg.rsm-manifest", members, "chunkIndex"))
-
-
-def framed(binary: bytes) -> str:
-    return base64.b64encode(zstandard.ZstdCompressor().compress(binary)).decode()
+from storage.formats.aiven.manifest import BINARY_BYTES_MAX
+from tests.storage.formats.aiven.test_chunk_index import VARIABLE, decoded, framed
 
 
 def test_the_largest_index_is_read() -> None:

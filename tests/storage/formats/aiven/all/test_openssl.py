@@ -3,30 +3,23 @@
 import base64
 import shlex
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.errors import StorageConfigError
 from storage.formats.aiven.config import KeyRing
+from tests.storage.formats.aiven.test_key_ring import (
+    DATA_KEY,
+    PRIVATE_NAME,
+    PUBLIC_NAME,
+    data_key_text,
+    message_of,
+    rsa_key,
+    write_pair,
+)
 from tests.support.aiven_writer import make_key_pair, wrap_data_key
 from tests.support.for_each import for_each
-
-DATA_KEY = bytes(range(32))
-
-
-PUBLIC_NAME = "encryption.key.pairs.key1.public.key.file"
-
-
-PRIVATE_NAME = "encryption.key.pairs.key1.private.key.file"
-
-
-@cache
-def rsa_key(bits: int = 2048) -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=bits)
 
 
 @pytest.fixture
@@ -37,16 +30,6 @@ def config(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def key_ring(config: dict[str, str]) -> KeyRing:
     return KeyRing(config)
-
-
-def message_of(config: dict[str, str]) -> str:
-    with pytest.raises(StorageConfigError) as caught:
-        KeyRing(config)
-    return str(caught.value)
-
-
-def data_key_text(ciphertext: bytes) -> str:
-    return f"key1:{base64.b64encode(ciphertext).decode()}"
 
 
 @pytest.mark.needs("openssl")
@@ -62,19 +45,6 @@ def test_openssl_and_we_read_each_other(config: dict[str, str], key_ring: KeyRin
     assert openssl("-decrypt", "-inkey", config[PRIVATE_NAME], content=ours) == DATA_KEY
     theirs = openssl("-encrypt", "-pubin", "-inkey", config[PUBLIC_NAME], content=DATA_KEY)
     assert key_ring.unwrap(data_key_text(theirs)) == DATA_KEY
-
-
-def write_pair(config: dict[str, str], key: rsa.RSAPrivateKey) -> dict[str, str]:
-    """Another pair in the files of the configuration."""
-    Path(config[PRIVATE_NAME]).write_bytes(pkcs8(key))
-    Path(config[PUBLIC_NAME]).write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    return config
-
-
-def pkcs8(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 @pytest.mark.needs("openssl")

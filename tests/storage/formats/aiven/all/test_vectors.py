@@ -29,20 +29,14 @@ from storage.formats.aiven.segment_objects import (
     masked_object_key,
     object_key,
 )
-from storage.model import (
-    CustomMetadata,
-    IndexType,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
-)
+from storage.model import CustomMetadata, IndexType
 from storage.writing.aiven_encoding import (
     encode_chunk_index,
     encode_chunk_sizes,
     encode_custom_metadata,
     encode_manifest,
 )
+from tests.storage.formats.aiven.test_object_keys import PATH, SEGMENT
 from tests.support.aiven_manifest import metadata_in
 from tests.support.aiven_writer import make_key_pair
 from tests.support.for_each import for_each
@@ -183,27 +177,6 @@ def test_literals_of_the_plugins_builder_tests_hold() -> None:
             first, _, last = positions.partition("..")
             for index in (fixed, variable):
                 assert index.chunks(int(first), int(last) + 1) == range(chunk, chunk + 1)
-
-
-PATH = "topic-AAAAAAAAAAAAAAAAAAAAAQ/7/00000000000000001234-AAAAAAAAAAAAAAAAAAAAAA"
-
-
-def segment(topic: str, partition: int, topic_id: str, segment_id: str, start_offset: int) -> RemoteLogSegmentMetadata:
-    return RemoteLogSegmentMetadata(
-        segment_id=RemoteLogSegmentId(
-            TopicIdPartition(uuid_from_text(topic_id), partition, topic), uuid_from_text(segment_id)
-        ),
-        start_offset=start_offset,
-        end_offset=start_offset,
-        max_timestamp_ms=0,
-        broker_id=1,
-        event_timestamp_ms=0,
-        segment_size_bytes=1,
-        segment_leader_epochs={0: 0},
-    )
-
-
-SEGMENT = segment("topic", 7, "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAA", 1234)
 
 
 def test_keys_are_those_of_the_plugins_own_tests() -> None:
