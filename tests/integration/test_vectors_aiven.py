@@ -108,6 +108,7 @@ def assert_read_whole(written: WrittenSegment) -> None:
             assert stream.read(end - middle) == written.log[middle:end]
 
 
+@pytest.mark.needs("vectors")
 @pytest.mark.parametrize("folder", ORACLES)
 def test_every_case_of_the_plugin_decodes_to_its_source_bytes(folder: str) -> None:
     cases = json.loads(vector("aiven", folder, "cases.json").read_text())
@@ -116,6 +117,7 @@ def test_every_case_of_the_plugin_decodes_to_its_source_bytes(folder: str) -> No
         assert_read_whole(oracle_segment(folder, name))
 
 
+@pytest.mark.needs("vectors")
 def test_a_segment_of_a_real_broker_decodes_to_its_source_bytes(tmp_path: Path) -> None:
     folder = vector("aiven", "kafka-4.3.0-broker")
     expected = json.loads((folder / "expected.json").read_text())

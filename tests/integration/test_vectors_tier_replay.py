@@ -116,6 +116,7 @@ def entries() -> Iterator[Entry]:
 # --- answer by answer ---
 
 
+@pytest.mark.needs("vectors")
 @pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
 async def test_every_recorded_answer_of_the_tier_is_given_to_the_byte(nursery: trio.Nursery, sizes: Sizes) -> None:
     storage = open_frozen_tier(nursery, **sizes._asdict())
@@ -131,6 +132,7 @@ async def test_every_recorded_answer_of_the_tier_is_given_to_the_byte(nursery: t
     assert counts.total() == 4088
 
 
+@pytest.mark.needs("vectors")
 @pytest.mark.parametrize(
     ("sizes", "one_in"),
     [
@@ -159,6 +161,7 @@ async def test_readers_side_by_side_in_any_order_get_the_same_answers(
             readers.start_soon(read_on, f"reader {number}")
 
 
+@pytest.mark.needs("vectors")
 def test_the_recorded_answers_list_aborts_of_every_kind() -> None:
     """Lest the comparison of lists is one of empty ones."""
     lists = [fetch["aborted"] for recorded, fetch in entries() if recorded.is_in_tier(fetch["offset"])]
@@ -282,6 +285,7 @@ def aborted_tail_of(recorded: Recorded) -> AbortedTail | None:
 # --- two partitions ---
 
 
+@pytest.mark.needs("vectors")
 async def test_two_partitions_of_the_tier_share_the_limit_to_the_byte(nursery: trio.Nursery) -> None:
     storage = open_frozen_tier(nursery)
     partitions = {number: Recorded(f"plain-{number}") for number in (0, 1)}
@@ -329,6 +333,7 @@ async def share_of(storage: TierStorage, recorded: Recorded, part: TierPart) -> 
 # --- consumers ---
 
 
+@pytest.mark.needs("vectors")
 async def test_a_consumer_gets_every_record_once(nursery: trio.Nursery) -> None:
     for sizes, max_bytes in ((DEFAULTS, MIB), (DEFAULTS, 1), (SMALLEST, 50_000)):
         storage = open_frozen_tier(nursery, **sizes._asdict())
@@ -338,6 +343,7 @@ async def test_a_consumer_gets_every_record_once(nursery: trio.Nursery) -> None:
             assert got == list(recorded.truth()), f"{recorded.name}, {max_bytes} bytes at most: {sizes}"
 
 
+@pytest.mark.needs("vectors")
 async def test_no_stored_byte_is_fetched_twice(nursery: trio.Nursery) -> None:
     """By passes over the whole tier with read-ahead, all partitions and consumers side by side."""
     for block_bytes, max_bytes, consumers in itertools.product((BLOCK_BYTES_MIN, MIB), (50_000, MIB), (1, 3)):

@@ -5,6 +5,8 @@ row by row. Offline; readers and tasks go through cloudpickle, as Spark sends th
 import json
 from itertools import product
 
+import pytest
+
 from pipeline.planning.partition_view import PartitionView, WantedOffsets, partition_view
 from pipeline.planning.planner import plan
 from pipeline.planning.tier_transactions import TierTransactions
@@ -24,6 +26,7 @@ WHOLE, CUT = 128 * 1024 * 1024, 64 * 1024
 """bytesPerPartition: all in one task, and tasks that begin inside segments."""
 
 
+@pytest.mark.needs("vectors")
 @for_each("name, bytes_per_partition", product(NAMES, (WHOLE, CUT)))
 def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition: int) -> None:
     recorded = Recorded(name)
@@ -39,6 +42,7 @@ def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {(*view.key, 0)}
 
 
+@pytest.mark.needs("vectors")
 @for_each("name", NAMES)
 def test_the_view_is_whole_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
     recorded = Recorded(name)
@@ -50,6 +54,7 @@ def test_the_view_is_whole_from_the_log_start_to_where_the_local_log_begins(name
     assert transactions().last_stable_offset(view) == recorded.local_log_start
 
 
+@pytest.mark.needs("vectors")
 def test_aborts_are_those_that_the_broker_wrote() -> None:
     view = view_of(Recorded("txn-0"))
 
@@ -64,6 +69,7 @@ def test_aborts_are_those_that_the_broker_wrote() -> None:
         assert transactions().aborted(view, link.first_offset, link.end_offset) == expected
 
 
+@pytest.mark.needs("vectors")
 @for_each("bytes_per_partition", [WHOLE, CUT])
 def test_read_committed_gives_the_offsets_that_such_a_consumer_got(bytes_per_partition: int) -> None:
     recorded = Recorded("txn-0")

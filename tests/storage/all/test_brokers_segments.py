@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import trio
 
 from storage.formats.local_tiered_storage import LocalTieredStorage
@@ -35,6 +36,7 @@ def vector_segments(root: Path) -> Sequence[tuple[RemoteLogSegmentMetadata, byte
     return found
 
 
+@pytest.mark.needs("vectors")
 async def test_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path) -> None:
     root = tmp_path / "kafka-tiered-storage"
     shutil.copytree(vector("kafka", "local-tiered-storage"), root)

@@ -1,5 +1,7 @@
 """What a real broker tiered has no findings."""
 
+import pytest
+
 from storage.checks.partition_check import PartitionState, check_partition, check_store
 from storage.checks.segment_check import check_segment
 from storage.formats.aiven.manager import AivenRemoteStorageManager
@@ -8,6 +10,7 @@ from tests.support.checked_tier import NOW_MS
 from tests.support.frozen_tier import NAMES, Recorded, recorded_catalog, storage_config
 
 
+@pytest.mark.needs("vectors")
 def test_its_segments() -> None:
     manager = AivenRemoteStorageManager(storage_config())
     for name in NAMES:
@@ -19,6 +22,7 @@ def test_its_segments() -> None:
             assert report.batches > 10
 
 
+@pytest.mark.needs("vectors")
 def test_its_partitions() -> None:
     for name in NAMES:
         recorded = Recorded(name)
@@ -30,6 +34,7 @@ def test_its_partitions() -> None:
         assert check_partition(recorded.key, recorded.segments, state, now_ms=NOW_MS) == [], name
 
 
+@pytest.mark.needs("vectors")
 def test_its_store() -> None:
     catalog = recorded_catalog()
 

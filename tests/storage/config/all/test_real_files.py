@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.tier_config_files import load_tier_lines
 from tests.support.vectors import vector
 
 
+@pytest.mark.needs("vectors")
 def test_a_real_brokers_file_gives_the_tiers_part(tmp_path: Path) -> None:
     file = vector("aiven-tier", "broker.properties")
     config = load_tier_lines(tmp_path, f"upstream.bootstrap.servers=b:1\nbroker.config={file}\n", minimal=False)

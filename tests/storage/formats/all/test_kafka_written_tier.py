@@ -57,6 +57,7 @@ def batches_of(log: bytes) -> Iterator[tuple[int, BatchHeader]]:
         position = end
 
 
+@pytest.mark.needs("vectors")
 @for_each("start_offset", START_OFFSETS_WITH_LOG)
 def test_index_entries_point_at_batches_with_their_last_offsets(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
@@ -70,6 +71,7 @@ def test_index_entries_point_at_batches_with_their_last_offsets(tier: LocalTiere
     assert index.lookup(batches[0][1].last_offset) == (start_offset, 0)
 
 
+@pytest.mark.needs("vectors")
 @for_each("start_offset", START_OFFSETS_WITH_LOG)
 def test_rebuilt_indexes_are_the_brokers(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
@@ -80,6 +82,7 @@ def test_rebuilt_indexes_are_the_brokers(tier: LocalTieredStorage, start_offset:
     assert build_time_index(start_offset, timestamps) == tier.fetch_index(metadata, IndexType.TIMESTAMP)
 
 
+@pytest.mark.needs("vectors")
 @for_each("start_offset", START_OFFSETS)
 def test_every_index_of_the_broker_is_read_and_written_again(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
@@ -91,6 +94,7 @@ def test_every_index_of_the_broker_is_read_and_written_again(tier: LocalTieredSt
     assert encode_producer_snapshot(parse_producer_snapshot(snapshot)) == snapshot
 
 
+@pytest.mark.needs("vectors")
 def test_the_brokers_abort_stands_in_the_segment_of_its_marker(tier: LocalTieredStorage) -> None:
     data = tier.fetch_index(metadata_at(6820), IndexType.TRANSACTION)
     abort = AbortedTransaction(producer_id=1, first_offset=6000, last_offset=6820, last_stable_offset=6821)

@@ -15,6 +15,7 @@ from tests.support.metadata_records import COPY_FINISHED
 from tests.support.vectors import vector
 
 
+@pytest.mark.needs("vectors")
 def test_records_of_kafkas_own_serde() -> None:
     cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())
     snapshot = cases["serde"].pop("G_snapshot")
@@ -30,6 +31,7 @@ def test_records_of_kafkas_own_serde() -> None:
         assert _as_vector(record) == {key: case["decoded"][key] for key in _as_vector(record)}
 
 
+@pytest.mark.needs("vectors")
 def test_records_of_a_broker_with_the_aiven_plugin() -> None:
     lines = vector("aiven-tier", "rlmm.jsonl").read_text().splitlines()
 
@@ -59,6 +61,7 @@ def _as_vector(record: MetadataRecord) -> dict[str, object]:
     return fields
 
 
+@pytest.mark.needs("vectors")
 def test_answers_of_kafkas_own_class() -> None:
     cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())["partitioner"]
 
@@ -73,6 +76,7 @@ def test_answers_of_kafkas_own_class() -> None:
 COUNT = 5
 
 
+@pytest.mark.needs("vectors")
 def test_the_metadata_topic_of_a_real_broker_gives_its_segments() -> None:
     """42 records written by a broker with the Aiven plugin, and the segments that the broker then had."""
     event_log = InProcessMetadataEventLog(COUNT)

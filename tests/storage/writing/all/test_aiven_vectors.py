@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore
@@ -79,6 +81,7 @@ def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
     )
 
 
+@pytest.mark.needs("vectors")
 @for_each("run", RUNS)
 @for_each("name", CASES)
 def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name: str) -> None:
@@ -121,6 +124,7 @@ def fields_of(store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: st
     return list(walk("", json.loads(stored(store, metadata, prefix, ObjectSuffix.MANIFEST))))
 
 
+@pytest.mark.needs("vectors")
 def test_the_writer_writes_the_manifest_of_a_kafka_4_3_broker(tmp_path: Path) -> None:
     """Its sources are what its own objects hold, decoded by what shares no code with the writer."""
     folder = vector("aiven", "kafka-4.3.0-broker")

@@ -48,6 +48,7 @@ PUBLIC_NAME = "encryption.key.pairs.key1.public.key.file"
 PRIVATE_NAME = "encryption.key.pairs.key1.private.key.file"
 
 
+@pytest.mark.needs("vectors")
 def test_the_data_keys_that_the_plugin_wrapped_are_unwrapped() -> None:
     keys = vector("aiven", "oracle-plugin-1.0.0", "test-keys")
     key_ring = KeyRing(
@@ -63,6 +64,7 @@ def test_the_data_keys_that_the_plugin_wrapped_are_unwrapped() -> None:
         assert key_ring.unwrap(case["dataKey"]).hex() == case["dek_hex"]
 
 
+@pytest.mark.needs("vectors")
 def test_what_the_plugin_refuses_as_a_data_key_is_corrupt(tmp_path: Path) -> None:
     key_ring = KeyRing(make_key_pair(tmp_path, "key1"))
     literals = json.loads(vector("aiven", "literals.json").read_text())["encrypted_data_key"]
@@ -87,6 +89,7 @@ def vector_manifests() -> Iterator[Path]:
     yield from manifests
 
 
+@pytest.mark.needs("vectors")
 def test_manifests_that_the_plugin_wrote_are_written_again_to_the_byte() -> None:
     for path in vector_manifests():
         data = path.read_bytes()
@@ -96,6 +99,7 @@ def test_manifests_that_the_plugin_wrote_are_written_again_to_the_byte() -> None
         assert encode_manifest(manifest, metadata_in(members), txn_index_empty=txn_index_empty) == data
 
 
+@pytest.mark.needs("vectors")
 def test_manifests_of_the_plugins_own_tests_hold() -> None:
     facts = json.loads(vector("aiven", "literals.json").read_text())["manifest_v1"]
     data = facts["without_encryption"].encode()
@@ -138,6 +142,7 @@ def layout(index: ChunkIndex) -> list[list[int]]:
     ]
 
 
+@pytest.mark.needs("vectors")
 def test_literals_of_the_plugins_serialization_tests_hold() -> None:
     facts = literals("chunk_index_serialization")
     binary = bytes.fromhex(facts["binary_before_zstd_hex"])
@@ -153,6 +158,7 @@ def test_literals_of_the_plugins_serialization_tests_hold() -> None:
                 chunk_index_of({name: value for name, value in members.items() if name != field})
 
 
+@pytest.mark.needs("vectors")
 def test_literals_of_the_plugins_codec_tests_hold() -> None:
     facts = literals("chunk_sizes_binary_codec")
     for sizes in facts["roundtrip"]:
@@ -166,6 +172,7 @@ def test_literals_of_the_plugins_codec_tests_hold() -> None:
             encode_chunk_sizes(sizes)
 
 
+@pytest.mark.needs("vectors")
 def test_literals_of_the_plugins_builder_tests_hold() -> None:
     fixed_facts, variable_facts = literals("fixed_chunk_index_builder"), literals("variable_chunk_index_builder")
     fixed = FixedChunkIndex(101, 253, fixed_facts["transformed"][0], fixed_facts["transformed"][-1])
@@ -179,6 +186,7 @@ def test_literals_of_the_plugins_builder_tests_hold() -> None:
                 assert index.chunks(int(first), int(last) + 1) == range(chunk, chunk + 1)
 
 
+@pytest.mark.needs("vectors")
 def test_keys_are_those_of_the_plugins_own_tests() -> None:
     literals = json.loads(vector("aiven", "literals.json").read_text())["object_keys"]
     path = main_path(SEGMENT)
@@ -196,6 +204,7 @@ def custom_metadata_of(text: str) -> CustomMetadataFields:
     return decode_custom_metadata(CustomMetadata(bytes.fromhex(text)))
 
 
+@pytest.mark.needs("vectors")
 def test_custom_metadata_of_the_plugins_own_tests_hold() -> None:
     literals = json.loads(vector("aiven", "literals.json").read_text())["custom_metadata"]
     fields = CustomMetadataFields(remote_size_bytes=literals["fields"]["0"], object_key=literals["fields"]["2"])
@@ -205,6 +214,7 @@ def test_custom_metadata_of_the_plugins_own_tests_hold() -> None:
     assert (encoded.hex(), len(encoded)) == (literals["hex_computed_from_spec"], literals["length"])
 
 
+@pytest.mark.needs("vectors")
 @for_each("folder", ["oracle-plugin-1.0.0", "oracle-plugin-1.0.0-zstd157"])
 def test_custom_metadata_that_the_plugin_wrote_are_written_again_to_the_byte(folder: str) -> None:
     for case in json.loads(vector("aiven", folder, "cases.json").read_text()):
