@@ -152,7 +152,7 @@ def check_metrics(scene: Scene) -> None:
     finally:
         folder.unlink()
         away.rename(folder)
-    wait_until(lambda: copied_offsets(scene.served)[topic, 0] == scene.ends[0] + 99, "the rest", timeout_s=60)
+    wait_until(lambda: copied_offsets(scene.served).get((topic, 0)) == scene.ends[0] + 99, "the rest", timeout_s=60)
     scene.ends[0] += 100
     last = segments_of(scene.kafka, topic)[0][-1]
     assert lag_bytes == last.size_bytes

@@ -119,8 +119,8 @@ def wait_dropped(kafka: KafkaCluster, topic: str, below: int | Mapping[int, int]
 
     def has_dropped() -> bool:
         found.update(kafka.partition_offsets(topic))
-        belows = dict.fromkeys(found or [0], below) if isinstance(below, int) else below
-        return belows.keys() <= found.keys() and all(found[n].log_start_offset >= each for n, each in belows.items())
+        belows = dict.fromkeys(found, below) if isinstance(below, int) else below
+        return all(found[partition].log_start_offset >= each for partition, each in belows.items())
 
     wait_until(has_dropped, f"a log of {topic} that starts at {below} or later", timeout_s=60.0)
     return found

@@ -61,7 +61,7 @@ def create_topic(
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs))
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
     _create(bootstrap_servers, topic, deadline_s)
-    while len(partition_offsets(bootstrap_servers, name)) < partitions:
+    while len(_answered_offsets(bootstrap_servers, name)[0]) < partitions:
         if time.monotonic() > deadline_s:
             raise KafkaClusterError(f"topic {name}: no leader after {TOPIC_TIMEOUT_S:g} s")
         time.sleep(_POLL_S)
@@ -104,7 +104,7 @@ def wait_tiered(
         offsets = partition_offsets(bootstrap_servers, topic)
         if progress is not None:
             progress(offsets)
-        if offsets and all(until(partition) for partition in offsets.values()):
+        if all(until(partition) for partition in offsets.values()):
             return offsets
         if time.monotonic() > deadline_s:
             raise KafkaClusterError(f"topic {topic}: not in the tier after {timeout_s:g} s; last seen: {offsets}")
@@ -128,7 +128,23 @@ def wait_all_named(addresses: Sequence[str], timeout_s: float) -> None:
 
 
 def partition_offsets(bootstrap_servers: str, topic: str) -> dict[int, PartitionOffsets]:
-    """The frontier of each partition as its leader says it; a partition whose leader does not answer is left out."""
+    """The frontier of each partition as its leader says it, as soon as every leader answers.
+
+    Raises:
+        KafkaClusterError: a leader does not answer within TOPIC_TIMEOUT_S.
+    """
+    deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
+    while True:
+        found, are_all = _answered_offsets(bootstrap_servers, topic)
+        if are_all:
+            return found
+        if time.monotonic() > deadline_s:
+            raise KafkaClusterError(f"topic {topic}: only partitions {sorted(found)} answer")
+        time.sleep(_POLL_S)
+
+
+def _answered_offsets(bootstrap_servers: str, topic: str) -> tuple[dict[int, PartitionOffsets], bool]:
+    """The frontiers of the partitions whose leader answers; and whether these are all that the topic has."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     metadata = admin.list_topics(topic, timeout=ANSWER_TIMEOUT_S)
     found: dict[int, PartitionOffsets] = {}
@@ -148,7 +164,7 @@ def partition_offsets(bootstrap_servers: str, topic: str) -> dict[int, Partition
             known = [offset for offset in offsets if offset is not None]
             if len(known) == len(offsets):
                 found[partition_id] = PartitionOffsets(*known)
-    return found
+    return found, 0 < len(found) == len(metadata.topics[topic].partitions)
 
 
 def _list_offsets(address: tuple[str, int], topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
