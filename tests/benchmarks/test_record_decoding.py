@@ -18,10 +18,3 @@ def test_all_sides_read_the_same_rows() -> None:
     cells = record_decoding.measure(rounds=1, plain_bytes=100_000)
     assert len(cells) == 12
     assert all(cell.are_equal and cell.decoder_rows_per_s > 0 for cell in cells)
-
-
-def test_the_figures_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    cell = record_decoding.measure_kind(1, 50_000, 100, 16_000, "none")
-    for as_json in (False, True):
-        record_decoding.show([cell], as_json=as_json)
-        assert "kafka" in capsys.readouterr().out

@@ -1,21 +1,15 @@
 """Each script once, on little data and in fractions of a second: that it runs and accounts, not how fast it is."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import copying, fetch_exchange, producers, relay, store, warm_read
-from benchmarks.support.bare_fetch import learn_requests, read_for
-from benchmarks.support.cold_options import parse_cold_options
+from benchmarks import copying, fetch_exchange, relay, store, warm_read
 from benchmarks.support.comparison import Report
-from benchmarks.support.options import Options, parse_options
+from benchmarks.support.options import Options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
-from benchmarks.support.worker_options import parse_options as parse_worker_options
 from tests.support.kafka import fresh_name
 from tests.support.plain_kafka import own_plain_cluster
-from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
 
 BRIEF = Options(rounds=1, seconds=0.1, megabytes=8, as_json=False)
@@ -68,17 +62,6 @@ def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka
     assert [cell.copied_bytes for cell in quiet] == [0, 0]
 
 
-def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
-    topic = fresh_name("benchmark-short")
-    offsets = fill_topic(kafka, topic, BRIEF.megabytes, {}, is_tiered=False)
-    address = address_of(kafka.bootstrap_servers)
-    ends = {partition: known.high_watermark for partition, known in offsets.items()}
-    (step, *_) = learn_requests(address, topic, ends)
-    promised_more = type(step)(step.frame, step.answer_bytes * 2)
-    with pytest.raises(ValueError, match="in place of"):
-        read_for(address, [promised_more], 0.1)
-
-
 def test_stores_are_measured_by_each_transformation(tmp_path: Path) -> None:
     report = Report("stores")
     options = store.parse_options(["--rounds", "1", "--megabytes", "1", "--stores", "folder"])
@@ -104,26 +87,3 @@ def test_copying_is_measured_and_all_bytes_are_in_the_tier(tmp_path: Path) -> No
     assert rows_of(report)[:2] == ["folder, zstd+aes", "folder, zstd+aes, a core"]
     assert all(row.compared > 0 for row in report.rows[:2])
     assert len(report.rows) == 2 + 4
-
-
-parse_usual_options = partial(parse_options, "a benchmark", megabytes=100)
-OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
-    (parse_usual_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rounds x"]),
-    (producers.parse_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rate 0"]),
-    (parse_cold_options, ["--megabytes 1", "--chunk-kib 0", "--streams -1", "--first-byte-ms -1", "--segment-mib x"]),
-    (parse_cold_options, ["--batch-kib 0", "--batch-kib 4,x", "--variants lz4", "--caches none", "--partitions 9"]),
-    (parse_cold_options, ["--rounds 0", "--scheme ftp", "--store oci", "--store gcs --scheme https"]),
-    (parse_worker_options, ["--workers 0", "--workers x", "--rows none", "--connections 3 --brokers 4", "--rounds 0"]),
-    (parse_worker_options, ["--seconds 0", "--megabytes 1", "--before /nowhere", "--connections 65"]),
-    (copying.parse_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--stores gcs", "--transforms lz4"]),
-    (store.parse_options, ["--rounds 0", "--megabytes 0", "--stores ftp", "--stores s3,ftp"]),
-]
-
-
-def test_options_out_of_range_are_refused() -> None:
-    for parse, lines in OUT_OF_RANGE:
-        for words in lines:
-            with pytest.raises(SystemExit) as caught:
-                parse(arguments=words.split())
-            assert caught.value.code == 2, words
-    assert parse_usual_options(arguments=[]) == Options(5, 1.5, 100, as_json=False)

@@ -52,23 +52,6 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     )
 
 
-def test_explicit_anchors_are_unlike_each_other() -> None:
-    for path in FILES:
-        if path.suffix == ".md":
-            explicit = EXPLICIT.findall(text_of(path))
-            none_of([f"{relative(path)}: {name}" for name in set(explicit) if explicit.count(name) > 1])
-
-
-def test_what_a_folder_names_to_be_read_first_is_there() -> None:
-    found = []
-    for path in FILES:
-        if path.name == "__init__.py":
-            for name in re.findall(r"[Rr]ead\s`(\w+)`", text_of(path)):
-                if not (path.parent / f"{name}.py").exists() and not (path.parent / name).is_dir():
-                    found.append(f"{relative(path)}: {name}")
-    none_of(found)
-
-
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
@@ -82,11 +65,3 @@ def test_every_test_that_the_conformance_table_names_exists() -> None:
             if not (ROOT / path).is_file() or (test and f"def {test}(" not in text_of(ROOT / path))
         ]
     )
-
-
-GONE = re.compile(r"\bdesign (?:§|L\d)|spec/(?:kafka-remote|aiven-format)|\blaw L\d")
-"""Notes of the project's beginning, which are not in the repository."""
-
-
-def test_nothing_cites_a_document_that_is_not_here() -> None:
-    none_of([f"{relative(path)}: {match.group()}" for path in FILES for match in GONE.finditer(text_of(path))])

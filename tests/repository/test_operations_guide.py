@@ -55,7 +55,6 @@ LIBRARYS_METRICS = {"process_cpu_seconds_total", "python_gc_collections_total"}
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _KEY = re.compile(r"(?P<key>[a-z0-9]+(?:\.[a-z0-9_]+)+)(?:=.*)?")
 _METRIC = re.compile(r"\b(?:tidegate|kafka_server|kafka_log|process|python)_[a-z0-9_]+")
-_LOG = re.compile(r"\blog ((?:`[^`]+`(?:, )?)+)")
 
 
 def _prose(path: Path) -> str:
@@ -126,12 +125,6 @@ def test_properties_of_the_guides_are_keys() -> None:
         for block in re.findall(r"^```properties\n(.*?)^```$", text_of(path), re.DOTALL | re.MULTILINE):
             for line in block.splitlines():
                 assert line.partition("=")[0] in SERVE_KEYS.by_name, line
-
-
-def test_log_events_are_logged() -> None:
-    events = [event for spans in _LOG.findall(text_of(OPERATIONS)) for event in _SPAN.findall(spans)]
-    assert len(events) > FAILURES_MIN
-    assert not [event for event in events if event not in _sentences()]
 
 
 def test_outcomes_and_causes_exist() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.busy import busy, main
+from tools.busy import main
 
 COUNT = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.write_text(p.read_text() + 'x'); sys.exit({code})"
 
@@ -17,23 +17,3 @@ def test_the_first_failure_ends_it(code: int, runs: int, tmp_path: Path) -> None
     command = [sys.executable, "-c", COUNT.format(code=code), str(file)]
     assert main(["--loops", "1", "--times", "3", *command]) == code
     assert file.read_text() == "x" * runs
-
-
-def test_nothing_to_run_is_a_wrong_command_line() -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--loops", "1"])
-    assert caught.value.code == 2
-
-
-def test_loops_end_with_the_block_also_when_it_fails() -> None:
-    seen = []
-
-    def fail() -> None:
-        with busy(1) as loops:
-            seen.extend(loops)
-            assert [loop.poll() for loop in loops] == [None]
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        fail()
-    assert [loop.poll() is None for loop in seen] == [False]

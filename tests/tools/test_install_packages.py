@@ -1,15 +1,8 @@
 """uv installs what pip would, from where pip would; where it cannot, pip does."""
 
-import base64
-import hashlib
-import os
 import subprocess
 import sys
-import threading
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,77 +133,3 @@ def test_pip_installs_what_uv_does_not(
     assert install_packages.main(["-r", "a", "--", "-e", "."]) == int(any(word in commands[-1] for word in fails))
     assert machine.commands == commands
     assert capfd.readouterr().err == (f"setup: pip installs, which takes longer: {reason}\n" if reason else "")
-
-
-class Index(BaseHTTPRequestHandler):
-    """A mirror that wants a name and a password: `/simple/NAME/` lists the files of `files` that begin with NAME."""
-
-    files: Path
-
-    def do_GET(self) -> None:
-        if self.headers["Authorization"] != "Basic " + base64.b64encode(b"me:secret").decode():
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", "Basic")
-            body = b""
-        elif self.path.endswith("/"):
-            names = sorted(path.name for path in self.files.glob(self.path.split("/")[-2] + "-*.whl"))
-            self.send_response(200 if names else 404)
-            body = "".join(f'<a href="/{name}">{name}</a>' for name in names).encode()
-        else:
-            self.send_response(200)
-            body = (self.files / self.path[1:].partition("?")[0]).read_bytes()
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@contextmanager
-def mirror(files: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Mirror", (Index,), {"files": files})) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://me:secret@127.0.0.1:{server.server_port}/simple"
-        server.shutdown()
-        thread.join()
-
-
-def wheel(folder: Path, name: str, version: str) -> str:
-    """Write one with nothing in it; its line of a lock."""
-    folder.mkdir(exist_ok=True)
-    path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
-
-
-@pytest.mark.parametrize(("constrained", "installer"), [(False, "uv"), (True, "pip")])
-def test_a_mirror_is_reached_by_pips_settings(constrained: bool, installer: str, tmp_path: Path) -> None:
-    """Of two indexes that know a package the second has the version that is locked; another is in a folder."""
-    wheel(tmp_path / "first", "tidefirst", "1")
-    lock = tmp_path / "lock.txt"
-    lock.write_text(wheel(tmp_path / "second", "tidefirst", "2") + wheel(tmp_path / "folder", "tidelink", "1"))
-    (tmp_path / "constraint.txt").touch()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    environ |= {"PIP_CONFIG_FILE": os.devnull, "UV_CACHE_DIR": str(tmp_path / "cache"), "PIP_NO_CACHE_DIR": "1"}
-    environ |= {"PIP_FIND_LINKS": str(tmp_path / "folder"), "NO_PROXY": "*"}
-    if constrained:
-        environ["PIP_CONSTRAINT"] = str(tmp_path / "constraint.txt")
-    with mirror(tmp_path / "first") as first, mirror(tmp_path / "second") as second:
-        environ |= {"PIP_INDEX_URL": first, "PIP_EXTRA_INDEX_URL": second}
-        arguments = ("--target", tmp_path / "site", "--require-hashes", "-r", lock)
-        command = (sys.executable, ROOT / "tools" / "install_packages.py", *arguments)
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    reason = "setup: pip installs, which takes longer: uv has no counterpart of pip's setting constraint\n"
-    assert done.stdout + done.stderr == (reason if constrained else "")
-    installers = {path.parent.name: path.read_text().strip() for path in (tmp_path / "site").glob("*/INSTALLER")}
-    assert installers == {"tidefirst-2.dist-info": installer, "tidelink-1.dist-info": installer}

@@ -2,7 +2,7 @@
 
 Two files: `meta.properties` names the cluster, the node and the folder, and `bootstrap.checkpoint`, a snapshot of
 KRaft's, has the levels of features that the first controller begins with. Both are StorageTool's but for times and the
-folder's id (tests/tools/demo/test_kafka_format.py). The voters must be in `controller.quorum.voters`: who brings up a
+folder's id. The voters must be in `controller.quorum.voters`: who brings up a
 quorum by `--standalone` needs a checkpoint with voters as well.
 """
 

@@ -34,19 +34,3 @@ def test_a_signal_waits_for_the_end_of_a_held_block() -> None:
         assert reached == ["the end of the block"]
         start_something(interrupts)
         assert reached[-1] == "behind the block"
-
-
-def test_a_held_block_without_a_signal_raises_nothing() -> None:
-    with Interrupts() as interrupts:
-        with interrupts.held():
-            pass
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_nothing_is_raised_once_signals_are_ignored() -> None:
-    with Interrupts() as interrupts:
-        interrupts.ignore()
-        signal.raise_signal(signal.SIGINT)
-        with interrupts.held():
-            signal.raise_signal(signal.SIGTERM)

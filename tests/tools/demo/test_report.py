@@ -1,8 +1,5 @@
 import dataclasses
-import io
 from typing import Any
-
-from rich.console import Console
 
 from tools.demo.reading import Reading
 from tools.demo.report import Outcome
@@ -42,22 +39,3 @@ def test_each_thing_that_is_wrong_is_a_sentence() -> None:
         (found,) = outcome.complaints()
         assert complaint in found
         assert found.endswith(".")
-
-
-def test_the_table_says_all_of_it_in_80_columns() -> None:
-    written = io.StringIO()
-    Console(file=written, width=80).print(GOOD.table())
-    assert max(len(line) for line in written.getvalue().splitlines()) <= 80
-    lines = [" ".join(line.split()) for line in written.getvalue().splitlines()]
-    assert [line for line in lines if line and "━" not in line] == [
-        "directly through Tidegate",
-        "records 300,000 300,000",
-        "of them in the tier only 297,000 (99.0 %) 297,000 (99.0 %)",
-        "digest of the records 0123456789ab 0123456789ab",
-        "time 3.0 s 2.0 s",
-        "speed 40.0 MB/s 60.0 MB/s",
-        "Tidegate relayed from the broker 1.25 MB",
-        "Tidegate served from the tier 119.00 MB",
-        "its RemoteFetchBytes (KIP-405) 119.50 MB",
-        "broker's own remote fetches 0 -> 1,234 1,234 -> 1,234",
-    ]

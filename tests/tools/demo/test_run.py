@@ -4,7 +4,6 @@ import pytest
 
 from proxy.process import exit_codes
 from tools.demo import run
-from tools.demo.__main__ import RECORDS_DEFAULT, options
 from tools.demo.run import RECORDS_MIN, DemoOptions, main, missing
 
 
@@ -46,13 +45,3 @@ def broken_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(run, "JARS", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-
-
-def test_the_command_line_has_a_default_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert options([]) == DemoOptions(keep=False, records=RECORDS_DEFAULT)
-    assert options(["--keep", "--records", "1000"]) == DemoOptions(keep=True, records=1000)
-    for wrong in (["--records", "0"], ["--records", "many"]):
-        with pytest.raises(SystemExit) as caught:
-            options(wrong)
-        assert caught.value.code == 2
-    assert "must be a number from 1 to" in capsys.readouterr().err

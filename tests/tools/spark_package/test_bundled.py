@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import stat
-import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -70,13 +69,6 @@ def test_everything_is_unpacked_once_into_a_folder_of_the_user_alone(tmp_path: P
     assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     path.unlink()
     assert unpacked(path, of_path, [parent]) == folder
-
-
-def test_other_content_gets_another_folder(tmp_path: Path, parent: Path) -> None:
-    first = unpacked(*archive(tmp_path), [parent])
-    second = unpacked(*archive(tmp_path, {"lib/__init__.py": b"WHO = 'new'\n"}), [parent])
-    assert first != second
-    assert first.is_dir()
 
 
 def test_files_that_a_cleaner_took_away_are_unpacked_again(tmp_path: Path, parent: Path) -> None:
@@ -173,12 +165,6 @@ def test_what_a_bundled_library_needs_counts_only_while_that_one_is_used(
     assert unmet_needs(of_ours, ours) == []
 
 
-def test_without_a_description_as_in_a_wheel_nothing_happens() -> None:
-    before = [*sys.path]
-    make_importable()
-    assert sys.path == before
-
-
 def test_a_zip_for_another_python_or_platform_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     for python, platform, said in (
@@ -190,14 +176,3 @@ def test_a_zip_for_another_python_or_platform_says_so(monkeypatch: pytest.Monkey
         with pytest.raises(LibrariesError) as caught:
             make_importable()
         assert said in str(caught.value)
-
-
-def test_it_imports_the_standard_library_alone() -> None:
-    code = (
-        "import sys; import tools.spark_package.shipped._bundled; "
-        "print({m.partition('.')[0] for m in sys.modules} - {*sys.stdlib_module_names} - {'tools', '__main__'})"
-    )
-    root = str(Path(__file__).resolve().parents[3])
-    command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, env={"PYTHONPATH": root})
-    assert done.stdout.strip() == "set()"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tools.spark_package.build import ROOT
-from tools.spark_package.dependencies import Dependencies, DependencyError, Need, dependencies_of, files_of
+from tools.spark_package.dependencies import Dependencies, DependencyError, Need, dependencies_of
 
 PYPROJECT = ROOT / "pyproject.toml"
 
@@ -16,16 +16,6 @@ def pyproject(folder: Path, *requirements: str) -> Path:
     path = folder / "pyproject.toml"
     path.write_text(f"[project]\ndependencies = {[*requirements]!r}\n[project.optional-dependencies]\nspark = []\n")
     return path
-
-
-def test_an_import_brings_the_distribution_that_has_it_and_all_that_this_needs() -> None:
-    found = of("boto3")
-    assert {"boto3", "botocore", "jmespath", "python-dateutil", "s3transfer", "six", "urllib3"} == {*found.bundled}
-    assert [requirement.partition(">")[0] for requirement in found.requirements] == ["boto3"]
-
-
-def test_a_library_that_only_another_ones_needs_bring_is_declared_by_it() -> None:
-    assert "urllib3" in of("boto3", "urllib3").bundled
 
 
 def test_a_library_that_pyproject_does_not_name_fails_and_says_who_imports_it() -> None:
@@ -41,13 +31,6 @@ def test_spark_is_never_asked_for_and_arrow_is_bundled_on_request_only() -> None
     assert [need.dependency for need in without.needs] == ["crc32c", "numpy", "pyarrow"]
     assert not any("pyspark" in requirement for requirement in without.requirements)
     assert {*of("pyarrow", "numpy", with_arrow=True).bundled} == {"numpy", "pyarrow"}
-
-
-def test_matplotlib_is_an_extra_that_nothing_waits_for() -> None:
-    found = of("matplotlib", "crc32c", with_arrow=True)
-    assert {*found.bundled} == {"crc32c"}
-    assert [need.dependency for need in found.needs] == ["crc32c"]
-    assert 'matplotlib>=3.8; extra == "plot"' in found.requirements
 
 
 def test_the_clients_of_other_stores_are_extras_and_bundled_on_request_only() -> None:
@@ -79,17 +62,3 @@ def test_what_is_asked_of_a_version_travels_as_plain_comparisons_or_fails(tmp_pa
         assert found.needs == (Need("tidegate_spark", "six", comparisons),), written
     with pytest.raises(DependencyError, match="cannot carry the comparison ===1"):
         dependencies_of({"six": "pipeline.job"}, pyproject(tmp_path, "six===1"), with_arrow=False)
-
-
-def test_native_code_and_metadata_are_bundled_and_traces_of_installing_not() -> None:
-    names = {name for name, _ in files_of(of("crc32c").bundled["crc32c"])}
-    assert any(name.endswith((".so", ".pyd")) for name in names)
-    assert any(name.endswith(".dist-info/METADATA") for name in names)
-    assert not [name for name in names if name.startswith("..") or name.endswith((".pyc", "/RECORD", "/INSTALLER"))]
-
-
-def test_of_botocores_services_those_of_s3_and_its_credentials_are_bundled() -> None:
-    names = {name for name, _ in files_of(of("boto3").bundled["botocore"])}
-    services = {name.split("/")[2] for name in names if name.startswith("botocore/data/") and name.count("/") > 2}
-    assert {"s3", "sts"} <= services <= {"s3", "signin", "sso", "sso-oidc", "sts"}
-    assert "botocore/data/endpoints.json" in names

@@ -1,10 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from tools.spark_package.build import ROOT, SHIPPED_PACKAGES
 from tools.spark_package.import_mapping import MappingError, map_imports
-from tools.spark_package.our_modules import modules_of
 
 PACKAGES = {"storage": "shipped.storage", "protocol": "shipped.protocol"}
 
@@ -60,13 +56,3 @@ def test_what_cannot_be_mapped_fails_with_file_and_line() -> None:
         with pytest.raises(MappingError) as caught:
             mapped(source)
         assert str(caught.value).startswith(said)
-
-
-def test_every_module_of_ours_keeps_its_lines_and_imports_nothing_by_our_own_names() -> None:
-    packages = {package: f"shipped.{package}" for package in SHIPPED_PACKAGES}
-    for name, path in modules_of(ROOT, SHIPPED_PACKAGES).items():
-        source = path.read_text("utf-8")
-        result = map_imports(source, packages, where=str(path.relative_to(ROOT)))
-        assert result.count("\n") == source.count("\n"), name
-        # Mapping it again finds nothing more to map.
-        assert map_imports(result, packages, where=str(Path("again", path.relative_to(ROOT)))) == result

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.spark_package.build import OTHER_PACKAGES, ROOT, SHIPPED_PACKAGES
-from tools.spark_package.our_modules import ShippedModules, UnshippableImport, imported_names, shipped_modules
+from tools.spark_package.our_modules import ShippedModules, UnshippableImport, shipped_modules
 
 
 def tree(folder: Path, **sources: str) -> ShippedModules:
@@ -49,15 +48,3 @@ def test_what_cannot_be_shipped_fails_and_names_the_way(tmp_path: Path) -> None:
     # A zip has no such packages.
     with pytest.raises(UnshippableImport, match=r"pipeline\.jobs\.stats is in a folder without __init__\.py"):
         tree(tmp_path / "c", pipeline__jobs__stats="")
-
-
-def test_names_are_those_that_running_the_source_may_import() -> None:
-    source = (
-        "import a.b as c, d\nfrom e.f import g\nfrom . import h\ntry:\n    import i\nexcept ImportError:\n    pass\n"
-    )
-    assert sorted(imported_names(source)) == ["a.b", "d", "e.f", "e.f.g", "i"]
-
-
-def test_our_own_pipeline_needs_no_part_of_the_proxy_and_no_trio() -> None:
-    shipped = shipped_modules(ROOT, start="pipeline", shipped=SHIPPED_PACKAGES, ours=OTHER_PACKAGES)
-    assert not {"confluent_kafka", "h11", "prometheus_client", "trio"} & {*shipped.libraries}
