@@ -68,9 +68,8 @@ INSTALL := $(BIN)/python tools/install_packages.py
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
-CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization cached_addresses client_scenarios \
-	client_sign_in clients fetch_sessions group_offsets list_offsets read_committed relayed_features two_brokers \
-	versions))
+CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization client_scenarios \
+	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
 # A machine may forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests start
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.

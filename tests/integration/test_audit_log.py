@@ -4,7 +4,6 @@ What the lines must say is known otherwise: what was asked for, and how many byt
 """
 
 import json
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from tests.support.digests import confluent_consumer
 from tests.support.secret_search import files_below, found_in
 from tests.support.secured_kafka import READ, SecuredKafka, password
 from tests.support.serving import LISTENERS, START_S_MAX, Serving, serving
-from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
@@ -148,18 +146,3 @@ def test_each_client_is_named_by_what_the_broker_accepted(workers: str, readable
     secrets = [password("reader"), "wrong-secret"]
     written = [each for each in files_below(tmp_path) if not each[0].endswith(".properties")]
     assert [found_in(secret, written) for secret in secrets] == [[], []]
-
-
-def test_a_rotated_file_is_let_go_and_a_new_one_begun(readable: SecuredKafka, tmp_path: Path) -> None:
-    log, topic = tmp_path / "audit.jsonl", readable.topic
-    with serving(tmp_path, properties(readable, log)) as served:
-        served.wait_log("ready: ")
-        rotated = log.rename(tmp_path / "audit.jsonl.1")
-        served.process.send_signal(signal.SIGHUP)
-        with closing(consumer(served, "PLAIN", "after")) as client:
-            client.assign([TopicPartition(topic.name, 0, 0)])
-            read_until(client, 200)
-        wait_until(lambda: "config_reload" in served.log(), "the signal is heard")
-        stop(served)
-    assert rotated.read_bytes() == b""
-    assert {line["client_id"] for line in lines_of(log)} == {"after"}

@@ -4,9 +4,7 @@ Clients' sign-ins are relayed, so the broker knows them; Tidegate itself is a us
 the metadata topic, nothing else. `authority.max.age.ms` is its default here, one second.
 """
 
-import itertools
 import struct
-import time
 
 import pytest
 
@@ -31,8 +29,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 TOPIC_AUTHORIZATION_FAILED = 29
 SASL_AUTHENTICATION_FAILED = 58
 HANDSHAKE_ID, SIGN_IN_ID, FETCH_ID = 101, 102, 103
-AUTHORITY_MAX_AGE_S = 1.0
-FETCH_VERSIONS = (4, 10, 11, 12, 13, 16, 17)
 PARTITION_BYTES = 1 << 20
 
 
@@ -60,57 +56,6 @@ def fetch_tier(
 
 def served(gate: RunningTidegate) -> float:
     return gate.metric("tidegate_served_tier_bytes_total")
-
-
-@pytest.mark.parametrize("user", ["outsider", "describer"])
-def test_without_read_there_is_an_error_and_not_one_byte(
-    user: str, guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    before = served(gate)
-    with signed_in(gate.address, user) as client, signed_in((HOST, guarded.ports["SASL_PLAINTEXT"]), user) as direct:
-        for version, isolation in itertools.product(FETCH_VERSIONS, (0, 1)):
-            answer = fetch_tier(client, guarded, topic_id, version=version, isolation=isolation)
-            expected = fetch_tier(direct, guarded, topic_id, version=version, isolation=isolation)
-            assert answer == expected, f"version {version}, isolation {isolation}"
-            assert (answer.error_code, answer.records) == (TOPIC_AUTHORIZATION_FAILED, b"")
-    assert served(gate) == before
-
-
-def test_a_block_that_another_principal_has_just_read_is_not_given_away(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    with signed_in(gate.address, "reader") as reader, signed_in(gate.address, "outsider") as outsider:
-        for version in FETCH_VERSIONS:
-            given = fetch_tier(reader, guarded, topic_id, version=version)
-            assert (given.error_code, bool(given.records)) == (0, True), f"version {version}"
-            before = served(gate)
-            refused = fetch_tier(outsider, guarded, topic_id, version=version)
-            assert (refused.error_code, refused.records) == (TOPIC_AUTHORIZATION_FAILED, b""), f"version {version}"
-            assert served(gate) == before > 0
-
-
-def test_a_right_that_is_given_or_lost_counts_on_an_open_connection(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    """A probe that was good counts for a second: what is asked later than that is refused."""
-    with signed_in(gate.address, "revoked") as client:
-        assert fetch_tier(client, guarded, topic_id).error_code == TOPIC_AUTHORIZATION_FAILED
-        guarded.allow("revoked", READ, guarded.topic.name)
-        for _ in range(20):
-            assert fetch_tier(client, guarded, topic_id).records
-        guarded.withdraw("revoked", READ, guarded.topic.name)
-        must_be_refused_at_s = time.monotonic() + AUTHORITY_MAX_AGE_S
-        refused_in_a_row = 0
-        while refused_in_a_row < 50:
-            asked_at_s = time.monotonic()
-            partition = fetch_tier(client, guarded, topic_id)
-            if partition.error_code == TOPIC_AUTHORIZATION_FAILED:
-                assert partition.records == b""
-                refused_in_a_row += 1
-            else:
-                assert partition.error_code == 0
-                assert refused_in_a_row == 0, "served again after it was refused"
-                assert asked_at_s < must_be_refused_at_s, "served later than authority.max.age.ms"
 
 
 def test_one_request_over_a_topic_that_may_be_read_and_one_that_may_not(
@@ -150,18 +95,6 @@ def test_a_second_sign_in_as_somebody_else_reads_nothing_more(
     assert served(gate) == before
 
 
-def test_a_second_sign_in_as_somebody_else_is_answered_as_the_broker_does(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    with signed_in(gate.address, "reader") as client:
-        assert fetch_tier(client, guarded, topic_id).records
-        handshake, sign_in = second_sign_in(client, "outsider")
-        assert decode_frame(SASL_HANDSHAKE, 1, client.request_raw(handshake)).error_code == 0
-        refusal = decode_frame(SASL_AUTHENTICATE, 2, client.request_raw(sign_in))
-        assert int(refusal.error_code) == SASL_AUTHENTICATION_FAILED
-        assert correlation_ids_until_closed(client) == []
-
-
 def second_sign_in(client: RawClient, user: str) -> tuple[bytes, bytes]:
     token = b"\0".join((b"", user.encode(), password(user).encode()))
     handshake = fill(schema(SASL_HANDSHAKE, 1, kind="request"), {"mechanism": "PLAIN"})
@@ -176,15 +109,6 @@ def correlation_ids_until_closed(client: RawClient) -> list[int]:
             seen.append(int.from_bytes(client.read_frame()[4:8], "big"))
     except (EOFError, ConnectionError):
         return seen
-
-
-def test_a_second_sign_in_as_the_same_principal_goes_on_reading(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    with signed_in(gate.address, "reader") as client:
-        assert fetch_tier(client, guarded, topic_id).records
-        assert client.sasl_plain("reader", password("reader")) == 0
-        assert fetch_tier(client, guarded, topic_id).records
 
 
 @pytest.mark.usefixtures("gate")  # for the reader's right

@@ -131,25 +131,6 @@ class Sides:
 # --- DeleteRecords ---
 
 
-def test_deleted_records_are_gone_for_everyone_at_once_when_tidegate_was_asked(
-    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
-) -> None:
-    """Also for those whose probe of a moment ago would still count."""
-    topic = changing_topic(kafka).name
-    offsets = (0, 399, 499, 500, 501, 1200, RECORDS - 1)
-    with Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic) as sides:
-        assert all(answer.records for answer in sides.require_the_brokers_answers(offsets))
-        delete_records(kafka, topic, 0, 500, through=ageing.bootstrap_servers)
-        for name, version, client in sides.clients():
-            if name.startswith(AGES):
-                # Not asked again: the first answer counts.
-                assert sides.fetch(client, version, 100).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, name
-        answers = sides.require_the_brokers_answers(offsets)
-        assert [answer.error_code for answer in answers] == [1, 1, 1, 0, 0, 0, 0]
-        assert {answer.log_start_offset for answer in answers[3:]} == {500}
-        assert {sides.listed(client, EARLIEST) for _, _, client in sides.clients()} == {500}
-
-
 def test_records_deleted_at_the_broker_are_gone_when_its_last_word_is_old(
     kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
 ) -> None:
@@ -175,39 +156,6 @@ def test_records_deleted_at_the_broker_are_gone_when_its_last_word_is_old(
         answers = sides.require_the_brokers_answers((0, 600, 1099, 1100, 1200))
         assert [answer.error_code for answer in answers] == [1, 1, 1, 0, 0]
         assert answers[4].records == expected[2].records
-
-
-def test_consumers_whose_position_was_deleted_reset_as_at_the_broker(
-    kafka: KafkaCluster, ageing: RunningTidegate
-) -> None:
-    topic = changing_topic(kafka).name
-    with ExitStack() as stack:
-
-        def reading(policy: str, servers: str, first_offset: int = 0) -> Reading:
-            return stack.enter_context(
-                Reading(servers, topic, {"auto.offset.reset": policy}, first_offset=first_offset)
-            )
-
-        policies = ("earliest", "latest", "error")
-        direct = {policy: reading(policy, kafka.bootstrap_servers) for policy in policies}
-        through = {policy: reading(policy, ageing.bootstrap_servers) for policy in policies}
-        above = reading("error", ageing.bootstrap_servers, 1500)
-        everyone = (above, *direct.values(), *through.values())
-        for each in everyone:
-            each.read_to(each.first_offset + 300)
-        delete_records(kafka, topic, 0, 1300, through=ageing.bootstrap_servers)
-        for each in everyone:
-            each.read_to_end()
-        assert above.offsets[0] == list(range(1500, RECORDS))
-        for policy, expected in direct.items():
-            ours = through[policy]
-            for each in (expected, ours):
-                # What it held already is delivered; then it is where its policy sends it.
-                assert 300 <= each.jumps_at < 1300
-                assert each.offsets[0][each.jumps_at :] == (list(range(1300, RECORDS)) if policy == "earliest" else [])
-            assert ours.errors == expected.errors
-            assert bool(ours.errors) == (policy == "error")
-        assert not above.errors
 
 
 # --- retention ---

@@ -151,22 +151,6 @@ def test_who_may_not_read_proves_and_warms_nothing(
     )
 
 
-def test_people_are_told_in_sentences(stage: Stage, capsys: Captured) -> None:
-    file = str(stage.tidegate.process.properties_path)
-    assert cli.main(["diff", file, "--topic", stage.topic.name, "--samples", "1", "--per-second", "1000"]) == 0
-    said = capsys.readouterr().out
-    assert "are reads from the tier for the brokers, of 262.1 kB at most" in said
-    assert "ok      no answer differs" in said
-    assert cli.main(["warm", file, stage.topic.name, "--last", "0s"]) == 0
-    assert "there is nothing of this range in the tier alone" in capsys.readouterr().out
-    assert cli.main(["warm", file, f"{stage.topic.name}:0", "--to-offset", "10"]) == 0
-    said = capsys.readouterr().out
-    assert "read in" in said
-    assert "came from the store; the caches hold" in said
-    assert cli.main(["warm", file, f"{stage.topic.name}:9"]) == exit_codes.FOUND_WRONG
-    assert "has no partition 9: it has 2" in capsys.readouterr().err
-
-
 def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:
     plan = str(tmp_path / "plan.json")
     kept = stage.tier.segments[0]

@@ -9,14 +9,10 @@ from pathlib import Path
 
 from copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment
 from storage.indexes.leader_epochs import parse_leader_epochs
-from tests.support.differential_known import local_logs
 from tests.support.differential_world import DifferentialWorld
-from tests.support.filled_topics import CODECS, odd_records
-from tests.support.kafka import fresh_name, produce
 from tests.support.oracle import Oracle
-from tests.support.raw_client import RawClient, address_of
+from tests.support.raw_client import RawClient
 from tests.support.rebuilt_segments import KafkaRebuild, transaction_index
-from tools.demo.kafka_cluster import KafkaCluster
 
 SEGMENT_BYTES = 200_000
 FETCH_BYTES = 300_000
@@ -47,22 +43,6 @@ def test_every_log_of_a_real_broker_is_indexed_as_kafka_rebuilds_it(
     assert segments > len(differential.partitions)
     assert aborts
     assert two_epochs
-
-
-def test_logs_whose_broker_gives_the_timestamps(plain_kafka: KafkaCluster, oracle: Oracle, tmp_path: Path) -> None:
-    name = fresh_name("append-time")
-    plain_kafka.create_topic(name, len(CODECS), {"retention.ms": "-1", "message.timestamp.type": "LogAppendTime"})
-    for partition, codec in enumerate(CODECS):
-        for _ in range(3):
-            produce(plain_kafka, name, odd_records(partition), compression_type=codec, batch_num_messages=10)
-    with RawClient(*address_of(plain_kafka.bootstrap_servers)) as client:
-        for partition in range(len(CODECS)):
-            folder = tmp_path / str(partition)
-            staged = _staged(client, folder, name, partition, 0)
-            rebuild = KafkaRebuild(oracle, folder / "kafkas")
-            assert [rebuild.differences(segment) for segment in staged] == [{}] * len(staged)
-            (log,) = local_logs(plain_kafka, name, partition)
-            assert b"".join(segment.files.log_segment.read_bytes() for segment in staged) == log.read_bytes()
 
 
 def _staged(client: RawClient, folder: Path, topic: str, partition: int, start_offset: int) -> list[StagedSegment]:

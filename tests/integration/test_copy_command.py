@@ -1,23 +1,16 @@
 """`tidegate copy` before a Kafka without remote storage: everything that upstream has is in the tier afterwards."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from tests.support.digests import read_with_confluent
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import drop_all, run_standalone, standalone
-from tests.support.serving import LOCAL_TIER
-from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
-from tools.demo.kafka_properties import properties_text
+from tests.support.plain_kafka import run_standalone
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -67,87 +60,6 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
     later = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
     assert sum(later.values()) == 2100
     assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in later.items()}
-
-
-def test_serve_copies_and_serves_what_the_broker_drops(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Given `serve` with `copy.enabled`, when the broker has dropped all records of a topic, then a client of
-    Tidegate reads all of them from offset 0; the status page tells of the copying, and SIGTERM ends it in order."""
-    topic = fresh_name("served")
-    plain_kafka.create_topic(topic, configs={"segment.bytes": str(1024 * 1024)})
-    count = produce(plain_kafka, topic, orders(3000, 1))
-    properties = {
-        "copy.topics": topic,
-        "copy.group.id": topic,
-        "copy.enabled": "true",
-        "copy.segment.ms": "1000",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
-    with standalone(plain_kafka, tmp_path, properties) as serving:
-
-        def status() -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(serving.page("/status.json")[1])
-            return found
-
-        def copied_offsets() -> list[int]:
-            return [row["copied_offset"] for row in status()["copy"]["rows"]]
-
-        serving.wait_log("ready: bootstrap")
-        wait_until(lambda: copied_offsets() == [count - 1], "everything is copied")
-        drop_all(plain_kafka, topic, {0: count})
-        [read] = read_with_confluent(serving.bootstrap, topic, {0: count}, "read_uncommitted").values()
-        assert (read.first, read.last, read.records) == (0, count - 1, count)
-        shown = status()
-        assert (shown["copy"]["group"], shown["copy"]["problems"]) == (topic, [])
-        [row] = [row for row in shown["partitions"]["rows"] if row["topic"] == topic]
-        assert (row["cloud_storage_mode"], row["log_start_offset"]) == ("full", 0)
-        serving.terminate()
-        assert serving.process.wait(60) == 0
-        assert serving.events("copy_partitions_revoked")
-
-
-def test_sigterm_ends_copy_in_order_and_the_next_run_goes_on(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Given `copy` that has copied a part, when it is ended by SIGTERM, then it exits with 0 and has left the group:
-    the next run has the partitions at once, and copies the rest."""
-    topic = fresh_name("ended")
-    plain_kafka.create_topic(topic, configs={"segment.bytes": str(1024 * 1024)})
-    count = produce(plain_kafka, topic, orders(1000, 1))
-    properties = {"copy.topics": topic, "copy.group.id": topic, "copy.segment.ms": "1000"}
-    with standalone(plain_kafka, tmp_path, properties, command="copy") as copying:
-        copying.wait_log("copy_caught_up")
-        wait_until(lambda: copied(plain_kafka, tmp_path, topic) == {0: (0, count - 1)}, "everything is copied")
-        assert "ready: copying" in copying.log()
-        count += produce(plain_kafka, topic, orders(1000, 1))
-        copying.terminate()
-        assert copying.process.wait(60) == 0
-    done = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties)
-    assert done.returncode == 0, done.stderr
-    assert copied(plain_kafka, tmp_path, topic) == {0: (0, count - 1)}
-
-
-@pytest.mark.parametrize(
-    ("properties", "said"),
-    [
-        ({}, "needs copy.topics"),
-        ({"copy.topics": "a", "mode": "replica"}, "needs mode = standalone"),
-        ({"copy.topics": "a", "cache.path": ""}, "needs copy.staging.path, or cache.path"),
-    ],
-)
-def test_what_lacks_is_named_with_its_key(properties: Mapping[str, str], said: str, tmp_path: Path) -> None:
-    file = tmp_path / "copy.properties"
-    lines = {
-        "mode": "standalone",
-        "upstream.bootstrap.servers": "127.0.0.1:1",
-        "remote.log.storage.manager.class.name": LOCAL_TIER,
-        "rsm.config.dir": str(tmp_path),
-        "cache.path": str(tmp_path / "cache"),
-        **properties,
-    }
-    file.write_text(properties_text({name: value for name, value in lines.items() if value}), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy", "copy", str(file)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert f"tidegate copy {said}" in done.stderr
 
 
 def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -46,15 +46,6 @@ def partition_count(kafka: KafkaCluster, topic: str) -> int:
     return wait_until(lambda: len(admin.list_topics(topic, timeout=20).topics[topic].partitions), "it is known")
 
 
-def test_it_is_made_as_brokers_make_it(plain_kafka: KafkaCluster) -> None:
-    """Given one broker, then there are 50 partitions, with one replica in place of three."""
-    topic = fresh_name("metadata")
-    assert create_metadata_topic(properties_of(plain_kafka), MetadataTopicConfig(), topic=topic, broker_count=1)
-    assert partition_count(plain_kafka, topic) == 50
-    configs = configs_of(plain_kafka, topic)
-    assert (configs["cleanup.policy"], configs["retention.ms"]) == ("delete", "-1")
-
-
 def test_a_broker_fewer_than_was_counted_means_a_replica_fewer(plain_kafka: KafkaCluster) -> None:
     topic = fresh_name("metadata")
     assert create_metadata_topic(

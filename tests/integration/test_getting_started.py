@@ -6,9 +6,7 @@ nothing is fetched. Kafka's tools are started by scripts that run what Kafka's o
 """
 
 import os
-import re
 import socket
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -19,7 +17,7 @@ from tests.deploy.test_packages import PACKAGES, build_with, copy
 from tests.integration.test_operations_acls import RIGHTS
 from tests.support.kafka import TieredTopic
 from tests.support.needs import JARS, ROOT
-from tests.support.runnable_docs import Guide, read_guide, running
+from tests.support.runnable_docs import read_guide, running
 from tests.support.secured_kafka import READ, SecuredKafka, password
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 from tools.demo.kafka_properties import HOST, SUPER_USER
@@ -111,30 +109,6 @@ def test_the_page_for_secured_clusters_does_what_it_says(
         guarded.withdraw("reader", READ, guarded.topic.name)
         for operation, topic in RIGHTS:
             guarded.withdraw("checker", operation, topic)
-
-
-def test_waiting_ends_with_the_reason_when_serve_does(tmp_path: Path) -> None:
-    """It once ended without a word."""
-    serve, wait = (
-        command.text for command in read_guide(GUIDE.read_text("utf-8")).commands if "tidegate.log" in command.text
-    )
-    _link_command(tmp_path)
-    (tmp_path / "tidegate.properties").write_text("upstream.bootstrap.servers=127.0.0.1:1\nno.such.key=1\n")
-    done = subprocess.run(
-        ["bash", "-c", f"{serve}\n{wait}"], cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=60
-    )
-    assert b"no.such.key" in done.stdout
-
-
-def test_the_guides_own_values_are_the_defaults() -> None:
-    """Or its reader would learn other addresses than the reference has."""
-    guide: Guide = read_guide(GUIDE.read_text("utf-8"))
-    reference = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-    for variable, key in (("PROXY", "proxy.listen"), ("ADMIN", "admin.listen")):
-        assert f"| `{key}` | host:port | `{guide.variables[variable]}` |" in reference
-    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
-    assert version is not None
-    assert guide.variables["PACKAGE"] == f"tidegate-{version[1]}-py3-none-any.whl"
 
 
 def _reader(folder: Path) -> Path:

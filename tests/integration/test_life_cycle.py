@@ -1,7 +1,6 @@
 """The life of a real `tidegate serve`: started before its brokers, left without them, reloaded, drained under load."""
 
 import json
-import re
 import signal
 import socket
 import ssl
@@ -138,22 +137,6 @@ class Traffic:
                 self._complain(error)
             elif value is not None:
                 self.consumed.add(int(value))
-
-
-def test_ready_says_where_with_how_many_brokers_and_segments(
-    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
-) -> None:
-    with serving(tmp_path, before_kafka(kafka)) as served:
-        served.wait_log("ready: ")
-        line = r"^ready: bootstrap 127\.0\.0\.1:(\d+), brokers 1, segments (\d+)$"
-        found = re.findall(line, served.log(), re.MULTILINE)
-        assert len(found) == 1
-        port, segments = map(int, found[0])
-        assert segments >= 2 * tiered.partitions
-        with RawClient("127.0.0.1", port) as client:
-            assert 3 in client.api_versions()
-        served.terminate()
-        assert served.process.wait(START_S_MAX) == exit_codes.DONE
 
 
 def test_a_drain_under_load_leaves_no_request_half_answered(

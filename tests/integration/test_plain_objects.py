@@ -3,16 +3,10 @@
 versitygw takes each folder below the one it is given for a bucket, and files that others wrote there for objects.
 """
 
-import io
-from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from proxy.commands import check
-from proxy.config import load
-from proxy.process import exit_codes
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
@@ -23,15 +17,10 @@ from tests.support.digests import read_with_confluent
 from tests.support.filled_topics import FilledTopic
 from tests.support.kafka import TieredTopic
 from tests.support.s3_server import S3Server
-from tests.support.segments import filled_segment, metadata_of, segment_files, topic_partition
 from tests.support.tidegate import own_tidegate
-from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
-from tools.demo.kafka_properties import properties_text
 
 pytestmark = pytest.mark.needs("versitygw")
-
-MIB = 1024 * 1024
 
 
 def properties(gateway: S3Server) -> dict[str, str]:
@@ -80,47 +69,3 @@ def test_consumers_read_what_the_broker_itself_gives_them(
         for isolation, direct in transactions.direct.items():
             assert read_with_confluent(address, transactions.name, transactions.ends, isolation) == direct
         assert tidegate.metric("tidegate_gets_total", object="log") > 0
-
-
-def test_check_reads_a_segment_from_the_bucket(
-    kafka: KafkaCluster, tiered: TieredTopic, gateway: S3Server, tmp_path: Path
-) -> None:
-    oldest = min(finished_segments(kafka), key=lambda segment: segment.event_timestamp_ms)
-    exit_code, report = checked(kafka, properties(gateway), tmp_path)
-    assert exit_code == exit_codes.DONE, report
-    read = [line for line in report.splitlines() if line.endswith(": read")]
-    assert len(read) == 2
-    assert read[0].startswith(f"ok      segment {oldest.segment_id},")
-    assert " segments were opened" in report
-
-
-@pytest.mark.parametrize("batches", [10, 600], ids=["at-once", "in-parts"])
-def test_what_is_copied_to_the_gateway_is_a_folder_of_kafkas(tmp_path: Path, batches: int) -> None:
-    """With the part size and the threshold at their least; the larger log is more than two parts."""
-    segment = filled_segment(0, batch_count=batches, value_bytes=2000)
-    metadata = metadata_of(topic_partition("copied"), segment)
-    assert (len(segment.log) > 2 * 5 * MIB) == (batches == 600)
-    (tmp_path / "root" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
-    sizes = dict.fromkeys(("part.size", "threshold"), str(5 * MIB))
-    with versitygw(tmp_path / "root", tmp_path / "work") as server:
-        config = server.config(ROOT_DIRECTORY_NAME)
-        config |= {f"storage.s3.multipart.upload.{key}": value for key, value in sizes.items()}
-        with closing(PlainObjects(config)) as objects:
-            objects.copy_log_segment_data(metadata, segment_files(tmp_path / "local", segment))
-            assert objects.fetch_log_segment(metadata, 0) == segment.log
-    files = LocalTieredStorage({"dir": str(tmp_path / "root")})
-    assert files.fetch_log_segment(metadata, 0) == segment.log
-    assert files.fetch_index(metadata, IndexType.OFFSET) == segment.offset_index
-
-
-def checked(kafka: KafkaCluster, own: Mapping[str, str], folder: Path) -> tuple[int, str]:
-    """`tidegate check`: exit code and report."""
-    file = folder / "tidegate.properties"
-    lines = {
-        "upstream.bootstrap.servers": kafka.bootstrap_servers,
-        "broker.config": str(kafka.server_properties_path(1)),
-        **own,
-    }
-    file.write_text(properties_text(lines), encoding="utf-8")
-    out = io.StringIO()
-    return check.run(load(file, {}), out), out.getvalue()

@@ -4,20 +4,15 @@ The same program runs at the broker and through Tidegate; what it is told must b
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not marked as re-exports
-from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.test_client_scenarios import check_digests, same_answer
 from tests.support.broker_plugin import jars_with
 from tests.support.client_programs import ClientPrograms
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
-from tests.support.kafka import fresh_name
 from tests.support.needs import ROOT
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
@@ -122,62 +117,6 @@ def test_kafkas_admin_client_is_told_the_same(client_programs: ClientPrograms, c
     assert "offset=4," in answer["listOffsets made earliest"]
     assert "offset=10," in answer["listOffsets made latest"]
     assert "max.message.bytes=12345" in answer["describeConfigs"]
-
-
-def test_librdkafkas_admin_client_is_told_the_same(
-    kafka: KafkaCluster, tidegate: RunningTidegate, codecs: FilledTopic
-) -> None:
-    """What is made by the calls has a name of its own, which reads MADE. Calls of all kinds: Kafka's own client."""
-    direct: dict[str, str] = {}
-    through: dict[str, str] = {}
-    for said, servers in ((direct, kafka.bootstrap_servers), (through, tidegate.bootstrap_servers)):
-        made = fresh_name("clients-admin")
-        for name, call in admin_calls(AdminClient({"bootstrap.servers": servers}), made, codecs.name).items():
-            try:
-                text = str(call())
-            except KafkaException as error:
-                text = error.args[0].name()
-            said[name] = text.replace(made, "MADE")
-    assert through == direct
-    assert (through["list_consumer_group_offsets"], through["create_partitions"]) == ("[7]", "None")
-
-
-def admin_calls(admin: AdminClient, made: str, tiered: str) -> dict[str, Callable[[], Any]]:
-    """In the order in which they are to be made. A topic and a group are `made`, and gone in the end."""
-
-    def one(futures: dict[Any, Any]) -> Any:
-        (future,) = futures.values()
-        return future.result(30)
-
-    def partitions() -> int:
-        """The broker follows its controller: what was changed is told a moment later."""
-
-        def told() -> int:
-            known = admin.list_topics(timeout=20).topics.get(made)
-            return 0 if known is None else len(known.partitions)
-
-        wait_until(lambda: told() == 3, "three partitions")
-        return told()
-
-    offsets = [ConsumerGroupTopicPartitions(made, [TopicPartition(made, 0, 7)])]
-    group = [ConsumerGroupTopicPartitions(made)]
-    latest = {TopicPartition(tiered, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]  # it has no types
-    nobody = cast("dict[str, Any]", admin.describe_user_scram_credentials(["nobody"]))
-    return {
-        "create_topics": lambda: one(admin.create_topics([NewTopic(made, num_partitions=1)])),
-        "create_partitions": lambda: one(admin.create_partitions([NewPartitions(made, 3)])),
-        "list_topics": partitions,
-        "list_offsets": lambda: one(admin.list_offsets(latest)).offset,
-        "delete_records": lambda: one(admin.delete_records([TopicPartition(made, 0, 0)])).low_watermark,
-        "alter_consumer_group_offsets": lambda: len(one(admin.alter_consumer_group_offsets(offsets)).topic_partitions),
-        "list_consumer_group_offsets": lambda: [
-            each.offset for each in one(admin.list_consumer_group_offsets(group)).topic_partitions
-        ],
-        "describe_consumer_groups": lambda: one(admin.describe_consumer_groups([made])).state,
-        "delete_consumer_groups": lambda: one(admin.delete_consumer_groups([made])),
-        "describe_user_scram_credentials": lambda: one(nobody),
-        "delete_topics": lambda: one(admin.delete_topics([made])),
-    }
 
 
 def test_a_client_pushes_its_metrics_to_the_broker(

@@ -3,16 +3,15 @@ that a name stands for. The names exist in no DNS, so the client connects to the
 
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from protocol.wire.errors import ErrorCode
 from tests.support.certificates import server_certificate
-from tests.support.kafka import TIERED, TieredTopic, orders, produce, small_segments, wait_settled
+from tests.support.kafka import TIERED, orders, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
@@ -80,32 +79,6 @@ def test_clients_read_the_tier_through_the_brokers_that_they_name(pair: KafkaClu
         pair.broker(2).start()
         (partition,) = (each for each, leader in leaders.items() if leader == 2)
         wait_until(lambda: reads(made, partition), "broker 2 at its new address", timeout_s=MOVED_S_MAX)
-
-
-def test_the_name_of_a_broker_works_before_any_answer_has_told_it(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Clients remember names for longer than a Tidegate runs."""
-    properties = {"proxy.advertised.port.start": "443"}
-    with one_port(kafka, tmp_path, **properties) as made, made.client(f"broker-1.{DOMAIN}") as client:
-        (broker,) = client.metadata([]).brokers
-        assert (broker.host, broker.port) == (f"broker-1.{DOMAIN}", 443)
-
-
-def test_each_worker_knows_the_names(kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path) -> None:
-    """The supervisor does not hear a name: it gives each connection to the worker that has the fewest."""
-    with one_port(kafka, tmp_path, **{"proxy.workers": "3"}) as made, ExitStack() as clients:
-        for number in range(1, 4):
-            client = clients.enter_context(made.client(f"broker-1.{DOMAIN}"))
-            (broker,) = client.metadata([]).brokers
-            assert broker.host == f"broker-1.{DOMAIN}"
-            topic_id = client.topic_id(tiered.name)
-            (part,) = client.fetch(13, [(tiered.name, topic_id, 0, 0, 1 << 20)], max_wait_ms=2000).partitions
-            assert (part.error_code, bool(part.records)) == (0, True)
-            wait_until(partial(has_one_connection_in_each, made, number), f"{number} workers to have one each")
-
-
-def has_one_connection_in_each(made: OnePort, workers: int) -> bool:
-    each = [made.tidegate.metric("tidegate_worker_connections", worker=str(worker)) for worker in range(3)]
-    return each == [1] * workers + [0] * (3 - workers)
 
 
 def first_fetch(made: OnePort, name: str, partition: int) -> FetchedPartition:

@@ -5,7 +5,6 @@ broker's `__consumer_offsets`.
 """
 
 import json
-import signal
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -21,11 +20,11 @@ from proxy.offsets.log_starts import LOG_START_GROUP
 from storage.metadata.event_log import metadata_partition
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
 from storage.writing.metadata_records import encode
-from tests.support.differential_steps import alter_configs, delete_records
+from tests.support.differential_steps import delete_records
 from tests.support.digests import fields_of, read_with_confluent
 from tests.support.kafka import Record, fresh_name, produce
 from tests.support.metadata_records import DELETE_FINISHED, DELETE_STARTED, moved
-from tests.support.plain_kafka import METADATA_PARTITIONS, drop_all, run_standalone, standalone
+from tests.support.plain_kafka import METADATA_PARTITIONS, run_standalone, standalone
 from tests.support.raw_client import RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import (
@@ -189,65 +188,3 @@ def _check_log_start(client: RawClient, topic: str, cut: int, local: int, end: i
     assert (at.error_code, at.log_start_offset) == (ErrorCode.NONE, cut)
     base_offset = int.from_bytes(at.records[:8], "big")
     assert base_offset == cut // BATCH_RECORDS * BATCH_RECORDS
-
-
-@pytest.mark.parametrize("rule", ["copy.retention.ms", "copy.retention.bytes"])
-def test_the_tiers_own_retention(plain_kafka: KafkaCluster, tmp_path: Path, rule: str) -> None:
-    """Given a tier with old records, when a copier comes that keeps less, then the log start is raised, and the old
-    segments go after that, state by state; clients read from there on. `copy.disable`, by SIGHUP, ends copying and not
-    deletion, and copying goes on where it was when it is taken back."""
-    topic = fresh_name("aged")
-    now_ms = int(time.time() * 1000) - STEP_MS * RECORDS
-    plain_kafka.create_topic(topic, 1, {"retention.ms": "-1"})
-    fill(plain_kafka, topic, RECORDS // 2, now_ms - 3 * HOUR_MS)
-    end = RECORDS // 2 + fill(plain_kafka, topic, RECORDS // 2, now_ms)
-    properties = properties_of(topic)
-    assert run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties).returncode == 0
-    segments = segments_of(plain_kafka, topic)[0]
-    if rule == "copy.retention.ms":
-        kept = [each for each in segments if each.end_offset >= RECORDS // 2]
-        properties[rule] = str(HOUR_MS)
-    else:
-        kept = segments[len(segments) // 2 :]
-        properties[rule] = str(sum(each.size_bytes for each in kept))
-    log_start, gone = kept[0].start_offset, segments[: -len(kept)]
-    assert gone
-    assert log_start > 0
-    with standalone(plain_kafka, tmp_path, properties) as served:
-        served.wait_log("ready: bootstrap")
-        check_gone(plain_kafka, topic, gone, log_start)
-        drop_all(plain_kafka, topic, {0: end})
-        alter_configs(plain_kafka, topic, {"retention.ms": "-1"})
-        with raw(served) as client:
-            wait_until(lambda: listed(client, topic, EARLIEST) == [log_start], "the log start")
-            [digest] = read_with_confluent(served.bootstrap, topic, {0: end}, "read_uncommitted").values()
-            assert (digest.first, digest.last, digest.records) == (log_start, end - 1, end - log_start)
-        if rule == "copy.retention.ms":
-            _disable(plain_kafka, tmp_path, served, topic, kept)
-
-
-def _disable(kafka: KafkaCluster, folder: Path, served: Serving, topic: str, kept: list[TierSegment]) -> None:
-    def status() -> str:
-        [row] = json.loads(served.page("/status.json")[1])["copy"]["rows"]
-        return str(row["waits_for"])
-
-    def reload(more: Mapping[str, str]) -> None:
-        known = dict(line.split("=", 1) for line in served.file.read_text().splitlines())
-        served.write({**known, **more})
-        served.process.send_signal(signal.SIGHUP)
-
-    reload({"copy.disable": "true"})
-    wait_until(lambda: status() == "copy.disable", "copying to stop")
-    end = kept[-1].end_offset + 1
-    later = end + fill(kafka, topic, 100, int(time.time() * 1000))
-    log_start = kept[1].start_offset
-    assert delete_through(served, topic, log_start) == log_start
-    check_gone(kafka, topic, kept[:1], log_start)
-    assert status() == "copy.disable"
-    assert copied_offsets(served) == {(topic, 0): end - 1}
-    with raw(served) as client:
-        specials = (EARLIEST, LATEST, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-        assert listed(client, topic, *specials) == [log_start, later, end - 1, end]
-    reload({"copy.disable": "false"})
-    wait_until(lambda: copied_offsets(served) == {(topic, 0): later - 1}, "copying to go on")
-    check_whole(kafka, folder, topic, {0: log_start}, {0: later})

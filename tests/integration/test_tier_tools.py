@@ -190,19 +190,6 @@ def test_cat_prints_the_records_that_were_written(tool: Tool, stage: Stage) -> N
     assert (found[8]["key"], found[8]["value"]) == (None, None)
 
 
-def test_cat_filters(tool: Tool, stage: Stage) -> None:
-    def offsets(*arguments: str) -> list[int]:
-        return [each["offset"] for each in tool("cat", stage.place, *arguments).lines]
-
-    border = stage.starts[1]
-    assert offsets("--from-offset", str(border - 2), "--to-offset", str(border + 2)) == [*range(border - 2, border + 3)]
-    since = ("--from-timestamp", "2023-11-14T22:13:51Z")  # of record 31
-    assert offsets(*since, "--max-records", "3") == [31, 32, 33]
-    assert offsets("--to-timestamp", str(FIRST_TIMESTAMP_MS + 2000)) == [0, 1, 2]
-    assert offsets("--key", "key-3", "--to-offset", "24") == [3, 13, 23]
-    assert offsets("--read-committed", "--max-records", "2") == [0, 1]
-
-
 def test_verify_finds_what_is_damaged_and_nothing_else(tool: Tool, stage: Stage) -> None:
     healthy = tool("verify", stage.topic, "--json")
     assert (healthy.code, healthy.err) == (0, ""), healthy.out

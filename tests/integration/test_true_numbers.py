@@ -5,7 +5,6 @@ S3 server (GETs and their bytes, by status). The broker's segments are there onc
 encrypted, so that bytes in the store are bytes of records. Read-ahead is off but where it is what is counted.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -153,37 +152,6 @@ def record_bytes(answers: Sequence[FetchedPartition]) -> int:
     return sum(len(answer.records) for answer in answers)
 
 
-def test_a_fresh_page_has_the_series_that_alerts_need(fresh: RunningTidegate) -> None:
-    page = Scrape.of(fresh.page("/metrics"))
-    at_zero = [
-        series("tidegate_metadata_partition_problems"),
-        series("tidegate_deadline_misses_total", request="fetch"),
-        series("tidegate_deadline_misses_total", request="list_offsets"),
-        *(
-            series("tidegate_gets_total", store="s3", object="log", outcome=outcome)
-            for outcome in ("ok", "not_found", "denied", "throttled", "retriable", "corrupt", "cancelled", "error")
-        ),
-        *(series("tidegate_cache_evictions_total", level=level) for level in ("memory", "disk")),
-        *(series("tidegate_cache_hits_total", level=level) for level in ("memory", "disk")),
-        series("tidegate_cache_quarantined_blocks_total"),
-        series("tidegate_upstream_connect_waits"),
-    ]
-    assert {key: page.values.get(key) for key in at_zero} == dict.fromkeys(at_zero, 0)
-    # The newest segment of the shared broker may be another test's and not in this store: then the tier is degraded.
-    report = json.loads(fresh.page("/readyz"))
-    conditions = {
-        (condition, state): page.values.get(series("tidegate_condition_state", condition=condition, state=state))
-        for condition in ("catalog", "upstream", "tier")
-        for state in ("pending", "met", "degraded")
-    }
-    assert conditions == {key: float(key[1] == report["conditions"][key[0]]["state"]) for key in conditions}
-    assert page.values.get(series("tidegate_degraded")) == float(report["degraded"])
-    assert page.values.get(series("tidegate_ready")) == 1
-    assert page.sum("tidegate_build_info") == 1
-    assert page.sum("process_resident_memory_bytes") > 0
-    assert page.sum("tidegate_catalog_segments") > 0
-
-
 def test_relayed_requests_bytes_and_connections_are_what_the_client_counts(tier: Tier, fresh: RunningTidegate) -> None:
     port = broker_ports(fresh)[1]
     wait_until(lambda: fresh.metric("tidegate_connections_active") == 0, "the first connection has ended")
@@ -287,46 +255,6 @@ def test_tier_reads_gets_and_cache_in_a_cold_and_a_warm_pass(tier: Tier, fresh: 
         }
         counted.becomes(warm)
         assert at_store(".log") == (0, 0)
-
-
-def test_a_fetch_of_both_counts_each_part_where_it_came_from(tier: Tier, fresh: RunningTidegate) -> None:
-    with leader(fresh) as client:
-        read(client, tier.targets(0)[:1])  # else the broker's part would be answered without waiting for the store
-        counted = counting(fresh)
-        cold, hot = client.fetch(VERSION, [tier.targets(0)[0], tier.hot(1)]).partitions
-        assert cold.records
-        assert hot.records
-        counted.becomes(
-            {
-                series("tidegate_served_tier_bytes_total"): len(cold.records),
-                series(f"{TOPIC_METER}remotefetchbytes_total", topic=tier.topic.name): len(cold.records),
-                series("tidegate_relayed_bytes_total", direction="upstream_to_client"): len(hot.records),
-                series("tidegate_relayed_bytes_total", direction="client_to_upstream"): 0,
-                series("tidegate_requests_total", api_key=FETCH, route="exchange"): 1,
-                series("tidegate_requests_total"): 1,
-            }
-        )
-
-
-def test_a_good_probe_is_reused_and_names_and_topics_are_as_configured(kafka: KafkaCluster, tier: Tier) -> None:
-    names = {"metrics.kip405.names": "both", "metrics.topics.max": "0"}
-    with (
-        own_tidegate(kafka, tier.properties({"authority.max.age.ms": "60000", **names})) as tidegate,
-        leader(tidegate) as client,
-    ):
-        counted = counting(tidegate)
-        served = record_bytes(read(client, [tier.targets(0)[0]] * 5))
-        counted.becomes(
-            {
-                series(f"{TOPIC_METER}remotefetchbytes_total", topic="__other__"): served,
-                series(f"{TOPIC_METER}remotefetchbytes_total"): served,
-                series(f"{TOPIC_METER}remotebytesin_total", topic="__other__"): served,
-                series(f"{TOPIC_METER}remotereadrequests_total"): 5,
-                series("tidegate_probes_sent_total"): 1,
-                series("tidegate_probes_reused_total"): 4,
-                series("tidegate_probe_seconds_count"): 1,
-            }
-        )
 
 
 def test_deadlines_that_a_slow_store_misses(kafka: KafkaCluster, tier: Tier) -> None:

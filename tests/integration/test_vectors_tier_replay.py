@@ -7,7 +7,6 @@ transactions are compared as sets: the broker gives them in no order.
 
 import functools
 import hashlib
-import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -17,15 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from metrics.meters import Meters
-from metrics.registry import Registry
 from protocol.fetch.messages import FetchRequest, PartitionAnswer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.fetch.assembly import TierPart, lacks_aborts, plan_fetch, tier_answer
 from proxy.fetch.known import AbortedTail, AbortedTails, Authority, Frontier
 from proxy.process.tier_storage import TierStorage
-from storage.object_store.registry import open_object_store
 from storage.reader import OffsetNotInTierError
 from tests.support.frozen_tier import (
     FETCH_MAX_BYTES,
@@ -38,10 +34,7 @@ from tests.support.frozen_tier import (
     fetch_request,
     open_frozen_tier,
     recorded_answers,
-    storage_config,
 )
-from tests.support.scripted_object_store import ScriptedObjectStore
-from tests.support.waiting import wait_until
 
 BLOCK_BYTES_MIN = 64 * 1024  # of `cache.block.bytes`; the plug-in's chunks are as small
 MEMORY_BYTES_MIN = MIB  # of `cache.memory.bytes`
@@ -82,9 +75,6 @@ class Kind(Enum):
     BROKER = auto()
     """The offset is below the log start, in the local log, or beyond it: nothing of it is the tier's."""
 
-
-LISTED_COUNTS: dict[int | None, int] = {None: 1896, 0: 1530, 1: 271, 2: 95}
-"""Answers of the tier by how many aborted transactions they list; 2 stands for more, None for the null list."""
 
 EXPECTED_COUNTS = {Kind.TIER: 3308, Kind.ABORTED_TRANSACTIONS: 484, Kind.BROKER: 296}
 
@@ -159,13 +149,6 @@ async def test_readers_side_by_side_in_any_order_get_the_same_answers(
     async with trio.open_nursery() as readers:
         for number in range(8):
             readers.start_soon(read_on, f"reader {number}")
-
-
-@pytest.mark.needs("vectors")
-def test_the_recorded_answers_list_aborts_of_every_kind() -> None:
-    """Lest the comparison of lists is one of empty ones."""
-    lists = [fetch["aborted"] for recorded, fetch in entries() if recorded.is_in_tier(fetch["offset"])]
-    assert Counter(None if listed is None else min(len(listed), 2) for listed in lists) == LISTED_COUNTS
 
 
 async def require_same_answer(storage: TierStorage, entry: Entry, *, reader: str) -> None:
@@ -341,40 +324,6 @@ async def test_a_consumer_gets_every_record_once(nursery: trio.Nursery) -> None:
             batches = await follow(storage, recorded, max_bytes=max_bytes, reader="consumer")
             got = [record for batch in batches for record in decoded(batch) if record["o"] >= recorded.log_start]
             assert got == list(recorded.truth()), f"{recorded.name}, {max_bytes} bytes at most: {sizes}"
-
-
-@pytest.mark.needs("vectors")
-async def test_no_stored_byte_is_fetched_twice(nursery: trio.Nursery) -> None:
-    """By passes over the whole tier with read-ahead, all partitions and consumers side by side."""
-    for block_bytes, max_bytes, consumers in itertools.product((BLOCK_BYTES_MIN, MIB), (50_000, MIB), (1, 3)):
-        await require_one_get_of_each_byte(nursery, block_bytes, max_bytes, consumers)
-
-
-async def require_one_get_of_each_byte(nursery: trio.Nursery, block_bytes: int, max_bytes: int, consumers: int) -> None:
-    store, meters = ScriptedObjectStore(open_object_store(storage_config())), Meters(Registry())
-    storage = open_frozen_tier(nursery, block_bytes=block_bytes, store=store, meters=meters)
-    async with trio.open_nursery() as readers:
-        for name in NAMES:
-            for number in range(consumers):
-                readers.start_soon(follow_to_end, storage, Recorded(name), max_bytes, f"{name} {number}")
-    for (key, _, end), (next_key, next_start, _) in itertools.pairwise(sorted(store.gets())):
-        assert key != next_key or end <= next_start, f"{key}: byte {next_start} was fetched twice"
-    assert len(store.gets("*.rsm-manifest")) == len(store.gets("*.indexes")) == 19
-    # A GET ends after its last block was handed on.
-    wait_until(lambda: not store.streams_open, "all bodies are closed")
-    read_ahead = {
-        sample.name: sample.value
-        for family in meters.registry.collect()
-        for sample in family.samples
-        if sample.name.startswith("tidegate_readahead_")
-    }
-    assert read_ahead["tidegate_readahead_streams"] == consumers * len(NAMES)
-    assert read_ahead["tidegate_readahead_used_bytes_total"] == read_ahead["tidegate_readahead_bytes_total"]
-    assert read_ahead["tidegate_readahead_wasted_bytes_total"] == 0
-
-
-async def follow_to_end(storage: TierStorage, recorded: Recorded, max_bytes: int, reader: str) -> None:
-    await follow(storage, recorded, max_bytes=max_bytes, reader=reader)
 
 
 async def follow(storage: TierStorage, recorded: Recorded, *, max_bytes: int, reader: str) -> list[RawBatch]:

@@ -121,16 +121,6 @@ def read_with_confluent(
         return drain_confluent(consumer, ends)
 
 
-def read_with_confluent_group(
-    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation, *, protocol: str, group: str
-) -> Digests:
-    """librdkafka, as the only member of a group that has committed nothing yet."""
-    settings = {"group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
-    with closing(confluent_consumer(bootstrap_servers, isolation, settings)) as consumer:
-        consumer.subscribe([topic])
-        return drain_confluent(consumer, ends)
-
-
 def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
     """Read until every partition has said that it ended.
 

@@ -35,7 +35,6 @@ class FilledTopic:
     ends: dict[int, int]
     direct: dict[Isolation, Digests]
     tier_bytes: int
-    local_bytes: int
 
     def lasts(self, isolation: Isolation) -> dict[int, int]:
         """The last offset of each partition that a client sees."""
@@ -105,10 +104,4 @@ def settled(kafka: KafkaCluster, name: str) -> FilledTopic:
     ends = {partition: known.high_watermark for partition, known in offsets.items()}
     direct = {level: read_with_confluent(kafka.bootstrap_servers, name, ends, level) for level in ISOLATIONS}
     tier = sum(path.stat().st_size for path in kafka.tier_dir.glob(f"kafka-tiered-storage/{name}-*/*.log"))
-    local = sum(
-        # A segment's file may outlive the local log start that has gone past it by a moment.
-        path.stat().st_size if int(path.stem) >= known.local_log_start_offset else 0
-        for partition, known in offsets.items()
-        for path in kafka.broker(1).data_dir.glob(f"{name}-{partition}/*.log")
-    )
-    return FilledTopic(name, ends, direct, tier, local)
+    return FilledTopic(name, ends, direct, tier)

@@ -6,11 +6,11 @@
 Clients block, so they run in threads beside the loop; so do gates of scripted stores (`in_thread`).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -87,27 +87,6 @@ async def in_process(
             await (running.readiness.wait_ready() if waits_for_tier else running.readiness.wait_catalog())
             address, topic_id = await in_thread(lambda: _leader(running.bootstrap, topic))
             yield InProcess(running, topic, topic_id, address, direct)
-
-
-class Answering(Generic[Answer]):
-    """A question under way."""
-
-    def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[Answer]]) -> None:
-        self._answers: list[Answer] = []
-        self._answered = trio.Event()
-        nursery.start_soon(self._run, ask)
-
-    @property
-    def is_there(self) -> bool:
-        return self._answered.is_set()
-
-    async def wait(self) -> Answer:
-        await self._answered.wait()
-        return self._answers[0]
-
-    async def _run(self, ask: Callable[[], Awaitable[Answer]]) -> None:
-        self._answers.append(await ask())
-        self._answered.set()
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:

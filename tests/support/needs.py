@@ -152,7 +152,6 @@ _KINDS = {
         _old_python_client("kafka-python-2.0", "kafka"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("haproxy", _command("haproxy"), "install HAProxy 2.4 or newer (Debian: apt-get install haproxy)"),
-        Kind("chromium", _command("chromium"), "install Chromium (Debian: apt-get install chromium)"),
         Kind("cargo", _command("cargo"), "install Rust"),
         Kind("curl", _command("curl"), "install curl (Debian: apt-get install curl)"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),

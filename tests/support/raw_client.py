@@ -138,11 +138,6 @@ class RawClient:
             self.close()
             raise
 
-    def request_raw(self, frame: bytes, timeout_s: float | None = None) -> bytes:
-        """Send a whole frame, give the next one that comes."""
-        self.send_bytes(frame)
-        return self.read_frame(timeout_s)
-
     def is_closed_by_peer(self, timeout_s: float | None = None) -> bool:
         """Whether the peer closes the connection in time; bytes that still come are dropped."""
         self.socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)

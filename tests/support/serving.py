@@ -62,20 +62,6 @@ class Serving:
     def wait_log(self, text: str, *, times: int = 1) -> None:
         wait_until(lambda: self.log().count(text) >= times, f"`{text}` in the log", timeout_s=START_S_MAX)
 
-    def wait_hears_sigterm(self) -> None:
-        """Return when SIGTERM has a handler: until then a process dies of it, whatever it will become."""
-        status = Path(f"/proc/{self.process.pid}/status")
-        if not Path("/proc/self/status").exists():
-            # No kernel that says so: this is the first thing that it says itself, a second or two later.
-            self.wait_log("upstream_unavailable")
-            return
-
-        def is_caught() -> bool:
-            masks = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            return bool(int(masks["SigCgt"], 16) & 1 << signal.SIGTERM - 1)
-
-        wait_until(is_caught, "a handler for SIGTERM")
-
     @property
     def bootstrap(self) -> str:
         """`host:port` of the `ready:` line."""
