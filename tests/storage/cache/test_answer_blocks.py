@@ -66,26 +66,6 @@ async def test_who_waits_for_room_holds_none(answers: AnswerBlocks, budget: Byte
     assert budget.held == 700
 
 
-async def test_two_readers_that_both_need_more_take_turns(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    done = []
-
-    async def read(name: str) -> None:
-        room = answers.room()
-        await room.reserve(400)
-        await wait_all_tasks_blocked()  # both have their first part
-        await room.reserve(900)
-        room.keep([block(900)])
-        await trio.lowlevel.checkpoint()
-        room.release()
-        done.append(name)
-
-    async with trio.open_nursery() as readers:
-        readers.start_soon(read, "one")
-        readers.start_soon(read, "two")
-    assert sorted(done) == ["one", "two"]
-    assert budget.held == 0
-
-
 async def test_giving_up_leaves_nothing_held(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:
     sent = await holding(answers, block(900), reserved_bytes=900)
     room = answers.room()

@@ -71,13 +71,6 @@ async def test_blocks_are_the_log_cut_at_the_grid(tier: Tier, source: SegmentBlo
     assert not waited
 
 
-async def test_blocks_are_whole_chunks(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, chunk_bytes=700)
-    assert tier.source().grid.block_bytes == 1400
-    assert await fetch(tier, 1, 2) == SEGMENT.log[1400:4200]
-    assert tier.store.log_fetches() == [(1400, 4199)]
-
-
 async def test_missing_blocks_are_fetched_by_one_get_that_reads_over_a_small_gap(tier: Tier) -> None:
     """It was a GET for each run of missing blocks: a range that is half here took more of them than a cold one."""
     await fetch(tier, 2, 3)
@@ -86,17 +79,6 @@ async def test_missing_blocks_are_fetched_by_one_get_that_reads_over_a_small_gap
     assert tier.sample("tidegate_cache_hits_total", MEMORY) == 2
     assert tier.misses == 7
     assert tier.resident_bytes == 7 * BLOCK
-
-
-async def test_every_other_block_here_costs_no_more_gets_than_none(tier: Tier, source: SegmentBlocks) -> None:
-    for number in range(1, LAST, 2):
-        await tier.cache.blocks(source, number, number)
-    before = len(tier.store.log_fetches())
-    kept = {number: await block_of(tier, number) for number in range(1, LAST, 2)}
-    blocks, _ = await tier.cache.blocks(source, 0, LAST)
-    assert b"".join(block.data for block in blocks) == SEGMENT.log
-    assert tier.store.log_fetches()[before:] == [(0, len(SEGMENT.log) - 1)]
-    assert all(blocks[number] is block for number, block in kept.items()), "what was read over changes nothing"
 
 
 async def test_a_get_ends_before_a_large_gap_and_what_is_under_way(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,15 +138,6 @@ def fetch_ahead(tier: Tier, first: int, stop: int, *, target: int = 100, room: i
     return tier.cache.fetch_ahead(tier.source(), *bounds, target * BLOCK, room * BLOCK)
 
 
-async def test_what_is_fetched_ahead_is_unread_until_somebody_reads_it(ahead: Tier) -> None:
-    assert fetch_ahead(ahead, 1, 5) == (5 * BLOCK, 4 * BLOCK)
-    await ahead.settled()
-    assert ahead.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
-    assert await fetch(ahead, 2, 3) == b"".join(CUT[2:4])
-    assert ahead.sample("tidegate_readahead_unread_bytes") == 2 * BLOCK
-    assert (ahead.misses, ahead.store.log_fetches()) == (0, [(1000, 4999)])
-
-
 async def test_only_what_is_not_near_is_fetched_ahead(ahead: Tier) -> None:
     await fetch(ahead, 1, 1)
     with ahead.store.held(positions=range(3000, 3001)) as gate:
@@ -178,15 +151,6 @@ async def test_only_what_is_not_near_is_fetched_ahead(ahead: Tier) -> None:
     assert ahead.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
 
 
-async def test_a_get_ahead_begins_where_something_is_missing_with_its_full_size(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=30 * BLOCK)
-    await fetch(tier, 0, 2)
-    assert fetch_ahead(tier, 0, 20, target=6) == (9 * BLOCK, 6 * BLOCK)
-    assert fetch_ahead(tier, 9, 20, target=6) == (15 * BLOCK, 6 * BLOCK)
-    await tier.settled()
-    assert sorted(tier.store.log_fetches()) == [(0, 2999), (3000, 8999), (9000, 14999)]
-
-
 async def test_what_read_ahead_comes_to_is_not_what_is_evicted_next(nursery: trio.Nursery) -> None:
     """Blocks 0 to 15 are here and a reader is on its way to the oldest: what makes room is another one."""
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=16 * BLOCK, readahead_bytes_max=20 * BLOCK)
@@ -195,26 +159,6 @@ async def test_what_read_ahead_comes_to_is_not_what_is_evicted_next(nursery: tri
     await fetch(tier, 20, 21, "one")
     assert await fetch(tier, 0, 1, "two") == b"".join(CUT[:2])
     assert tier.store.log_fetches() == [(0, 16 * BLOCK - 1), (20 * BLOCK, 22 * BLOCK - 1)]
-
-
-async def test_nothing_is_fetched_ahead_without_room_for_what_is_missing(ahead: Tier) -> None:
-    await fetch(ahead, 1, 2)
-    assert fetch_ahead(ahead, 0, 4, room=1) is None
-    await ahead.settled()
-    assert ahead.store.log_fetches() == [(1000, 2999)]
-    assert fetch_ahead(ahead, 0, 4, room=2) == (4 * BLOCK, 4 * BLOCK)
-
-
-async def test_gets_ahead_hold_at_most_half_of_the_budget(nursery: trio.Nursery) -> None:
-    tier = open_tier(
-        nursery, [SEGMENT], block_bytes=BLOCK, inflight_bytes_max=2 * 16 * BLOCK, readahead_bytes_max=20 * BLOCK
-    )
-    with tier.store.held() as gate:
-        begun = [fetch_ahead(tier, first, first + 2) is not None for first in range(0, 12, 2)]
-        assert begun == [True] * 4 + [False] * 2
-        await trio.to_thread.run_sync(gate.wait_for_callers, 4)
-        gate.release()
-    await tier.settled()
 
 
 async def test_blocks_that_come_during_the_look_are_not_missing(ahead: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,14 +189,6 @@ async def test_a_get_brings_what_its_reader_is_likely_to_ask_for_next(ahead: Tie
     assert ahead.sample("tidegate_readahead_unread_bytes") == 3 * BLOCK
     assert await fetch(ahead, 4, 6) == b"".join(CUT[4:7])
     assert len(ahead.store.log_fetches()) == 1
-
-
-async def test_what_is_likely_takes_nothing_from_what_is_asked_for(nursery: trio.Nursery) -> None:
-    for likely in (0, 1, 2 * BLOCK):
-        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
-        with tier.cache.ask(tier.source(), 2, 9, "one", likely_bytes=likely) as asked:
-            assert [bytes((await asked.next()).data) for _ in range(8)] == CUT[2:10]
-        assert tier.store.log_fetches() == [(2000, 9999)], likely
 
 
 async def test_a_reader_ahead_of_its_read_ahead_makes_large_gets(ahead: Tier, monkeypatch: pytest.MonkeyPatch) -> None:

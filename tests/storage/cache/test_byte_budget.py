@@ -128,28 +128,6 @@ async def test_more_than_the_whole_budget_goes_alone_or_beside_a_little(nursery:
         assert not budget.try_acquire(1)
 
 
-async def test_who_leaves_the_line_holds_nothing_and_makes_way(budget: ByteBudget, nursery: trio.Nursery) -> None:
-    assert budget.try_acquire(50)
-    with trio.CancelScope() as scope:
-        nursery.start_soon(trio.lowlevel.checkpoint)
-        async with trio.open_nursery() as line:
-            line.start_soon(budget.acquire, 60)
-            await wait_all_tasks_blocked()
-            nursery.start_soon(budget.acquire, 10)
-            await wait_all_tasks_blocked()
-            assert budget.held == 50
-            scope.cancel()
-    assert budget.held == 60
-
-
-async def test_a_cancelled_caller_gets_nothing(budget: ByteBudget) -> None:
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await budget.acquire(1)
-    assert scope.cancelled_caught
-    assert budget.held == 0
-
-
 async def test_room_that_nobody_waits_for_is_announced(budget: ByteBudget, nursery: trio.Nursery) -> None:
     announced = list[int]()
     budget.when_room(lambda: announced.append(budget.held))
@@ -160,16 +138,6 @@ async def test_room_that_nobody_waits_for_is_announced(budget: ByteBudget, nurse
     assert announced == []
     budget.release(50)
     assert announced == [90]
-
-
-async def test_an_owner_that_gives_one_request_up_keeps_the_place_of_the_others(budget: ByteBudget, line: Line) -> None:
-    assert budget.try_acquire(100)
-    await line.ask("a1", "a2", "a3", "b1")
-    line.scopes["a3"].cancel()
-    await wait_all_tasks_blocked()
-    await line.ask("a4")
-    await line.release_all()
-    assert line.admitted == ["a1", "b1", "a2", "a4"]
 
 
 STEPS = st.tuples(st.sampled_from(["ask", "ask", "give back", "give up"]), st.integers(0, 130), st.sampled_from("abc"))

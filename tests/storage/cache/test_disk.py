@@ -23,7 +23,6 @@ from storage.cache import disk_folder
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import RETRY_S
 from storage.cache.disk_folder import VERSION, DiskBlockKey, cost_bytes, file_bytes
-from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     START_S,
     Clock,
@@ -51,15 +50,6 @@ def test_a_block_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert (len(cache.disk), cache.disk.size_bytes) == (1, cost(1))
         assert cache.count("resident_bytes", level="disk") == cost(1)
         assert cache.count("disk_skipped_blocks_total") == 0
-
-
-def test_half_a_block_is_a_bug(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        for data in (b"", data_of(FIRST)[1:], data_of(FIRST) + b"1"):
-            with pytest.raises(ValueError, match="a block of 100 bytes has"):
-                cache.disk.write(FIRST, data)
-        with pytest.raises(ValueError, match="a block of 0 bytes has 0"):
-            cache.disk.write(key_of(1, size_bytes=0), b"")
 
 
 def test_whole_blocks_survive_a_restart_and_the_torn_ones_do_not(tmp_path: Path) -> None:
@@ -100,19 +90,6 @@ def test_nothing_is_held_or_written_until_the_folder_is_listed(tmp_path: Path) -
         assert not disk.write(FIRST, data_of(FIRST))
 
 
-def test_the_budget_holds_files_headers_and_folders(tmp_path: Path) -> None:
-    with disk_cache(tmp_path, bytes_max=cost(3) + 4095) as cache:
-        for number in range(20):
-            cache.write(key_of(number, segment=f"segment {number}"))
-            assert bytes_on_disk(tmp_path) <= cache.disk.size_bytes <= cost(3)
-        assert len(cache.disk) == 3
-        assert cache.count("evictions_total", level="disk") == 17
-        large = key_of(2, size_bytes=8 * 4096)
-        assert not cache.disk.write(large, data_of(large))
-        assert len(cache.disk) == 3, "a block larger than the budget evicts nothing"
-        assert cache.count("disk_skipped_blocks_total") == 1
-
-
 def test_a_smaller_budget_holds_once_listed_and_what_was_read_last_stays(tmp_path: Path) -> None:
     keys = [key_of(number) for number in range(10)]
     clock = Clock()
@@ -123,31 +100,6 @@ def test_a_smaller_budget_holds_once_listed_and_what_was_read_last_stays(tmp_pat
     with disk_cache(tmp_path, bytes_max=cost(2), clock=clock) as cache:
         assert bytes_on_disk(tmp_path) <= cost(2)
         assert cache.served(*keys) == [keys[2], keys[5]]
-
-
-def test_a_backfill_does_not_flush_what_consumers_share(tmp_path: Path) -> None:
-    shared = [key_of(number, segment="shared") for number in range(8)]
-    with disk_cache(tmp_path, bytes_max=cost(16)) as cache:
-        for key in shared:
-            assert cache.disk.write(key, data_of(key), "one consumer")
-        for reader in ("another", "a third"):
-            for key in shared:
-                assert cache.served(key, reader=reader) == [key]
-        for number in range(200):
-            assert cache.disk.write(key_of(number), data_of(key_of(number)), "backfill")
-        assert cache.served(*shared) == shared
-
-
-def test_what_a_scan_leaves_on_disk_is_one_run_also_after_a_restart(tmp_path: Path) -> None:
-    keys = [key_of(number) for number in range(150)]
-    with disk_cache(tmp_path, bytes_max=cost(80)) as cache:  # so an extent has five blocks
-        for key in keys[:100]:
-            assert cache.disk.write(key, data_of(key), "backfill")
-        assert cache.served(*keys, reader="another") == keys[20:100]
-    with disk_cache(tmp_path, bytes_max=cost(80)) as cache:
-        for key in keys[100:110]:
-            assert cache.disk.write(key, data_of(key), "backfill")
-        assert [key for key in keys if cache.disk.holds(key)] == keys[30:110]
 
 
 KEY, OTHER_KEY = BlockCipher(bytes(range(32))), BlockCipher(bytes(32))
@@ -181,18 +133,6 @@ def test_what_was_written_otherwise_is_dropped_at_the_start(tmp_path: Path, monk
         with disk_cache(path, **after) as cache:
             assert not cache.disk.holds(FIRST), (version, before, after)
             assert files_below(path) == []
-
-
-def test_a_bad_block_is_dropped_when_it_is_read_and_may_be_written_anew(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST, SECOND)
-        cache.file_of(FIRST).write_bytes(cache.file_of(SECOND).read_bytes())
-        assert cache.disk.read(FIRST) is None
-        assert not cache.disk.holds(FIRST)
-        assert (cache.errors("corrupt"), cache.count("quarantined_blocks_total")) == (1, 1)
-        assert cache.disk.size_bytes == cost(1)
-        cache.write(FIRST)
-        assert cache.served(FIRST, SECOND) == [FIRST, SECOND]
 
 
 def test_dropped_blocks_and_segments_are_gone_at_once(tmp_path: Path) -> None:
@@ -251,22 +191,6 @@ def test_a_files_time_is_written_at_most_once_a_minute(tmp_path: Path) -> None:
         assert cache.served(FIRST) == [FIRST], "a file from the future is as old as one of now"
         clock.now_s += HOUR_S + 1
         assert cache.disk.expire() == 1
-
-
-def test_a_wrong_path_is_refused_in_one_sentence_that_names_its_key(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    (tmp_path / "file").touch()
-    with disk_cache(tmp_path / "taken"):
-        for name, sentence in [
-            ("open", r"can be written by others \(mode 0777\)"),
-            ("file", r"is not a folder$"),
-            ("file/below", r": Not a directory$"),
-            ("taken", r"is in use by another process"),
-        ]:
-            told = rf"^cache\.path: .*/{name}.*{sentence}"
-            with pytest.raises(StorageConfigError, match=told), disk_cache(tmp_path / name):
-                pass
 
 
 def test_threads_share_it(tmp_path: Path) -> None:

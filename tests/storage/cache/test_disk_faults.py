@@ -3,10 +3,8 @@ rest: how long, who tries next, what may be read meanwhile."""
 
 import errno
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +12,7 @@ import pytest
 
 from metrics.cache_meters import CacheMeter, DiskErrorCause
 from metrics.registry import Registry
-from storage.cache.disk import RETRY_S, DiskHealth, cause_of
+from storage.cache.disk import RETRY_S, DiskHealth
 from storage.errors import StorageConfigError
 from tests.support.cases import case
 from tests.support.disk_cache import (
@@ -64,27 +62,6 @@ def test_a_disk_that_stays_full_is_tried_once_in_a_while(cache: DiskCache, monke
         cache.clock.now_s += RETRY_S / 20
     assert cache.errors("full") == 5
     assert cache.count("disk_skipped_blocks_total") == 100
-
-
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_the_kernels_own_limit_cuts_a_file(tmp_path: Path) -> None:
-    large = key_of(1, size_bytes=8192)
-    with disk_cache(tmp_path) as cache:
-        with largest_file(4096):
-            is_written = cache.disk.write(large, data_of(large))
-        assert not is_written
-        assert cache.errors("full") == 1
-        assert files_below(tmp_path) == []
-        comes_back(cache)
 
 
 def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(cache: DiskCache) -> None:
@@ -280,21 +257,6 @@ def test_a_listing_that_fails_is_made_again_later(tmp_path: Path, monkeypatch: p
             assert cache.served(FIRST) == [FIRST]
 
 
-def test_every_error_has_a_cause() -> None:
-    for number, cause in [
-        (errno.ENOSPC, DiskErrorCause.FULL),
-        (errno.EDQUOT, DiskErrorCause.FULL),
-        (errno.EROFS, DiskErrorCause.READ_ONLY),
-        (errno.ENOENT, DiskErrorCause.MISSING),
-        (errno.ESTALE, DiskErrorCause.MISSING),
-        (errno.EACCES, DiskErrorCause.DENIED),
-        (errno.EIO, DiskErrorCause.OTHER),
-        (errno.EMFILE, DiskErrorCause.OTHER),
-    ]:
-        assert cause_of(OSError(number, "")) is cause
-    assert cause_of(OSError("strange")) is DiskErrorCause.OTHER
-
-
 class HealthWorld:
     def __init__(self) -> None:
         self.registry = Registry()
@@ -323,15 +285,3 @@ def test_after_trouble_one_write_tries_and_the_rest_follow() -> None:
         assert health.try_write()
         health.on_written()
         assert (world.gauge, health.try_write(), health.try_write()) == (1, True, True), cause
-
-
-def test_more_trouble_or_a_clock_that_is_set_back_does_not_make_a_rest_longer() -> None:
-    world = HealthWorld()
-    for _ in range(int(RETRY_S)):
-        world.health.on_trouble(DiskErrorCause.READ_ONLY, "detail")
-        world.clock.now_s += 1
-    assert world.health.may_write
-    assert world.registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "read_only"}) == RETRY_S
-    world.health.on_trouble(DiskErrorCause.OTHER, "detail")
-    world.clock.now_s -= 1_000_000
-    assert world.health.may_write

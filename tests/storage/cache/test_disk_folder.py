@@ -1,8 +1,6 @@
 """The folder: whose it may be, one process at a time, what a listing finds and what it leaves alone. The file of a
 block: its header by hand, round trips, and that no change to a file goes unnoticed."""
 
-import errno
-import fcntl
 import itertools
 import os
 import stat
@@ -84,14 +82,6 @@ def test_everything_is_the_owners_alone_whatever_the_umask(tmp_path: Path) -> No
         os.umask(umask)
 
 
-def test_a_folder_that_others_may_read_is_taken_and_our_files_are_closed(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    (tmp_path / "blocks").mkdir(mode=0o755)
-    with closing(DiskFolder(tmp_path, IDENTITY, b"")) as folder:
-        folder.open()
-    assert [mode_of(tmp_path), mode_of(tmp_path / "blocks")] == [0o755, 0o700]
-
-
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     for name, mode in itertools.product(("", "blocks"), (0o777, 0o770, 0o702, 0o1777)):
         path = tmp_path / f"{name}{mode}" / "cache"
@@ -137,12 +127,6 @@ def test_looking_at_a_folder_says_what_opening_would_and_changes_nothing(folder:
         examine_folder(path)
 
 
-def test_opening_what_is_held_makes_missing_folders_and_nothing_else(folder: DiskFolder) -> None:
-    folder.temporary_path().parent.rmdir()
-    assert not folder.open()
-    publish(folder, KEY)
-
-
 def test_a_folder_in_the_place_of_ours_is_not_held(folder: DiskFolder, tmp_path: Path) -> None:
     assert folder.is_held()
     (tmp_path / "cache").rename(tmp_path / "away")
@@ -152,15 +136,6 @@ def test_a_folder_in_the_place_of_ours_is_not_held(folder: DiskFolder, tmp_path:
     assert not folder.is_held()
     assert folder.open()
     assert folder.is_held()
-
-
-def test_a_file_system_that_cannot_lock_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OSError, match="No locks available"):
-        DiskFolder(tmp_path, IDENTITY, b"").open()
 
 
 def test_files_of_other_identities_and_half_written_ones_have_no_key(folder: DiskFolder, tmp_path: Path) -> None:
@@ -359,13 +334,6 @@ def test_short_writes_and_reads_are_gone_on_with(tmp_path: Path, monkeypatch: py
             write_buffers(file.fileno(), [memoryview(b"abcd"), memoryview(b""), memoryview(b"efghi")])
         assert (tmp_path / "other").read_bytes() == b"abcdefghi", step_bytes
         assert BlockFiles(IDENTITY, None).read(tmp_path / "block", SEVENTH) == data_of(SEVENTH), step_bytes
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path / "block", None)
-    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: b"")
-    with pytest.raises(CorruptObjectError, match="shorter"):
-        BlockFiles(IDENTITY, None).read(tmp_path / "block", SEVENTH)
 
 
 def test_a_file_costs_whole_allocation_units_and_one_more() -> None:

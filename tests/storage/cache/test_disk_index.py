@@ -159,38 +159,6 @@ def test_one_look_tells_of_many_blocks() -> None:
     assert index.holds_run([], 61.0) == []
 
 
-def test_what_goes_counts_until_it_is_deleted() -> None:
-    index = DiskIndex(25, None)
-    put(index, FIRST, 20)
-    room = reserved(index, SECOND, 10)
-    assert room.evictions == 1
-    assert index.size_bytes == 20
-    assert index.reserve(THIRD, 10, 0.0) is None, "room that is not there yet"
-    index.settle(room, [])
-    assert index.size_bytes == 10
-    assert index.reserve(THIRD, 10, 0.0) is not None
-
-
-def test_a_key_is_reserved_once() -> None:
-    index = DiskIndex(100, None)
-    room = reserved(index, FIRST, 10)
-    assert index.reserve(FIRST, 10, 0.0) is None
-    index.release(room, None)
-    put(index, FIRST)
-    assert index.reserve(FIRST, 10, 0.0) is None
-    assert index.size_bytes == 10
-
-
-def test_what_could_not_be_deleted_is_charged_and_goes_first_next_time() -> None:
-    index = DiskIndex(25, None)
-    put(index, FIRST, 20)
-    room = reserved(index, SECOND, 10)
-    assert not index.settle(room, list(room.doomed))
-    assert (index.size_bytes, len(index)) == (20, 0)
-    assert put(index, FIRST, 10) == [Doomed(FIRST, 20)], "also for the very block that it is of"
-    assert index.size_bytes == 10
-
-
 def test_a_block_that_could_not_be_read_is_not_forgotten_once_it_is_another_file() -> None:
     index = DiskIndex(100, None)
     put(index, FIRST)
@@ -203,35 +171,6 @@ def test_a_block_that_could_not_be_read_is_not_forgotten_once_it_is_another_file
     entry = index.use(FIRST, None, 0.0)
     assert entry is not None
     assert index.take_read(FIRST, entry).doomed == [Doomed(FIRST, 10)]
-
-
-def test_a_vanished_folder_leaves_what_is_being_written() -> None:
-    index = DiskIndex(100, None)
-    put(index, FIRST)
-    index.add_leftover(Path("left"), 10)
-    room = reserved(index, SECOND, 30)
-    index.clear()
-    assert index.size_bytes == 30, "the leftover goes before the block comes"
-    index.settle(room, [])
-    assert index.publish(room, SECOND, None, 0.0) is None
-    assert (len(index), index.size_bytes) == (1, 30)
-
-
-def test_blocks_unused_for_longer_than_the_retention_are_not_here() -> None:
-    index, for_ever = DiskIndex(100, 60.0), DiskIndex(100, None)
-    index.add_listed(FIRST, 10, 0.0)
-    index.add_listed(SECOND, 10, 10.0)
-    assert index.use(FIRST, None, 60.0)
-    assert not index.use(SECOND, None, 71.0)
-    assert (index.holds(FIRST, 71.0), index.holds(SECOND, 71.0)) == (True, False)
-    room = index.take_idle(71.0)
-    assert room.doomed == [Doomed(SECOND, 10)]
-    index.settle(room, [])
-    assert index.take_idle(120.0).doomed == []
-    assert index.take_idle(121.0).doomed == [Doomed(FIRST, 10)]
-    for_ever.add_listed(FIRST, 10, 0.0)
-    assert for_ever.use(FIRST, None, 1e12)
-    assert for_ever.take_idle(1e13).doomed == []
 
 
 def test_a_block_that_nobody_has_used_makes_room_for_itself() -> None:

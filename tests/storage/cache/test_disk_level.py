@@ -1,8 +1,6 @@
 """The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back;
 blocks on their way from it, one by one and in runs, and whatever happens meanwhile everybody who waits is told."""
 
-import errno
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +16,7 @@ from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskRun
 from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
-from storage.model import Uuid
-from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of
+from tests.support.disk_cache import SIZE_BYTES, cost, data_of, disk_cache, files_below, key_of
 from tests.support.disk_world import FROM_STORE, SourceOf, World, world_at
 from tests.support.scripted_gets import Gate, until
 
@@ -41,16 +38,6 @@ async def world(filled: Path) -> AsyncIterator[World]:
         yield world
 
 
-# --- reads ---
-
-
-async def test_nothing_is_held_before_the_folder_is_listed(filled: Path) -> None:
-    async with world_at(filled, is_run=False) as world:
-        assert not world.level.holds(KEY)
-        world.write_soon(key_of(7))
-        assert world.sample("cache_disk_skipped_blocks_total") == 1
-
-
 async def test_trouble_of_the_store_behind_the_disk_is_the_readers(world: World) -> None:
     world.disk.drop(KEY)
     world.store_error = RetriableRemoteStorageError("503")
@@ -58,6 +45,9 @@ async def test_trouble_of_the_store_behind_the_disk_is_the_readers(world: World)
         await world.read(KEY)
     world.store_error = None
     assert await world.read(KEY) == FROM_STORE  # nothing is remembered of it
+
+
+# --- reads ---
 
 
 async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
@@ -74,17 +64,6 @@ async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
             gate.release()
         for flight in flights:
             await flight.wait()
-
-
-async def test_a_reader_that_leaves_does_not_end_the_read(world: World) -> None:
-    gate = world.gate("read", KEY)
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as readers:
-            readers.start_soon(world.read, KEY)
-            await gate.reached()
-            scope.cancel()
-    gate.release()
-    await until(lambda: bool(world.landed))
 
 
 # --- writes ---
@@ -129,17 +108,6 @@ async def test_memory_that_waits_to_be_written_is_given_back(tmp_path: Path) -> 
         gate.release()
         await world.written(KEY, key_of(2))
         assert world.level.queue_bytes == 0
-
-
-async def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world_at(tmp_path) as world:
-        with monkeypatch.context() as patch:
-            break_writes(patch, errno.ENOSPC)
-            world.write_soon(KEY)
-            await until(lambda: world.sample("cache_disk_errors_total", cause="full") == 1)
-        world.write_soon(OTHER)
-        assert world.sample("cache_disk_skipped_blocks_total") >= 1
-        assert world.sample("cache_disk_available") == 0
 
 
 # --- what is dropped ---
@@ -198,20 +166,6 @@ async def test_a_block_of_a_segment_deleted_while_it_is_read_is_answered_and_not
     assert bytes((await flight.wait()).data) == data_of(KEY)
     assert (world.landed, world.fetched) == ([], 0)
     await until(lambda: not world.level.holds(OTHER))
-
-
-async def test_segments_that_the_catalog_does_not_know_are_dropped(tmp_path: Path) -> None:
-    unknown = key_of(0, segment="unknown")
-    with disk_cache(tmp_path) as cache:
-        cache.write(KEY, unknown)
-
-    def known_among(segments: frozenset[Uuid]) -> frozenset[Uuid]:
-        assert threading.current_thread() is not threading.main_thread()
-        return segments & {KEY.segment_id}
-
-    async with world_at(tmp_path) as world:
-        await world.level.drop_unknown(known_among)
-        assert (world.level.holds(KEY), world.level.holds(unknown)) == (True, False)
 
 
 async def test_idle_blocks_are_looked_for_every_minute(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -307,18 +261,6 @@ async def test_a_run_comes_in_order_in_few_posts_the_first_alone(filled: Path, m
         assert world.sample("cache_hit_bytes_total", level="disk") == 12 * SIZE_BYTES
 
 
-async def test_what_was_read_is_delivered_while_the_rest_is_read(world: World) -> None:
-    gate = world.gate("read", KEYS[1])
-    receiver = Receiver().read(world, KEYS[:3])
-    await receiver.came_to(1)
-    assert receiver.came == whole(KEYS[:1])
-    gate.release()
-    await receiver.came_to(3)
-    alone = Receiver().read(world, KEYS[:1])
-    await alone.came_to(1)
-    assert (alone.came, alone.posts) == (whole(KEYS[:1]), [1]), "a run of one costs no post of its own"
-
-
 async def test_blocks_that_are_bad_or_gone_leave_a_gap_and_no_more(world: World, filled: Path) -> None:
     (torn,) = [path for path in files_below(filled) if path.name.startswith("3-")]
     torn.write_bytes(b"torn")
@@ -388,19 +330,6 @@ async def test_an_error_of_the_receivers_ends_its_run_alone(filled: Path) -> Non
         assert [str(failure) for failure in receiver.failures] == ["no"]
 
 
-async def test_trouble_that_nobody_expects_is_the_receivers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = world.gate("read", KEYS[1])
-    receiver = Receiver().read(world, KEYS)
-    await receiver.came_to(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(gate, "hold", lambda: 1 / 0)
-        receiver = Receiver().read(world, KEYS)
-        await receiver.came_to(2)
-    gate.release()
-    assert receiver.came == whole(KEYS[:1])
-    assert [type(failure) for failure in receiver.failures] == [ZeroDivisionError]
-
-
 async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
     told = []
 
@@ -433,9 +362,3 @@ async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path)
         outside.start_soon(open_soon)
     assert receiver.came == whole(KEYS[:1])
     assert [type(failure) for failure in receiver.failures] == [trio.ClosedResourceError]
-
-
-async def test_a_run_of_two_segments_is_a_bug(world: World) -> None:
-    for keys in ([KEYS[0], key_of(0, segment="another")], []):
-        with pytest.raises(AssertionError, match="of one segment"):
-            Receiver().read(world, keys)

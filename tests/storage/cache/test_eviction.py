@@ -116,18 +116,6 @@ def test_many_backfills_at_once_flush_no_shared_blocks_and_fetch_none_twice(exte
         assert streams * 100 <= backfills(use, streams)[0] < streams * 100 * 1.05
 
 
-def test_what_backfills_were_given_goes_back_to_shared_blocks_when_they_are_over(extent: int) -> None:
-    use = policy_cache(extent=extent)[1]
-    in_step(use, range(2 * CAPACITY))
-    backfills(use, streams=45)
-    shared = 70  # more than half: there is room for them only when probation is down again
-    hits = 0
-    for turn in range(20 * shared):
-        hits += use(turn % shared, turn // shared % 3) and turn >= 10 * shared
-        use(100_000 + turn // 2, "one more backfill")
-    assert hits / (10 * shared) > 0.95
-
-
 def test_a_key_that_nobody_reused_goes_first_and_in_order_of_arrival() -> None:
     policy = ScanResistantPolicy[str]()
     for key in "abcd":
@@ -139,20 +127,6 @@ def test_a_key_that_nobody_reused_goes_first_and_in_order_of_arrival() -> None:
         for _ in range(touches):
             policy.touch(key)
     assert [policy.evict(), policy.evict()] == ["e", "f"]
-
-
-def test_a_removed_key_is_forgotten_altogether() -> None:
-    policy = ScanResistantPolicy[int]()
-    policy.insert(0, 5, "first")
-    policy.remove(0)
-    policy.remove(0)
-    assert (len(policy), policy.size_bytes, 0 in policy) == (0, 0, False)
-    for call in (policy.evict, lambda: policy.touch(0)):
-        with pytest.raises(KeyError):
-            call()
-    policy.insert(0, 5, "second")
-    policy.insert(1, 5, "second")
-    assert policy.evict() == 0
 
 
 def test_reuse_is_use_by_another_reader() -> None:
@@ -175,21 +149,6 @@ def test_reuse_is_use_by_another_reader() -> None:
         assert policy.evict() == ("other" if is_reuse else "used")
 
 
-def test_a_hundred_uses_keep_a_key_no_longer_than_three() -> None:
-    policy = ScanResistantPolicy[int]()
-    for key in range(10):
-        policy.insert(key, 1)
-        policy.touch(key)
-    policy.insert(10, 5)
-    assert policy.evict() == 10  # and all others are in the main queue
-    for _ in range(100):
-        policy.touch(0)
-    for key in range(1, 10):
-        for _ in range(USES_MAX):
-            policy.touch(key)
-    assert [policy.evict() for _ in range(10)] == list(range(10))
-
-
 def test_a_key_that_comes_back_for_another_reader_is_kept_before_new_ones() -> None:
     policy = ScanResistantPolicy[int]()
     for key in range(10):
@@ -200,41 +159,12 @@ def test_a_key_that_comes_back_for_another_reader_is_kept_before_new_ones() -> N
     assert policy.evict() == 0
 
 
-def test_a_key_that_comes_back_for_its_own_reader_makes_probation_larger() -> None:
-    policy, use = policy_cache(20)
-    for key in range(20):
-        use(key, "first")
-        use(key, "second")
-    use(20, "third")  # all reused: the first of them goes, and the rest are in the main queue
-    assert use(20, "third")
-    use(21, "fourth")
-    use(22, "fifth")
-    use(23, "sixth")
-    assert 20 not in policy
-    use(20, "third")
-    use(24, "fourth")
-    use(25, "fifth")
-    assert use(20, "third")
-    assert use(24, "fourth")
-    assert use(25, "fifth")
-
-
 def test_ghosts_stand_for_no_more_than_is_here_and_hold_no_key(extent: int) -> None:
     policy, use = policy_cache(extent=extent)
     for key in range(SCANNED):
         use(key, "backfill")
     assert CAPACITY - extent <= sum(ghost.size_bytes for ghost in policy.ghosts.values()) <= CAPACITY
     assert all(type(ghost) is int for ghost in policy.ghosts)
-
-
-@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([None, "x", "y", "z"])), max_size=200))
-def test_a_cache_under_it_is_full_but_never_over(uses: list[tuple[int, Hashable]]) -> None:
-    policy, use = policy_cache(5)
-    for key, reader in uses:
-        use(key, reader)
-        assert key in policy
-        assert len(policy) <= policy.size_bytes <= 5
-    assert len(policy) == min(5, len({key for key, _ in uses}))
 
 
 class PolicyMachine(RuleBasedStateMachine):
@@ -366,37 +296,6 @@ def test_of_a_scan_larger_than_the_cache_one_run_stays(cache: Cache) -> None:
     assert run == range(9 * ROOM + 3, 10 * ROOM + 3)
 
 
-def test_a_second_scan_finds_long_runs_or_nothing(cache: Cache) -> None:
-    for start, hits in [(0, 0), (2 * ROOM - RUN, RUN), (2 * ROOM, ROOM), (2 * ROOM + 3, None)]:
-        cache.scan(range(3 * ROOM), "first")
-        cache.fetched.clear()
-        found = cache.scan(range(start, 3 * ROOM), "second")
-        assert found == (3 * ROOM - start if hits is None else hits)
-        assert cache.fetched == list(range(start, start + len(cache.fetched))), "what it does not find is one piece"
-
-
-def test_single_blocks_that_somebody_reads_here_and_there_keep_their_neighbours(cache: Cache) -> None:
-    """Block by block, each of them stayed alone in the main queue: a crumb in the next scan's way."""
-    for key in range(4 * ROOM):
-        cache.use(key, "backfill")
-        if key % (2 * RUN) == 3:
-            cache.use(key, "seeker")
-    assert len(cache.crumbs()) <= 1
-    assert any(key < 3 * ROOM - RUN for key in cache.policy.blocks), "reused extents stay longer"
-
-
-def test_an_extent_that_another_reader_enters_is_used_once(cache: Cache) -> None:
-    cache.scan(range(ROOM), "first")
-    for key in range(RUN):  # in step, and so once
-        cache.use(key, "second")
-        cache.use(key, "first")
-    for reader in ("second", "first", "second"):  # in turn, and so three times
-        cache.use(RUN, reader)
-        cache.use(5 * RUN, reader)
-    extents = cache.policy.extents
-    assert [extents[number].uses for number in (0, 1, 2, 5)] == [2, 3, 0, 3]
-
-
 def going() -> Cache:
     """The first block of its first extent has gone."""
     cache = Cache()
@@ -418,30 +317,12 @@ def test_a_block_that_is_used_expected_or_back_while_its_extent_goes_stays() -> 
     assert [back.policy.evict() for _ in range(RUN)] == [*range(1, RUN), RUN]
 
 
-def test_a_removed_block_leaves_the_others_of_its_extent() -> None:
-    cache = going()
-    cache.policy.remove(1)
-    assert (len(cache.policy), cache.policy.size_bytes) == (ROOM - 2, ROOM - 2)
-    assert [cache.policy.evict() for _ in range(2)] == [2, 3]
-    cache.policy.remove(4)
-    assert cache.policy.evict() == 5
-
-
 def test_blocks_that_a_reader_is_on_its_way_to_go_last(cache: Cache) -> None:
     cache.scan(range(ROOM), "first")
     for key in range(RUN, 3 * RUN):
         cache.policy.expect(key)
     evicted = [cache.policy.evict() for _ in range(ROOM - 1)]
     assert evicted == [*range(RUN), *range(3 * RUN, ROOM - 1), *range(RUN, 3 * RUN)]
-
-
-def test_a_reader_keeps_the_block_that_it_is_at_when_there_is_no_room_for_extents() -> None:
-    readers = 3
-    cache = Cache(capacity=2 * RUN)
-    for turn in range(4 * 100):
-        for reader in range(readers):
-            cache.use(10_000 * RUN * reader + turn // 4, reader)
-    assert len(cache.fetched) == readers * 100, "no block was fetched twice"
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4 * RUN), st.integers(0, ROOM)), min_size=20, max_size=60)
@@ -472,17 +353,3 @@ def test_after_any_history_what_stays_is_long_runs(
         cache.policy.remove(key)
     readers = {reader for reader, _, _ in steps}
     assert len(cache.crumbs()) <= 2 * len(readers) + 1 + 2 * len(removed)
-
-
-def test_scans_side_by_side_leave_few_crumbs_beside_what_is_shared(cache: Cache) -> None:
-    for readers in [2, 3]:
-        shared = range(1_000_000, 1_000_000 + 12 * RUN)
-        for consumer in "abcd":
-            cache.scan(shared, consumer)
-        for turn in range(20 * ROOM):
-            for reader in range(readers):
-                cache.use(10_000 * RUN * reader + turn, reader)
-            if turn % 3 == 0:
-                cache.use(shared[turn // 3 % len(shared)], "abcd"[turn // 3 // len(shared) % 4])
-        assert len(cache.crumbs()) <= 2 * readers + 1
-        assert sum(key in cache.policy for key in shared) > 0.9 * len(shared)

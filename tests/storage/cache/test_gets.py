@@ -10,8 +10,9 @@ import trio
 import trio.testing
 
 from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
-from storage.cache.pace import GETS_START, Pace
-from storage.errors import RemoteAccessDeniedError, ThrottledError
+from storage.cache.pace import GETS_START
+from storage.errors import CorruptObjectError, RemoteAccessDeniedError, ThrottledError
+from storage.object_store.retries import CORRUPT_ATTEMPTS_MAX
 from tests.storage.formats.aiven.test_opened_segment import write_log
 from tests.support.scripted_gets import BLOCK_BYTES, MIB, Gate, GetWorld, Script, ScriptedSegment, expected, until
 
@@ -47,44 +48,6 @@ async def test_a_run_of_blocks_comes_by_one_get(world: GetWorld, segment: Script
     assert (world.budget.held, world.gets.slots) == (0, (0, 8, 0))
     assert world.sample("get_bytes_total") == 5 * MIB
     assert (world.sample("cache_fills_total"), world.sample("cache_fill_bytes_total")) == (5, 5 * BLOCK_BYTES)
-
-
-async def test_a_block_is_there_before_its_get_has_ended(world: GetWorld, segment: ScriptedSegment) -> None:
-    stall = Gate()
-    segment.script(Script(holds={5: stall}))
-    flights = world.want(segment, range(10))
-    for number in range(5):
-        assert bytes((await flights[number].wait()).data) == segment.block(number)
-    assert [world.gets.want_if_under_way(segment.key(number)) for number in (4, 5, 9, 10)] == [False, True, True, False]
-    assert len(world.gets) == 5
-    stall.release()
-    await flights[9].wait()
-
-
-async def test_a_block_under_way_is_waited_for_by_all_who_want_it(world: GetWorld, segment: ScriptedSegment) -> None:
-    gate = Gate()
-    segment.script(Script(begins=gate))
-    first = world.want(segment, range(4, 8))
-    second = world.want(segment, range(6, 10))
-    assert second[:2] == first[2:]
-    gate.release()
-    for flight in (*first, *second):
-        await flight.wait()
-    assert sorted(segment.ranges()) == [(4, 7), (8, 9)]
-    assert sorted(world.numbers()) == list(range(4, 10))
-
-
-async def test_who_leaves_cancels_nothing(world: GetWorld, segment: ScriptedSegment) -> None:
-    gate = Gate()
-    segment.script(Script(begins=gate))
-    flight = world.want(segment, range(1))[0]
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await flight.wait()
-    assert scope.cancelled_caught
-    gate.release()
-    await flight.wait()
-    assert world.numbers() == [0]
 
 
 async def test_blocks_that_are_read_over_neither_land_nor_hold_room(world: GetWorld, segment: ScriptedSegment) -> None:
@@ -171,41 +134,6 @@ async def test_who_waits_for_a_block_that_has_come_gets_it_at_once(world: GetWor
 # --- slots ---
 
 
-async def test_read_ahead_leaves_a_slot_to_what_is_demanded(nursery: trio.Nursery) -> None:
-    world, gate = GetWorld(nursery, gets_max=2), Gate()
-    ahead, asked, queued = (ScriptedSegment(name=name) for name in ("ahead", "asked", "queued"))
-    for segment in (ahead, asked):
-        segment.script(Script(begins=gate))
-    assert world.may_read_ahead()
-    assert world.ahead(ahead, range(1))
-    assert not world.may_read_ahead()
-    world.want(asked, range(1))
-    await asked.asked(1)
-    flight = world.want(queued, range(1))[0]
-    assert world.gets.slots == (2, 2, 1)
-    assert world.sample("gets_queued") == 1
-    gate.release()
-    await flight.wait()
-    await until(world.may_read_ahead)  # a GET whose block has come ends a moment later
-
-
-async def test_read_ahead_is_told_when_it_may_go_on_and_nobody_stands_in_line(nursery: trio.Nursery) -> None:
-    world = GetWorld(nursery, gets_max=1)
-    assert world.may_read_ahead(), "with a single slot, too"
-    lines = list[int]()
-    world.gets.when_room(lambda: lines.append(world.gets.slots.waiting))
-    gates, segments = [Gate() for _ in range(3)], [ScriptedSegment(name=str(number)) for number in range(3)]
-    for segment, gate in zip(segments, gates, strict=True):
-        segment.script(Script(begins=gate))
-        world.want(segment, range(1))
-    for number in (0, 1, 2):
-        await segments[number].asked(1)
-        assert lines == []
-        gates[number].release()
-    await until(lambda: lines)
-    assert set(lines) == {0}
-
-
 async def test_as_many_gets_of_read_ahead_as_fill_the_link(nursery: trio.Nursery) -> None:
     world, gate = GetWorld(nursery, gets_max=32), Gate()
     segments = [ScriptedSegment(name=str(number)) for number in range(GETS_START + 1)]
@@ -219,22 +147,6 @@ async def test_as_many_gets_of_read_ahead_as_fill_the_link(nursery: trio.Nursery
     assert world.may_read_ahead(), "one of them is read-ahead no more"
     gate.release()
     await world.landed_at_least(GETS_START)
-
-
-async def test_no_more_gets_run_at_once_than_may(nursery: trio.Nursery) -> None:
-    world, gate = GetWorld(nursery, gets_max=3), Gate()
-    segments = [ScriptedSegment(name=str(number)) for number in range(6)]
-    for segment in segments:
-        segment.script(Script(begins=gate))
-        world.want(segment, range(1))
-    await until(lambda: sum(len(segment.gets) for segment in segments) >= 3)
-    await trio.testing.wait_all_tasks_blocked()
-    assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (3, 3)
-    assert [len(segment.gets) for segment in segments] == [1, 1, 1, 0, 0, 0]
-    gate.release()
-    await world.landed_at_least(6)
-    # A GET whose block has come ends a moment later.
-    await until(lambda: (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0))
 
 
 async def throttled_once(world: GetWorld) -> None:
@@ -326,21 +238,6 @@ async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetW
         world.landed.clear()
 
 
-async def test_gets_wait_for_room(nursery: trio.Nursery) -> None:
-    world, gate = GetWorld(nursery, budget_bytes=4 * MIB + 100), Gate()
-    segments = [ScriptedSegment(name=str(number)) for number in range(4)]
-    for segment in segments:
-        segment.script(Script(begins=gate))
-        world.want(segment, range(1))
-    await until(lambda: sum(len(segment.gets) for segment in segments) >= 2)
-    await trio.testing.wait_all_tasks_blocked()
-    assert sum(len(segment.gets) for segment in segments) == 2
-    assert world.budget.held == 2 * ONE_BLOCK_BYTES
-    gate.release()
-    await world.landed_at_least(4)
-    assert world.held_bytes_max == 2 * ONE_BLOCK_BYTES
-
-
 async def test_read_ahead_holds_at_most_half_and_takes_no_place_in_the_line(nursery: trio.Nursery) -> None:
     world, gate = GetWorld(nursery, budget_bytes=8 * MIB + 200), Gate()
     ahead = [ScriptedSegment(name=f"ahead {number}") for number in range(3)]
@@ -382,6 +279,13 @@ async def test_read_ahead_is_told_when_others_give_room_back(nursery: trio.Nurse
 
 
 # --- ends ---
+
+
+async def test_a_stream_that_gives_too_little_is_corrupt(world: GetWorld, segment: ScriptedSegment) -> None:
+    segment.script(*[Script(short=True)] * CORRUPT_ATTEMPTS_MAX)
+    with pytest.raises(CorruptObjectError, match="block 0 has 15 bytes, 16 wanted"):
+        await world.fetch(segment, range(2))
+    assert (segment.open_gets, world.numbers()) == ([], [])
 
 
 async def test_a_block_that_cannot_be_kept_is_a_failure(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
@@ -429,68 +333,3 @@ async def test_a_forgotten_segment_lands_no_more_and_still_answers(nursery: trio
     await others[0].wait()
     assert [landing.key for landing in world.landed] == [deleted.key(0), other.key(0)]
     assert world.budget.held == 0
-
-
-async def test_shutdown_leaves_nobody_waiting(segment: ScriptedSegment) -> None:
-    """Also while a thread does not end: its task is not told before."""
-    stall, told = Gate(), list[bool]()
-    async with trio.open_nursery() as application:
-        world = GetWorld(application, gets_max=2, budget_bytes=10 * MIB)
-        world.gets.when_room(lambda: told.append(True))
-        await world.fetch(ScriptedSegment(name="before"), range(1))
-        segment.script(Script(holds={1: stall}))
-        running = world.want(segment, range(3))
-        await running[0].wait()
-        ahead = ScriptedSegment(name="ahead")
-        ahead.script(Script(begins=stall))
-        assert world.ahead(ahead, range(2))
-        queued = world.want(segment, range(5, 6)) + world.want(segment, range(9, 10))
-        await ahead.asked(1)
-        await stall.reached()
-        assert world.gets.slots == (2, 2, 2)
-        await throttled_once(world)  # so that more run than may
-        told.clear()
-        application.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):
-            for flight in (*running[1:], *queued):
-                with pytest.raises(trio.ClosedResourceError):
-                    await flight.wait()
-            assert (world.gets.slots, world.may_read_ahead()) == ((0, 2, 0), False)
-        stall.release()
-    assert (len(world.gets), world.budget.held, segment.open_gets, ahead.open_gets) == (0, 0, [], [])
-    assert (segment.ranges(), world.numbers(), told) == ([(0, 2)], [0, 0], [])
-    assert segment.gets[0].read_bytes == 2 * BLOCK_BYTES, "the thread ends between two blocks"
-
-
-async def test_what_is_let_in_while_the_application_ends_gives_its_room_back() -> None:
-    """The first one's end gives room to the second, which was told to end by then and could not be told again."""
-    stall = Gate()
-    async with trio.open_nursery() as application:
-        world = GetWorld(application, budget_bytes=3 * MIB)
-        segments = [ScriptedSegment(name=str(number)) for number in range(3)]
-        segments[0].script(Script(begins=stall))
-        for segment in segments:
-            world.want(segment, range(1))
-        await stall.reached()
-        await trio.testing.wait_all_tasks_blocked()
-        application.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):
-            await trio.testing.wait_all_tasks_blocked()
-        stall.release()
-    assert (world.budget.held, len(world.gets)) == (0, 0)
-
-
-async def test_after_shutdown_nothing_can_start_and_is_not_found(segment: ScriptedSegment) -> None:
-    async with trio.open_nursery() as application:
-        world = GetWorld(application)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="Nursery is closed"):
-            world.want(segment, range(1))
-        with pytest.raises(RuntimeError, match="Nursery is closed"):
-            world.ahead(segment, range(1))
-    assert (len(world.gets), world.gets.want_if_under_way(segment.key(0)), world.budget.held) == (0, False, 0)
-
-
-async def test_gets_of_more_than_a_budgets_eighth_are_not_planned(nursery: trio.Nursery) -> None:
-    world = GetWorld(nursery, budget_bytes=80 * MIB, pace=Pace(8))
-    assert world.gets.plaintext_bytes_max == 10 * MIB

@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.cache.gets import WATCH_S
 from storage.cache.pace import NEVER, SEEN_MIN, SLOW_S_MIN, Pace
 from storage.errors import (
-    RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
     StalledTransferError,
@@ -161,67 +160,6 @@ async def test_a_late_answer_is_waited_for_when_too_little_is_known_or_nobody_wa
         assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0), may_wait
 
 
-async def test_an_answer_late_before_anybody_waits_has_a_second(hedging: GetWorld, segment: ScriptedSegment) -> None:
-    late = Gate()
-    segment.script(Script(begins=late))
-    hedging.ahead(segment, range(4))
-    await late.reached()
-    await passes(1)
-    flight = hedging.want(segment, range(1, 2))[0]
-    await passes(WATCH_S)
-    assert len(segment.gets) == 1, "nobody waits for the block that comes next"
-    hedging.want(segment, range(1))
-    await passes(WATCH_S)
-    await flight.wait()
-    assert segment.ranges() == [(0, 3), (0, 3)]
-    late.release()
-
-
-async def test_a_get_that_was_not_sent_yet_is_not_late(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
-    """It waited for room, and a second one joined it there."""
-    world = GetWorld(nursery, pace=knows_answers(), budget_bytes=4 * MIB)
-    assert world.budget.try_acquire(4 * MIB)
-    flight = world.want(segment, range(1))[0]
-    for _ in range(3):
-        await passes(1)
-    assert world.sample("get_hedges_total") == 0
-    world.budget.release(4 * MIB)
-    await flight.wait()
-    assert (len(segment.gets), world.budget.held) == (1, 0)
-
-
-async def test_a_store_slow_for_all_is_not_asked_twice_as_much(nursery: trio.Nursery) -> None:
-    world = GetWorld(nursery, gets_max=16, pace=knows_answers(0, gets=30))
-    segments, gates = [ScriptedSegment(1, name=str(number)) for number in range(10)], list[Gate]()
-    for segment in segments:
-        gates += [first := Gate(), second := Gate()]
-        segment.script(Script(begins=first), Script(begins=second))
-        world.want(segment, range(1))
-    for first in gates[::2]:
-        await first.reached()
-    for _ in range(3):
-        await passes(10)
-    assert world.sample("get_hedges_total") == 2, "forty GETs so far, one second GET for twenty"
-    for gate in gates:
-        gate.release()
-    await world.landed_at_least(10)
-
-
-async def test_a_refused_get_waits_for_its_second_to_answer(hedging: GetWorld, segment: ScriptedSegment) -> None:
-    first, second = Gate(), Gate()
-    segment.script(Script(begins=first, refusal=TROUBLE), Script(begins=second))
-    flight = hedging.want(segment, range(1))[0]
-    await first.reached()
-    await passes(1)
-    await second.reached()
-    first.release()
-    await until(lambda: hedging.sample("gets_total", outcome="retriable") == 1)
-    second.release()
-    await flight.wait()
-    assert (len(segment.gets), hedging.sample("get_retries_total")) == (2, 0)
-    assert hedging.sample("get_hedges_won_total") == 0, "there was nobody left to win against"
-
-
 async def test_when_both_fail_there_is_another_attempt(hedging: GetWorld, segment: ScriptedSegment) -> None:
     first, second = Gate(), Gate()
     segment.script(Script(begins=first, refusal=TROUBLE), Script(begins=second, refusal=TROUBLE))
@@ -238,23 +176,6 @@ async def test_when_both_fail_there_is_another_attempt(hedging: GetWorld, segmen
         await flight.wait()
     assert segment.ranges() == [(0, 2)] * 3
     assert hedging.budget.held == 0
-
-
-async def test_when_both_are_refused_for_good_the_get_fails_once(hedging: GetWorld, segment: ScriptedSegment) -> None:
-    first = Gate()
-    denied = RemoteAccessDeniedError("403")
-    segment.script(Script(begins=first, refusal=denied), Script(refusal=denied))
-    flight = hedging.want(segment, range(1))[0]
-    await first.reached()
-    await passes(1)
-    await until(lambda: hedging.sample("gets_total", outcome="denied") == 1)
-    assert hedging.gets.want_if_under_way(segment.key(0)), "the first may answer"
-    first.release()
-    with pytest.raises(RemoteAccessDeniedError):
-        await flight.wait()
-    assert hedging.sample("gets_total", outcome="denied") == 2
-    assert hedging.sample("cache_fill_failures_total") == 1
-    assert (hedging.budget.held, hedging.gets.slots.busy) == (0, 0)
 
 
 # --- slow bodies ---
@@ -323,26 +244,6 @@ async def test_a_slow_body_is_waited_for_when(nursery: trio.Nursery) -> None:
         assert (segment.ranges(), world.sample("get_splits_total")) == ([(0, 11)], 0), why
 
 
-async def test_what_is_usual_may_become_known_meanwhile(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
-    """Nobody looked at a GET that was sent before anything was known."""
-    world, stall, other_body = GetWorld(nursery, pace=Pace(8)), Gate(), Gate()
-    segment.script(Script(holds={0: stall}))
-    flights = world.want(segment, range(3))
-    await stall.reached()
-    other = ScriptedSegment(name="other")
-    other.script(Script(holds={0: other_body}))
-    world.ahead(other, range(12))
-    await other_body.reached()
-    await passes(1)
-    other_body.release()
-    await until(lambda: world.sample("gets_total", outcome="ok") == 1)
-    await passes(10)
-    for flight in flights:
-        await flight.wait()
-    assert segment.ranges() == [(0, 2), (0, 2)]
-    stall.release()
-
-
 # --- attempts ---
 
 
@@ -358,17 +259,6 @@ async def test_a_retry_asks_for_the_rest_and_repeats_nothing(world: GetWorld, se
     assert (world.sample("get_retries_total"), world.sample("gets_total", outcome="retriable")) == (2, 3)
     assert world.sample("cache_fill_failures_total") == 6
     assert world.budget.held == 0
-
-
-async def test_read_ahead_is_tried_again_and_keeps_its_room(world: GetWorld, segment: ScriptedSegment) -> None:
-    segment.script(Script(fails={4: TROUBLE}))
-    world.ahead(segment, range(10))
-    await until(lambda: world.sample("get_retries_total") == 1)
-    assert world.budget.held == 6 * BLOCK_BYTES + 2 * MIB
-    assert world.gets.slots.busy == 1
-    await passes(10)
-    await world.landed_at_least(10)
-    assert (world.budget.held, world.held_bytes_max) == (0, 10 * BLOCK_BYTES + 2 * MIB)
 
 
 @pytest.mark.autojump

@@ -19,8 +19,8 @@ from storage.cache import blocks
 from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
 
-SEGMENT, OTHER_SEGMENT = uuid_of("one"), uuid_of("two")
-FIRST, SECOND, THIRD, FOURTH = (BlockKey(SEGMENT, number) for number in range(4))
+SEGMENT = uuid_of("one")
+FIRST, SECOND, THIRD = (BlockKey(SEGMENT, number) for number in range(3))
 RETENTION_S = 60.0
 
 
@@ -63,18 +63,6 @@ def table() -> Table:
     return Table()
 
 
-def test_a_block_that_nobody_else_used_goes_first(table: Table) -> None:
-    table.blocks.put(FIRST, block(10), "one")
-    table.blocks.put(SECOND, block(10), "one")
-    assert table.blocks.get(FIRST, "two") is not None
-    assert table.blocks.get(SECOND, "one") is not None
-    table.blocks.put(THIRD, block(10), "one")
-    assert table.blocks.get(SECOND) is None
-    assert table.blocks.get(FIRST) is not None
-    assert table.memory("cache_evictions_total") == 1
-    assert table.memory("cache_resident_bytes") == table.blocks.size_bytes == 20
-
-
 def test_of_what_nobody_else_used_whole_runs_go_and_whole_runs_stay() -> None:
     table = Table(bytes_max=64)  # so an extent has four blocks of one byte
     for number in range(60):
@@ -88,19 +76,6 @@ def test_of_what_nobody_else_used_whole_runs_go_and_whole_runs_stay() -> None:
     assert table.memory("cache_evictions_total") == 108 - 64
 
 
-def test_a_block_that_left_lives_on_for_whoever_holds_it() -> None:
-    table = Table(bytes_max=10, unread_bytes_max=10)
-    held = [block(10, fill) for fill in range(4)]
-    table.blocks.put(FIRST, held[0])
-    table.blocks.put(SECOND, held[1])  # evicts
-    table.blocks.drop(SECOND)
-    table.blocks.put_unread(THIRD, held[2])
-    table.blocks.put_unread(FOURTH, held[3])  # wastes
-    table.blocks.drop_segment(SEGMENT)
-    assert len(table.blocks) == 0
-    assert [bytes(kept.data) for kept in held] == [bytes([fill]) * 10 for fill in range(4)]
-
-
 def test_who_read_a_block_first_is_known_also_when_it_was_read_ahead(table: Table) -> None:
     table.blocks.put_unread(FIRST, block(10))
     assert table.blocks.get(FIRST, "one") is not None
@@ -108,15 +83,6 @@ def test_who_read_a_block_first_is_known_also_when_it_was_read_ahead(table: Tabl
     assert table.blocks.get(FIRST, "two") is not None
     table.blocks.put(THIRD, block(10), "one")
     assert (table.blocks.contains(FIRST), table.blocks.contains(SECOND)) == (True, False)
-
-
-def test_without_a_retention_time_nothing_expires() -> None:
-    table = Table(retention_s=None)
-    table.blocks.put(FIRST, block(10))
-    table.now_s = 1e9
-    table.blocks.expire()
-    assert table.blocks.contains(FIRST)
-    assert block(1).serial != block(1).serial, "every block has one of its own"
 
 
 SEGMENTS = [uuid_of("one"), uuid_of("two"), uuid_of("three")]

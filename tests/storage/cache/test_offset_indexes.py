@@ -10,13 +10,12 @@ from trio.testing import MockClock
 from metrics.cache_meters import GetObject
 from storage.cache import segment_parts
 from storage.cache.segment_parts import FAILURE_AGE_S_MAX
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
-from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from storage.object_store.retries import ATTEMPTS_MAX, FRESH_MS
 from tests.support.index_writer import encode_time_index
-from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier
 
@@ -114,22 +113,6 @@ async def test_a_rebuild_does_not_take_an_index_fetched_again_for_its_own(tier: 
     assert tier.sample(*REBUILDS) == 2
 
 
-async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(tier: Tier, metadata: Metadata) -> None:
-    tier.store.replace(b"", index_type=IndexType.OFFSET)
-    assert len(await tier.indexes.get(metadata)) == 0
-    assert answers(await tier.indexes.rebuild(metadata, "a test")) == RIGHT
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-    assert tier.indexes.size_bytes == len(SEGMENT.offset_index)
-    assert tier.sample(*REBUILDS) == 1
-
-
-async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], chunk_bytes=1000)
-    await tier.indexes.get(tier.logs[0][0])
-    assert [gets(tier, kind) for kind in GetObject] == [0, 1, 1]
-    assert (tier.store.opens(), tier.store.index_fetches()) == (1, 1)
-
-
 # --- trouble ---
 
 
@@ -157,14 +140,6 @@ async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: Metadata)
     assert tier.sample("tidegate_get_bytes_total") == len(SEGMENT.log)
 
 
-async def test_an_index_that_needs_no_get_is_not_counted_as_one(
-    tier: Tier, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OpenedBytes, "fetches_index", lambda _self, _type: False)
-    await tier.indexes.get(metadata)
-    assert gets(tier, GetObject.INDEX) == 0
-
-
 async def test_a_broken_log_rests_for_half_a_minute(autojump_clock: MockClock, tier: Tier, metadata: Metadata) -> None:
     tier.store.replace(b"x", index_type=IndexType.OFFSET)
     tier.store.cut_log(metadata, 5000, times=1)
@@ -177,22 +152,6 @@ async def test_a_broken_log_rests_for_half_a_minute(autojump_clock: MockClock, t
     await trio.sleep(FAILURE_AGE_S_MAX)
     assert answers(await tier.indexes.get(metadata)) == RIGHT
     assert len(tier.store.log_fetches()) == 2
-
-
-async def test_an_index_that_comes_back_is_used_whatever_the_log_was(tier: Tier, metadata: Metadata) -> None:
-    tier.store.replace(b"x", index_type=IndexType.OFFSET, times=CORRUPT_ATTEMPTS_MAX)
-    tier.store.cut_log(metadata, 5000)
-    with pytest.raises(CorruptObjectError):
-        await tier.indexes.get(metadata)
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-
-
-async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: Metadata) -> None:
-    tier.store.break_body(RetriableRemoteStorageError("reset"), after_bytes=10)
-    with pytest.raises(RetriableRemoteStorageError):
-        await tier.indexes.rebuild(metadata, "a test")
-    assert answers(await tier.indexes.rebuild(metadata, "a test")) == RIGHT
-    assert tier.sample("tidegate_gets_total", {"outcome": "retriable"}) == 1
 
 
 async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:

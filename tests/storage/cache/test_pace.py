@@ -15,7 +15,6 @@ from storage.cache.pace import (
     BEST_PERIOD_S,
     CROWDED,
     FAST,
-    FREE,
     GET_BYTES,
     GET_BYTES_MIN,
     GET_PART,
@@ -34,7 +33,6 @@ from storage.cache.pace import (
     SLOW_FRACTION,
     SLOW_S_MIN,
     STEP,
-    WEIGHT,
     Pace,
     Throttle,
 )
@@ -79,15 +77,6 @@ def test_speed_is_unknown_until_a_get_has_ended_that_took_its_time(pace: Pace) -
     assert pace.delay_bytes == round(0.03 * 60 * MB), "what comes in an answer's delay is read, not asked for"
 
 
-def test_speed_is_a_mean_that_follows_the_latest_gets(pace: Pace) -> None:
-    pace.on_end(NOW_S, 20 * MB, 0.5, all_in_use=True)
-    assert pace.connection_bytes_per_s == 40 * MB
-    pace.on_end(NOW_S, 20 * MB, 1.0, all_in_use=True)
-    assert pace.connection_bytes_per_s == pytest.approx(40 * MB - WEIGHT * 20 * MB)
-    ends(pace, 20 * MB, 30)
-    assert pace.connection_bytes_per_s == pytest.approx(20 * MB, rel=0.01)
-
-
 # --- how many GETs ---
 
 
@@ -121,27 +110,6 @@ def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> Non
         assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change, fraction
 
 
-def test_fewer_gets_that_bring_less_are_added_again(pace: Pace) -> None:
-    """Each is slow for another reason than the link: the processor is busy, say."""
-    for bodies in (GETS_START, *(round(pace.gets) for _ in range(100))):
-        pace.on_end(NOW_S, 60 * MB, 1.0, all_in_use=False, bodies=bodies)
-    seen = []
-    for _ in range(200):
-        pace.on_end(NOW_S, 20 * MB, 1.0, all_in_use=True, bodies=pace.gets)
-        seen.append(pace.gets)
-    assert min(seen) > GETS_MIN
-    assert seen[-1] == GETS_START, "where they brought most"
-
-
-def test_the_most_is_forgotten_as_the_best_is(pace: Pace) -> None:
-    """What a link gave before it became slower for good is no reason for more GETs."""
-    ends(pace, 60 * MB, 10, all_in_use=False)
-    period_s = 2 * BEST_PERIOD_S + 1
-    ends(pace, 10 * MB, 60, now_s=NOW_S + period_s, link_bytes_per_s=100 * MB)
-    ends(pace, 5 * MB, 60, now_s=NOW_S + 2 * period_s, link_bytes_per_s=100 * MB)
-    assert pace.gets == GETS_MIN
-
-
 def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
     """A link that has become slower for good is full at another speed."""
     pace, idle = Pace(32), Pace(32)
@@ -155,15 +123,6 @@ def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
     ends(idle, 100 * MB)
     ends(idle, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
     assert idle.is_link_free, "after a long pause nothing is known of the best"
-
-
-def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be(pace: Pace) -> None:
-    ends(pace, 100 * MB)
-    assert pace.is_link_free
-    ends(pace, (1 - (1 - FREE) / WEIGHT) * 100 * MB + MB)
-    assert pace.is_link_free
-    ends(pace, 50 * MB)
-    assert not pace.is_link_free
 
 
 # --- how large ---
@@ -216,13 +175,6 @@ def test_an_answer_is_late_after_the_p95_of_the_latest_seen() -> None:
     assert at_once.answer_late_after_s(NOW_S) == LATE_S_MIN
 
 
-def test_too_few_answers_say_nothing() -> None:
-    pace = hedging(seen=SEEN_MIN - 1)
-    assert (pace.answer_late_after_s(NOW_S), pace.knows_late(NOW_S)) == (None, False)
-    pace.on_begun(0.1)
-    assert pace.knows_late(NOW_S)
-
-
 def test_no_answer_is_late_below_a_rate_of_gets() -> None:
     pace = hedging(30, sent=0)
     for second in range(29):
@@ -266,13 +218,6 @@ def test_a_body_is_slow_below_a_quarter_of_the_usual_speed_and_after_half_a_seco
     fast = Pace(32)
     ends(fast, 1000 * MB)
     assert (fast.body_late_after_s(1 * MB), fast.knows_late(NOW_S)) == (SLOW_S_MIN, True)
-
-
-def test_a_slow_body_takes_nothing_of_what_is_saved_for_answers() -> None:
-    pace = hedging(sent=GETS_PER_SECOND_GET)
-    ends(pace, 40 * MB)
-    assert all(late(pace, has_begun=True, next_bytes=MB) for _ in range(5))
-    assert [late(pace, next_bytes=MB) for _ in range(2)] == [True, False]
 
 
 @given(
@@ -351,14 +296,6 @@ class Get:
                     raise self._error
 
 
-async def test_without_a_complaint_nothing_waits(nursery: trio.Nursery, mock_clock: MockClock) -> None:
-    world = World(nursery)
-    assert len(await world.send(5 * GETS_MAX)) == 5 * GETS_MAX
-    await world.end(*[RetriableRemoteStorageError("500")] * 20)
-    assert (world.limit, world.throttle.is_on) == (GETS_MAX, False)
-    nursery.cancel_scope.cancel()
-
-
 async def test_a_burst_of_complaints_halves_the_limit_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     """Each GET waited by itself and was sent again with all others: the store met the same burst as before."""
     world = World(nursery)
@@ -374,17 +311,6 @@ async def test_a_burst_of_complaints_halves_the_limit_once(nursery: trio.Nursery
     assert world.limit == 6
     assert len(await world.end(*[SLOW_DOWN] * 11)) == 6, "of the same round trip"
     assert world.limit == 6
-    nursery.cancel_scope.cancel()
-
-
-async def test_one_get_at_a_time_is_the_least(nursery: trio.Nursery, mock_clock: MockClock) -> None:
-    world = World(nursery)
-    for _ in range(4):
-        await world.send(2)
-        mock_clock.jump(0.1)
-        await world.end(SLOW_DOWN)
-    assert world.limit == 1
-    assert len(await world.now()) == 1
     nursery.cancel_scope.cancel()
 
 

@@ -169,13 +169,6 @@ async def test_no_get_is_sent_without_a_slot_and_the_next_one_when_there_is_one(
     assert world.asked(0) == [1, 2, 3, 4]
 
 
-async def test_a_reader_that_left_is_read_ahead_for_no_more(world: World) -> None:
-    world.on_read(0, 0)
-    world.prefetcher.forget_reader("one")
-    await world.settled()
-    assert world.asked(0) == []
-
-
 # --- room ---
 
 
@@ -229,19 +222,6 @@ async def test_a_guess_begins_one_block_before_the_estimate(nursery: trio.Nurser
             world.prefetcher.guess(world.segments[0].source, position)
             await world.settled()
             assert world.asked(0) == list(range(first, BLOCKS)), position
-
-
-async def test_nothing_is_guessed_without_a_slot_or_room(nursery: trio.Nursery) -> None:
-    world = World(nursery, [segment(0)], gets_max=1)
-    gate = Gate()
-    world.segments[0].script(Script(begins=gate))
-    async with trio.open_nursery() as reading:
-        reading.start_soon(world.cache.blocks, world.segments[0].source, 0, 0)
-        await gate.reached()
-        world.prefetcher.guess(world.segments[0].source, 30 * KIB)
-        gate.release()
-    await world.settled()
-    assert world.asked(0) == [0]
 
 
 # --- opening ---

@@ -1,14 +1,11 @@
 """Streams and their windows: who gets read-ahead, how much, in which order, and what is left of those that go."""
 
 import itertools
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
-from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, START_ANSWERS, STREAMS_PER_PARTITION_MAX, Read, Stream
+from storage.cache.pace import GET_BYTES
+from storage.cache.read_ahead import SEGMENTS_AHEAD_MAX, START_ANSWERS, STREAMS_PER_PARTITION_MAX, Read
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tests.support.read_ahead_world import (
     GIB,
@@ -74,16 +71,6 @@ def test_a_gap_a_step_back_or_another_reader_is_another_stream(world: World) -> 
     assert len(world.read_ahead) == 5
 
 
-def test_streams_of_one_partition_are_told_apart(world: World) -> None:
-    for step in range(4):
-        world.scan(0, [first + step * MIB for first in (0, 300 * MIB, 600 * MIB)], waited=True)
-    assert (len(world.read_ahead), world.streams()) == (3, 3)
-    for first in (0, 300 * MIB, 600 * MIB):
-        mine = [piece for piece in world.pieces if first <= piece[1] < first + 300 * MIB]
-        assert mine[0][1] == first + MIB
-        assert all(before[2] == after[1] for before, after in pairwise(mine))
-
-
 def test_a_read_belongs_to_the_stream_that_ended_right_there(world: World) -> None:
     world.scan(0, [0, MIB // 2])
     assert len(world.read_ahead) == 1
@@ -113,20 +100,6 @@ def test_the_window_doubles_with_each_wait_up_to_the_largest(world: World) -> No
     assert 128 * MIB - GET_BYTES <= world.ahead_bytes(400 * MIB) <= 128 * MIB
 
 
-def test_streams_share_the_budget_of_all_windows_and_one_alone_has_it_again() -> None:
-    world = World([segment(0)], total_bytes_max=64 * MIB)
-    readers = ("one", "two", "three", "four")
-    for at in mib(0, 40):
-        for reader in readers:
-            world.read(0, at, at + MIB, reader=reader, waited=True)
-    assert all(stream.ahead_bytes <= 16 * MIB for stream in world.read_ahead.recent)
-    assert 32 * MIB <= world.read_ahead.ahead_bytes <= 64 * MIB
-    for reader in readers[1:]:
-        world.read_ahead.forget_reader(reader)
-    world.scan(0, mib(40, 42), waited=True)
-    assert world.read_ahead.ahead_bytes > 40 * MIB
-
-
 def test_a_wasted_block_halves_the_window_once_for_each_answer(world: World) -> None:
     world.scan(0, mib(0, 20), waited=True)
     for number in (120, 121, 122):
@@ -138,14 +111,6 @@ def test_a_wasted_block_halves_the_window_once_for_each_answer(world: World) -> 
     world.pieces.clear()
     world.scan(0, mib(84, 120))
     assert 32 * MIB - GET_BYTES <= world.ahead_bytes(120 * MIB) <= 32 * MIB
-
-
-def test_the_window_never_falls_below_two_blocks(world: World) -> None:
-    for at in mib(0, 60):
-        world.read(0, at, at + MIB)
-        world.wasted(at // MIB + 1)
-    (stream,) = world.read_ahead.recent
-    assert stream.window_bytes >= 2 * MIB
 
 
 def test_a_wasted_or_evicted_block_is_asked_for_again_and_none_before_it() -> None:
@@ -171,28 +136,7 @@ def test_no_budget_means_no_read_ahead() -> None:
         assert_nothing_is_left(world.read_ahead)
 
 
-def test_gets_are_smaller_while_a_full_window_is_too_slow_and_the_link_is_free(world: World) -> None:
-    world.scan(0, mib(0, 20), waited=True)
-    (stream,) = world.read_ahead.recent
-    assert stream.get_bytes_max == GET_BYTES
-    world.is_link_free = True
-    world.scan(0, mib(20, 400), waited=True)
-    assert stream.get_bytes_max <= GET_BYTES // 2
-    world.scan(0, mib(400, 1000), waited=True)
-    assert stream.get_bytes_max == GET_BYTES_MIN
-    world.is_link_free = False
-    world.scan(0, mib(1000, 1020), waited=True)
-    assert stream.get_bytes_max == GET_BYTES
-
-
 # --- in how large pieces ---
-
-
-def test_nothing_is_asked_for_twice(world: World) -> None:
-    world.scan(0, mib(0, 1024), waited=True)
-    world.scan(1, mib(0, 300), waited=True)
-    asked = sorted(world.pieces)
-    assert all(before[0] < after[0] or before[2] == after[1] for before, after in pairwise(asked))
 
 
 def test_pieces_are_large_at_every_read_size() -> None:
@@ -204,21 +148,6 @@ def test_pieces_are_large_at_every_read_size() -> None:
         sizes = [end - start for _, start, end in world.pieces]
         assert min(sizes) >= GET_BYTES - MIB, (waited, read_bytes)
         assert len(sizes) / (sum(sizes) / 1e9) <= 65
-
-
-def test_a_small_window_is_filled_by_halves() -> None:
-    world = World([segment(0)], stream_bytes_max=START_BYTES)
-    world.scan(0, mib(0, 100))
-    assert {end - start for _, start, end in world.pieces[1:]} == {START_BYTES // 2}
-
-
-def test_large_chunks_are_taken_whole() -> None:
-    """Chunks of 40 MiB are cut into blocks of 10 MiB that are filled together."""
-    world = World([segment(0)], chunk_bytes=40 * MIB)
-    world.scan(0, mib(0, 30), waited=True)
-    (stream,) = world.read_ahead.recent
-    assert stream.window_bytes >= 80 * MIB, "two of them"
-    assert all(end % (40 * MIB) == 0 for _, _, end in world.pieces)
 
 
 # --- who comes first ---
@@ -235,63 +164,6 @@ def test_the_stream_with_the_least_ahead_comes_first(world: World) -> None:
     assert [piece[1] for piece in world.pieces] == [MIB, 101 * MIB, 201 * MIB], "each has its first before any more"
     world.pull()
     assert world.pieces[-1][1] > 128 * MIB
-
-
-def test_the_line_is_bounded_however_often_streams_are_read(world: World) -> None:
-    world.pulls = False
-    for at in range(2000):
-        for reader in ("one", "two", "three"):
-            world.read(0, at * 1000, at * 1000 + 1000, reader=reader)
-    assert len(world.read_ahead) == 3
-    assert len(world.read_ahead.line) <= 64 + 2 * 3 + 1
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("read"), st.integers(0, 7), st.integers(1, 3)),
-            st.tuples(st.just("pull"), st.integers(1, 4), st.just(0)),
-            st.tuples(st.just("forget"), st.integers(0, 7), st.just(0)),
-            st.tuples(st.just("waste"), st.integers(0, 7), st.integers(0, 8)),
-        ),
-        max_size=60,
-    )
-)
-def test_of_all_that_may_ask_the_nearest_is_found_and_none_is_lost(steps: list[tuple[str, int, int]]) -> None:
-    """A model without a heap: of streams that were read, or have asked, since they were last passed over, the least."""
-    world = World([segment(0, 4 * GIB)], pulls=False, total_bytes_max=64 * MIB)
-    position = {str(reader): reader * 512 * MIB for reader in range(8)}
-    waiting: set[Stream] = set()
-    for what, number, times in steps:
-        reader = str(number)
-        if what == "read":
-            at = position[reader]
-            world.read(0, at, at + times * MIB, reader=reader, waited=times == 3)
-            position[reader] += times * MIB
-            waiting.add(next(reversed(world.read_ahead.recent)))
-        elif what == "forget":
-            world.read_ahead.forget_reader(reader)
-        elif what == "waste":
-            world.wasted(position[reader] // MIB + times)
-        else:
-            for _ in range(number):
-                alive = [stream for stream in world.read_ahead.recent if stream in waiting]
-                able = [stream for stream in alive if world.read_ahead.may_ask(stream)]
-                found = world.read_ahead.nearest()
-                if found is None:
-                    assert not able
-                    waiting.clear()
-                    break
-                assert found in able
-                passed = {stream for stream in waiting if stream not in able}
-                world.ask(found)
-                world.read_ahead.changed(found)
-                waiting -= {stream for stream in passed if stream.stamp not in {e[1] for e in world.read_ahead.line}}
-        total = sum(stream.ahead_bytes for stream in world.read_ahead.recent)
-        assert world.read_ahead.ahead_bytes == total
-    for reader in position:
-        world.read_ahead.forget_reader(reader)
-    assert_nothing_is_left(world.read_ahead)
 
 
 def test_of_many_streams_each_is_asked_for_in_turn() -> None:
@@ -347,45 +219,6 @@ def test_a_stream_goes_on_into_the_next_segment() -> None:
     assert sum(end - start for _, start, end in world.pieces) == 9 * MIB + 10 * MIB + world.ahead_bytes(0, index=2)
 
 
-def test_the_next_segment_is_opened_before_its_blocks_are_wanted() -> None:
-    world = World([segment(0, 100 * MIB), segment(1)], stream_bytes_max=START_BYTES)
-    first = 100 - (START_BYTES + 2 * GET_BYTES) // MIB
-    world.scan(0, mib(0, first))
-    assert world.opened == []
-    world.scan(0, mib(first, 90))
-    assert (world.opened, world.ahead_bytes(0, index=1)) == ([1], 0)
-    world.scan(0, mib(90, 100))
-    assert world.opened == [1]
-    assert world.ahead_bytes(0, index=1) > 0
-
-
-def test_nothing_is_asked_for_before_a_segment_is_open_for_all_streams() -> None:
-    world = World([segment(0, 4 * MIB), segment(1)], opens=False)
-    for reader in ("one", "two"):
-        world.scan(0, mib(0, 3), reader=reader)
-    assert {piece[0] for piece in world.pieces} == {0}
-    assert world.read_ahead.nearest() is None
-    assert world.read_ahead.opened(world.blocks(world.segments[1]))
-    world.pull()
-    assert [piece[0] for piece in world.pieces].count(1) >= 2
-
-
-def test_a_segment_that_could_not_be_opened_is_met_by_the_reader_who_goes_on() -> None:
-    world = World([segment(0, 4 * MIB), segment(1), segment(2)], opens=False)
-    world.scan(0, mib(0, 4))
-    assert world.pull() == 0
-    assert world.read(1, 0, MIB) > 0
-    assert len(world.read_ahead) == 1
-
-
-def test_a_segment_that_nobody_comes_to_any_more_is_opened_for_nothing(world: World) -> None:
-    world.scan(0, mib(0, 3))
-    assert not world.read_ahead.opened(world.blocks(world.segments[2]))
-    assert world.read_ahead.opened(world.blocks(world.segments[0]))
-    world.read_ahead.forget_reader("one")
-    assert not world.read_ahead.opened(world.blocks(world.segments[0]))
-
-
 def test_the_next_segment_that_there_is_continues_a_stream() -> None:
     overlapping = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(PARTITION, uuid_of("overlapping")), OFFSETS // 2, 3 * OFFSETS, 0, 1, 0, GIB, {1: 0}
@@ -434,22 +267,6 @@ def test_following_that_leads_nowhere_new_ends_the_window() -> None:
         assert world.read_ahead.on_read(Read("one", source, at, at + MIB, True, True, lambda of: of)) == []
 
 
-# --- limits and forgetting ---
-
-
-def test_an_idle_stream_is_forgotten(world: World) -> None:
-    world.scan(0, mib(0, 3))
-    world.now_s += IDLE_S - 1
-    world.read(1, 0, MIB, reader="two", is_cut=False)
-    assert (len(world.read_ahead), world.streams()) == (2, 1)
-    world.now_s += 1
-    world.read_ahead.drop_idle()
-    assert (len(world.read_ahead), world.streams()) == (1, 0)
-    world.now_s += IDLE_S
-    world.read_ahead.drop_idle()
-    assert_nothing_is_left(world.read_ahead)
-
-
 def test_a_reader_has_at_most_sixteen_streams_in_a_partition(world: World) -> None:
     for number in range(STREAMS_PER_PARTITION_MAX):
         world.read(0, number * 10 * MIB, (number * 10 + 1) * MIB)
@@ -466,33 +283,3 @@ def test_streams_in_all_are_limited() -> None:
         world.scan(0, mib(0, 2), reader=str(reader))
     assert (len(world.read_ahead), world.streams()) == (100, 100)
     assert world.read(0, 2 * MIB, 3 * MIB, reader="0", is_cut=False) == 0
-
-
-def test_a_reader_that_left_is_forgotten_with_all_that_it_wanted(world: World) -> None:
-    world.scan(0, mib(0, 3), reader="one")
-    world.scan(0, mib(0, 3), reader="two")
-    world.scan(1, mib(0, 3), reader="one")
-    world.read_ahead.forget_reader("one")
-    world.read_ahead.forget_reader("stranger")
-    assert (len(world.read_ahead), world.streams()) == (1, 1)
-    assert world.scan(0, mib(3, 6), reader="two") > 0
-    world.read_ahead.forget_reader("two")
-    assert_nothing_is_left(world.read_ahead)
-
-
-def test_a_deleted_segment_ends_the_streams_in_it_and_others_no_longer_come_to_it() -> None:
-    world = World([segment(0, 8 * MIB), segment(1, 8 * MIB), segment(2)])
-    world.scan(0, mib(0, 7), waited=True, reader="one")
-    world.scan(1, mib(0, 3), waited=True, reader="two")
-    deleted = world.segments.pop(1)
-    world.read_ahead.forget_segment(deleted.segment_id.id)
-    assert len(world.read_ahead) == 1
-    assert not world.read_ahead.opened(world.blocks(deleted))
-    world.opened.clear()
-    world.pieces.clear()
-    world.read(0, 7 * MIB, 8 * MIB, waited=True)
-    assert world.opened == [1]
-    assert {number for number, _, _ in world.pieces} == {1}
-    for left in world.segments:
-        world.read_ahead.forget_segment(left.segment_id.id)
-    assert_nothing_is_left(world.read_ahead)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from metrics.cache_meters import CacheMeter, GetMeter
@@ -19,12 +17,7 @@ from metrics.registry import Registry
 from storage.cache.pace import Throttle
 from storage.cache.segment_entries import SegmentEntries
 from storage.cache.segment_parts import ObjectGets, SegmentParts
-from storage.errors import (
-    CorruptObjectError,
-    IllegalMetadataError,
-    RemoteResourceNotFoundError,
-    RetriableRemoteStorageError,
-)
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, Uuid
 from storage.model import RemoteLogSegmentMetadata as Metadata
@@ -214,23 +207,6 @@ async def test_a_manifest_that_stays_wrong_or_away_is_an_error_for_all_kinds(nur
         await part.get(metadata)
 
 
-async def test_a_fresh_manifest_that_stays_away_is_absent(autojump_clock: MockClock, fresh: Tier) -> None:
-    fresh.store.fail(NOT_YET, manifest=True, times=ATTEMPTS_MAX)
-    with pytest.raises(RemoteResourceNotFoundError, match="not yet"):
-        await fresh.storage.parts.opened.get(fresh.logs[0][0])
-    assert fresh.sample("tidegate_gets_total", {"outcome": "not_found"}) == ATTEMPTS_MAX
-
-
-async def test_without_a_manifest_or_its_name_nothing_is_counted(nursery: trio.Nursery) -> None:
-    without, nameless = open_tier(nursery, SEGMENTS), open_tier(nursery, SEGMENTS, chunk_bytes=1000)
-    await without.storage.parts.opened.get(without.logs[0][0])
-    assert (without.store.opens(), without.sample("tidegate_gets_total")) == (1, 0)
-    nameless.store.fail(IllegalMetadataError("no name"), manifest=True)
-    with pytest.raises(IllegalMetadataError):
-        await nameless.storage.parts.opened.get(nameless.logs[0][0])
-    assert nameless.sample("tidegate_gets_total") == 0
-
-
 A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
 Load = Callable[[], Awaitable[tuple[str, int]]]
 
@@ -251,22 +227,6 @@ def at_once(value: str, size_bytes: int = 1) -> Load:
     return load
 
 
-@pytest.fixture
-def entries(nursery: trio.Nursery) -> SegmentEntries[str]:
-    return SegmentEntries(nursery, bytes_max=10)
-
-
-async def test_a_load_replaces_what_is_there_and_changes_are_told(nursery: trio.Nursery) -> None:
-    told: list[int] = []
-    entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, on_change=told.append)
-    await entries.start(A, at_once("old", 3)).wait()
-    await entries.start(A, at_once("new", 4)).wait()
-    assert (entries.resident(A), entries.size_bytes) == ("new", 4)
-    await entries.start(B, at_once("b")).wait()
-    entries.drop(A)
-    assert told == [1, 1, 2, 1]
-
-
 async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
     async with trio.open_nursery() as waiters, trio.open_nursery() as application:
         entries: SegmentEntries[str] = SegmentEntries(application, bytes_max=10)
@@ -281,21 +241,3 @@ async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
         application.cancel_scope.cancel()
     with pytest.raises(RuntimeError):
         entries.start(B, at_once("late"))
-
-
-@given(sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 15)), max_size=40))
-def test_the_limits_hold_but_for_one_large_entry(sizes: list[tuple[int, int]]) -> None:
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, entries_max=4)
-            kept: dict[Uuid, int] = {}
-            for name, size_bytes in sizes:
-                segment_id = Uuid(bytes([name]) * 16)
-                await entries.start(segment_id, at_once(str(name), size_bytes)).wait()
-                kept[segment_id] = size_bytes
-                assert entries.resident(segment_id) == str(name)
-                kept = {key: size for key, size in kept.items() if entries.resident(key) is not None}
-                assert (len(entries), entries.size_bytes) == (len(kept), sum(kept.values()))
-                assert len(kept) == 1 or (len(kept) <= 4 and entries.size_bytes <= 10)
-
-    trio.run(main)

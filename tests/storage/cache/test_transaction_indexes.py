@@ -76,17 +76,6 @@ async def test_of_the_empty_ones_the_oldest_is_forgotten_first(tier: Tier, monke
     assert [cache_of(tier).is_known_empty(of(tier, number)) for number in (0, 1, 2)] == [False, True, True]
 
 
-# --- deleted segments ---
-
-
-async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
-    for number in (0, 1):
-        await cache_of(tier).get(of(tier, number))
-        tier.storage.drop_segment(of(tier, number).segment_id.id)
-        assert not cache_of(tier).is_resident(of(tier, number))
-    assert cache_of(tier).size_bytes == 0
-
-
 # --- trouble ---
 
 
