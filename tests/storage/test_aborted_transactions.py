@@ -160,12 +160,6 @@ async def test_a_marker_in_a_later_segment_is_found(nursery: trio.Nursery) -> No
     assert (await searched.at(1)).transactions == [(7, 3)]
 
 
-async def test_a_flag_saves_the_fetch(nursery: trio.Nursery) -> None:
-    searched = replace(FAR_MARKER, unflagged=frozenset()).open(nursery)
-    assert (await searched.at(0)).is_complete
-    assert searched.fetches == 1
-
-
 async def test_an_entry_whose_stable_offset_has_reached_the_bound_ends_the_search(nursery: trio.Nursery) -> None:
     aborts = [AbortedTransaction(7, 3, 5, 6), AbortedTransaction(8, 12, 15, 16)]
     searched = TieredLog([10, 20, 30], aborts).open(nursery)
@@ -197,7 +191,7 @@ async def test_no_bad_index_is_skipped(nursery: trio.Nursery) -> None:
     ]:
         searched = FAR_MARKER.open(nursery)
         if fault is None:
-            searched.tier.store.truncate(1, index_type=TRANSACTION)
+            searched.tier.store.replace(b"x", index_type=TRANSACTION)
         else:
             searched.tier.store.fail(fault, segment=searched.segment(3), manifest=True, times=None)
         with pytest.raises(error):
@@ -245,48 +239,7 @@ async def test_what_was_walked_over_once_is_one_step_from_then_on(
         assert (searched.lookups, searched.fetches) == (40, 40), "few partitions walked over are kept"
 
 
-async def test_a_long_walk_gives_others_their_turn(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WALK_STEPS_MAX", 4)
-    searched = replace(NO_ABORTS, unflagged=frozenset()).open(nursery)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as others:
-        others.start_soon(other)
-        await searched.at(0)
-        others.cancel_scope.cancel()
-    assert turns >= 8
-
-
-async def test_a_search_that_is_cancelled_finds_its_fetches_done(searched: Searched, nursery: trio.Nursery) -> None:
-    with searched.tier.store.held(index_type=TRANSACTION) as gate, trio.CancelScope() as scope:
-        nursery.start_soon(searched.at, 0)
-        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-        scope.cancel()
-        await searched.at(0)
-    await searched.at(0)
-    assert searched.fetches == 40
-
-
 # --- runs ---
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=20), st.integers(0, 40))
-def test_runs_of_offsets_are_a_set_of_offsets(added: list[tuple[int, int]], asked: int) -> None:
-    runs = module._MarkerlessRuns(LeaderEpochLineage(0, {}))
-    offsets: set[int] = set()
-    for start, length in added:
-        runs.add(start, start + length)
-        offsets |= {*range(start, start + length)}
-    expected = asked
-    while expected in offsets:
-        expected += 1
-    assert runs.skip(asked) == expected
 
 
 def test_too_many_runs_forget_the_shortest() -> None:

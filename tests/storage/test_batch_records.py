@@ -18,7 +18,6 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.record_batches import read_header
 from storage.errors import CorruptObjectError
 from storage.log import batch_records
 from storage.log.batch_records import PIECE_BYTES, SNAPPY_BLOCK_BYTES_MAX, inflated, iterate_records
@@ -170,23 +169,6 @@ def draw_batch(codec: int, data: st.DataObject) -> bytes:
     return timed_messages(data.draw(st.integers(0, 1)), AT_100[:1] if codec == NONE else AT_100, codec=codec)
 
 
-TIMES = st.integers(0, 2**45)
-
-
-@given(
-    st.sampled_from(CODECS),
-    st.lists(st.tuples(st.integers(1, 1000), TIMES), min_size=1, max_size=30),
-    st.integers(1, 200),
-    st.integers(0, 2**40),
-)
-def test_any_records_are_as_they_were(codec: int, gaps: Sequence[tuple[int, int]], size: int, base_offset: int) -> None:
-    deltas = list(itertools.accumulate((gap for gap, _ in gaps[1:]), initial=0))
-    records = [(delta, timestamp) for delta, (_, timestamp) in zip(deltas, gaps, strict=True)]
-    batch = timed_batch(base_offset, records, codec=codec)
-    assert decoded(batch, size) == [(base_offset + delta, timestamp) for delta, timestamp in records]
-    assert read_header(batch, 0).max_timestamp == max(timestamp for _, timestamp in records)
-
-
 PLAIN = random.Random(1).randbytes(100_000) + b"x" * 500_000
 
 
@@ -201,11 +183,6 @@ def test_what_is_compressed_comes_out_in_pieces() -> None:
             pieces = list(inflated(codec, rope(compressed(codec, plain), size)))
             assert b"".join(pieces) == plain
             assert max(map(len, pieces)) <= PIECE_BYTES
-
-
-@given(st.sampled_from(CODECS), st.binary(max_size=3000), st.integers(1, 500))
-def test_any_bytes_come_out_as_they_were(codec: int, plain: bytes, size: int) -> None:
-    assert b"".join(inflated(codec, rope(compressed(codec, plain), size))) == plain
 
 
 def test_joined_streams_and_other_framings_are_read() -> None:
@@ -269,13 +246,3 @@ def test_what_is_no_compressed_data_of_kafkas_is_corrupt() -> None:
     ):
         with case(codec, data), pytest.raises(CorruptObjectError, match=told):
             list(inflated(codec, [data], legacy_lz4=told == "frame"))
-
-
-@given(st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), st.binary(min_size=1, max_size=200), st.data())
-def test_damage_is_corrupt_or_gives_other_bytes_and_nothing_else(codec: int, plain: bytes, data: st.DataObject) -> None:
-    bad = bytearray(compressed(codec, plain))
-    bad[data.draw(st.integers(0, len(bad) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    cut = bad[: data.draw(st.integers(0, len(bad)))]
-    for damaged in (bad, cut):
-        with contextlib.suppress(CorruptObjectError):
-            list(inflated(codec, [bytes(damaged)], legacy_lz4=data.draw(st.booleans())))

@@ -36,7 +36,7 @@ from tests.support.segments import (
     metadata_of,
 )
 from tests.support.tier import PARTITION
-from tests.support.timed_batches import timed_batch, timed_messages
+from tests.support.timed_batches import timed_messages
 from tests.support.walked_logs import BLOCK_SIZES, FIRST_OFFSET, Log, count_crcs, logs, model_find, model_walk
 
 SEGMENT = filled_segment(100, batch_count=5, records_per_batch=2, value_bytes=10)
@@ -65,11 +65,6 @@ def flipped(position: int, bit: int = 0, log: bytes = SEGMENT.log) -> bytes:
 # --- the window ---
 
 
-@given(st.sampled_from(BLOCK_SIZES), st.integers(0, SIZE), st.integers(0, SIZE))
-def test_views_are_the_log(block_bytes: int, start: int, end: int) -> None:
-    assert b"".join(window_of(block_bytes=block_bytes).views(start, end)) == SEGMENT.log[start:end]
-
-
 def test_a_window_asks_for_what_is_missing_and_grows_at_its_end() -> None:
     window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 100)
     blocks = blocks_of(SEGMENT.log, 100)
@@ -81,16 +76,6 @@ def test_a_window_asks_for_what_is_missing_and_grows_at_its_end() -> None:
     window.add(4, blocks[4:])
     assert window.end == SIZE
     assert window.block_at(250) is blocks[2]
-
-
-def test_numbered_blocks_are_those_here_that_hold_the_range() -> None:
-    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 100)
-    blocks = blocks_of(SEGMENT.log, 100)
-    window.add(1, blocks[1:4])
-    assert window.numbered_blocks(0, 10**9) == list(enumerate(blocks))[1:4]
-    assert window.numbered_blocks(199, 201) == list(enumerate(blocks))[1:3]
-    assert window.numbered_blocks(199, 200) == [(1, blocks[1])]
-    assert window.numbered_blocks(0, 50) == []
 
 
 def test_a_batch_that_begins_at_the_offset_is_the_first_from_there() -> None:
@@ -105,19 +90,6 @@ def test_a_batch_that_begins_at_the_offset_is_the_first_from_there() -> None:
 
 
 # --- the search ---
-
-
-def test_the_first_batch_is_the_one_that_ends_at_or_above_the_offset() -> None:
-    for block_bytes in BLOCK_SIZES:
-        window = window_of(block_bytes=block_bytes)
-        for offset in range(98, 110):
-            number = max(0, offset - 100) // 2
-            expected = FoundBatch(POSITIONS[number], len(SEGMENT.batches[number]))
-            assert find_first_batch(window, 0, offset) == expected, block_bytes
-        assert find_first_batch(window, 0, 110) == find_first_batch(window, SIZE, 100) == FoundBatch(SIZE)
-    window = window_of(HOLED)
-    assert find_first_batch(window, 0, 5).position == HOLED.batch_positions[1], "behind the hole"
-    assert find_first_batch(window, 0, 15) == FoundBatch(len(HOLED.log))
 
 
 def test_a_search_says_which_bytes_it_lacks() -> None:
@@ -190,14 +162,6 @@ def test_a_header_that_cannot_be_is_named() -> None:
             assert (caught.value.position, caught.value.follows_verified) == (POSITIONS[1], False)
 
 
-def test_bytes_behind_the_last_batch_are_no_batch() -> None:
-    longer = replace(metadata_of(PARTITION, SEGMENT), segment_size_bytes=SIZE + 10)
-    window = SegmentWindow(longer, 1000)
-    window.add(0, blocks_of(SEGMENT.log + bytes(10), 1000))
-    with pytest.raises(CorruptLogError, match=f"batch at {SIZE}: 10 bytes"):
-        find_first_batch(window, 0, 110)
-
-
 # --- index entries ---
 
 
@@ -229,33 +193,6 @@ def test_whole_batches_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(checked) == len(POSITIONS)
 
 
-@given(st.sampled_from(BLOCK_SIZES), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=4))
-def test_no_order_of_reads_lets_a_bad_batch_pass(block_bytes: int, earlier: list[tuple[int, int]]) -> None:
-    bad = 3
-    window = window_of(block_bytes=block_bytes, log=flipped(POSITIONS[bad] + 70))
-    ends = [*POSITIONS[1:], SIZE]
-    for first, count in [*earlier, (0, 5), (bad, 1)]:
-        last = min(first + count, 5) - 1
-        if first <= bad <= last:
-            with pytest.raises(CorruptLogError, match=f"batch at {POSITIONS[bad]}: its CRC is wrong"):
-                verify_batches(window, POSITIONS[first], ends[last])
-        else:
-            verify_batches(window, POSITIONS[first], ends[last])
-
-
-def test_a_failure_says_which_bytes_are_in_doubt() -> None:
-    window = window_of(log=flipped(POSITIONS[2] + 70))
-    for start in (0, POSITIONS[2]):
-        with pytest.raises(CorruptLogError) as caught:
-            verify_batches(window, start, SIZE)
-        assert (caught.value.position, caught.value.end) == (POSITIONS[2], POSITIONS[3])
-        assert caught.value.follows_verified == (start == 0)
-    for base_offset in (99, 109):
-        window = window_of(log=packed(">q", 0, base_offset), block_bytes=1000)
-        with case(base_offset), pytest.raises(CorruptLogError, match="in a segment of 100 to 109"):
-            verify_batches(window, 0, SIZE)
-
-
 def test_offsets_must_ascend_also_next_to_what_was_verified_before() -> None:
     """No CRC covers a base offset: 102 became 103, and 104 follows. Either batch may be the bad one.
 
@@ -273,29 +210,6 @@ def test_offsets_must_ascend_also_next_to_what_was_verified_before() -> None:
             with case(reads), pytest.raises(CorruptLogError, match="offset 104 follows offset 104") as caught:
                 verify_batches(window, 0, SIZE)
             assert (caught.value.position, caught.value.end) == (POSITIONS[1], POSITIONS[2] + 61) or block_bytes == 1000
-
-
-def test_what_was_verified_behind_it_in_a_block_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = count_crcs(monkeypatch)
-    window = window_of(block_bytes=1000)
-    verify_batches(window, POSITIONS[2], SIZE)
-    assert unverified_bytes(window, 0, SIZE) == (POSITIONS[2], 0)
-    verify_batches(window, 0, SIZE)
-    block = window.block_at(0)
-    assert block.verified == VerifiedRun(0, SIZE, 109, (block.serial,))
-    assert len(checked) == len(POSITIONS)
-
-
-def test_a_straddling_batch_is_verified_anew_when_its_second_block_is_another() -> None:
-    blocks = blocks_of(SEGMENT.log, 150)
-    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
-    window.add(0, blocks)
-    verify_batches(window, 0, SIZE)
-    refilled = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
-    refilled.add(0, [blocks[0], *blocks_of(flipped(150), 150)[1:2], *blocks[2:]])
-    assert unverified_bytes(refilled, 0, SIZE)[0] > 0
-    with pytest.raises(CorruptLogError, match=f"batch at {POSITIONS[1]}"):
-        verify_batches(refilled, 0, SIZE)
 
 
 # --- messages of v0 and v1, and batches by their time ---
@@ -339,34 +253,6 @@ def test_an_old_message_at_the_end_of_an_answer_is_verified() -> None:
         assert verify_batches(window, 0, size) == size, "with nothing behind it here"
 
 
-def test_a_cut_header_at_the_end_of_an_answer_is_no_error() -> None:
-    for end in range(len(SEGMENT.batches[0]), len(SEGMENT.batches[0]) + HEADER_BYTES + 1):
-        window = window_of()
-        verify_batches(window, 0, end)
-        assert unverified_bytes(window, 0, end)[0] == 0
-
-
-def test_an_unknown_magic_is_named() -> None:
-    for magic in (3, 7, 127, 255):
-        window = window_of(log=SEGMENT.log[:16] + bytes([magic]) + SEGMENT.log[17:])
-        with case(magic), pytest.raises(CorruptLogError, match="magic"):
-            find_first_batch(window, 0, 109)
-        with case(magic), pytest.raises(CorruptLogError, match="magic"):
-            verify_batches(window, 0, 50)
-
-
-def test_the_first_batch_of_a_time_is_not_older_and_not_below_the_offset() -> None:
-    log = timed_batch(0, [(0, 50), (1, 10)]) + timed_batch(2, [(0, 90)]) + timed_batch(3, [(0, 40)])
-    size = len(timed_batch(0, [(0, 50), (1, 10)]))
-    window = window_over(log, 30, end_offset=3)
-    last = len(log) - len(timed_batch(3, [(0, 40)]))
-    found = {
-        (time, offset): find_batch_by_time(window, 0, time, offset).position
-        for time, offset in [(50, 0), (50, 1), (51, 0), (50, 2), (0, 3), (91, 0), (40, 4)]
-    }
-    assert [*found.values()] == [0, 0, size, size, last, len(log), len(log)]
-
-
 def arrive(log: Log, block_bytes: int, numbers: range, start_position: int | None) -> list[Block]:
     """The blocks of one GET, walked."""
     walk = ArrivalWalk(log.segment, block_bytes, start_position)
@@ -389,33 +275,6 @@ def is_untouched(blocks: list[Block]) -> bool:
 # --- what arrives by one GET ---
 
 
-def test_a_reader_has_nothing_left_to_check() -> None:
-    for block_bytes in BLOCK_SIZES:
-        with case(block_bytes):
-            numbers = range(-(-SIZE // block_bytes))
-            window = window_with(LOG, block_bytes, arrive(LOG, block_bytes, numbers, 0))
-            assert unverified_bytes(window, 0, SIZE) == (0, SIZE)
-
-
-def test_runs_and_straddlers_are_remembered_in_the_blocks_where_they_begin() -> None:
-    size = POSITIONS[1]
-    block_bytes = 2 * size + 10
-    first, second, third = arrive(LOG, block_bytes, range(3), 0)
-    assert first.verified == VerifiedRun(0, 2 * size, 103, (first.serial,))
-    assert first.straddler == VerifiedRun(2 * size, 3 * size, 105, (first.serial, second.serial))
-    assert second.verified == VerifiedRun(3 * size, 4 * size, 107, (second.serial,))
-    assert second.straddler == VerifiedRun(4 * size, 5 * size, 109, (second.serial, third.serial))
-    assert (third.verified, third.straddler) == (NOTHING_VERIFIED, NOTHING_VERIFIED)
-
-
-def test_blocks_in_front_of_the_start_are_not_looked_at() -> None:
-    blocks = arrive(LOG, 100, range(6), POSITIONS[2])
-    assert is_untouched(blocks[: POSITIONS[2] // 100])
-    window = window_with(LOG, 100, blocks)
-    assert unverified_bytes(window, POSITIONS[2], SIZE) == (0, SIZE)
-    assert unverified_bytes(window, 0, SIZE)[0] > 0
-
-
 def test_the_walk_ends_at_a_block_that_is_left_out() -> None:
     for left_out in [1, 2]:
         walk, blocks = ArrivalWalk(LOG.segment, 100, 0), LOG.blocks(100)
@@ -423,20 +282,6 @@ def test_the_walk_ends_at_a_block_that_is_left_out() -> None:
             if number != left_out:
                 walk.feed(number, block)
         assert is_untouched(blocks[left_out:])
-
-
-def test_the_walk_ends_at_a_bad_batch_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = POSITIONS[2] + 70
-    bad = Log(SEGMENT.log[:at] + b"?" + SEGMENT.log[at + 1 :], LOG.segment, POSITIONS, ())
-    (block,) = arrive(bad, 1000, range(1), 0)
-    assert block.verified == VerifiedRun(0, POSITIONS[2], 103, (block.serial,))
-    walk, blocks = ArrivalWalk(bad.segment, 100, 0), bad.blocks(100)
-    for number, block in enumerate(blocks):
-        walk.feed(number, block)
-    assert is_untouched(blocks[at // 100 :])
-    checked = count_crcs(monkeypatch)
-    arrive(BAD_LOG, 100, range(6), 0)
-    assert len(checked) == 1, "behind it nothing is looked at"
 
 
 def test_blocks_are_let_go_of_as_soon_as_their_last_batch_is_whole_or_bad() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.object_store.object_store import KEPT_BYTES_MIN, drop_free, unfilled
+from storage.object_store.object_store import drop_free, unfilled
 
 KEPT = 1024 * 1024
 
@@ -26,18 +26,6 @@ def test_a_buffer_has_its_size_and_takes_bytes_and_shares_nothing() -> None:
         unfilled(-1)
 
 
-def test_memory_is_as_it_was_found() -> None:
-    """Zeros in all of them would be the work that is to be saved."""
-    size_bytes = 50_000
-    for _ in range(20):
-        buffer = unfilled(size_bytes)
-        buffer[:] = b"x" * size_bytes
-        del buffer
-        if unfilled(size_bytes).count(0) < size_bytes:
-            return
-    pytest.fail("20 buffers in memory that was written to just before, and all were zeroed")
-
-
 def test_a_buffer_that_nobody_has_is_handed_out_again() -> None:
     drop_free()
     buffer = unfilled(KEPT)
@@ -47,13 +35,6 @@ def test_a_buffer_that_nobody_has_is_handed_out_again() -> None:
     assert id(other) != address, "a view of it was still held"
     del view
     assert id(unfilled(KEPT)) == address
-
-
-def test_small_and_odd_ones_are_not_kept() -> None:
-    for size_bytes in [1, KEPT_BYTES_MIN - 1, KEPT + 1]:
-        drop_free()
-        assert len(unfilled(size_bytes)) == size_bytes
-        assert drop_free() == 0
 
 
 def test_what_nobody_has_is_given_back_when_asked() -> None:

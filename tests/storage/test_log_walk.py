@@ -4,21 +4,9 @@ import contextlib
 import struct
 from collections.abc import Sequence
 
-import pytest
-
-from protocol.record_batches import BATCH_BYTES_MAX, HEADER_BYTES
+from protocol.record_batches import BATCH_BYTES_MAX
 from storage.indexes.offset_index import OffsetIndex
-from storage.log.log_walk import (
-    CorruptLogError,
-    Depth,
-    LogWalk,
-    PassedOver,
-    WalkedBatch,
-    Wanted,
-    header_of,
-    is_abort_marker,
-    order_fault,
-)
+from storage.log.log_walk import Depth, LogWalk, PassedOver, WalkedBatch, Wanted, is_abort_marker
 from tests.support.cases import case
 from tests.support.segments import (
     ProducerFields,
@@ -136,25 +124,3 @@ def test_markers_are_told_from_data() -> None:
     for depth in (Depth.CHECKSUMS, Depth.BATCHES):
         found = walk(segment.log, segment, depth=depth)
         assert [is_abort_marker(each) for each in found if isinstance(each, WalkedBatch)] == [None, True, False]
-
-
-# --- a header where it stands ---
-
-
-def test_a_batch_lies_within_its_segment_and_offsets_ascend() -> None:
-    metadata = metadata_of(topic_partition(), SEGMENT)
-    for base_offset, from_end_bytes, fault in [
-        (100, 0, None),
-        (127, 0, None),
-        (127, -1, "its [0-9]{3} bytes reach beyond the segment's [0-9]{4}"),
-        (99, 0, "offsets 99 to 101 in a segment of 100 to 129"),
-        (128, 0, "offsets 128 to 130 in a segment of 100 to 129"),
-    ]:
-        batch = data_batch(base_offset, record_count=3)
-        position = metadata.segment_size_bytes - len(batch) - from_end_bytes
-        if fault is None:
-            assert header_of(batch[:HEADER_BYTES], position, metadata).base_offset == base_offset
-            continue
-        with pytest.raises(CorruptLogError, match=f"batch at {position}: {fault}$"):
-            header_of(batch[:HEADER_BYTES], position, metadata)
-    assert (order_fault(10, 9), order_fault(9, 9)) == (None, "offset 9 follows offset 9")

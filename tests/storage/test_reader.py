@@ -101,11 +101,6 @@ async def test_the_first_batch_may_begin_below_the_offset_and_be_too_large(tier:
     assert (records.buffers, records.size_bytes, records.first_batch_too_large) == ([], 0, True)
 
 
-async def test_an_answer_ends_with_its_segment(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL, filled_segment(108)])
-    assert await tier.read_bytes(106) == SMALL.batches[-1]
-
-
 async def test_a_hole_is_answered_from_the_next_segment_if_there_is_one(nursery: trio.Nursery) -> None:
     first = build_segment([data_batch(0, record_count=2)], end_offset=9)
     second = build_segment([data_batch(10, leader_epoch=1)])
@@ -128,14 +123,6 @@ async def test_other_offsets_partitions_and_dead_branches_are_not_in_the_tier(ti
 
 
 # --- few GETs ---
-
-
-async def test_a_second_read_costs_no_get(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL], block_bytes=100)
-    await tier.read(100)
-    fetches = len(tier.store.calls)
-    await tier.read(103)
-    assert len(tier.store.calls) == fetches
 
 
 async def test_large_answers_are_verified_in_a_thread(nursery: trio.Nursery) -> None:
@@ -183,11 +170,6 @@ async def test_only_blocks_of_bad_batches_are_fetched_again(nursery: trio.Nurser
         assert tier.store.log_fetches() == [(0, len(segment.log) - 1), *again]
 
 
-async def test_a_bad_batch_does_not_hide_the_good_ones_before_it(nursery: trio.Nursery) -> None:
-    tier = damaged(nursery, SMALL.batch_positions[2] + CHECKED_BYTE)
-    assert await tier.read_bytes(100, max_bytes=SMALL.batch_positions[2]) == SMALL.log[: SMALL.batch_positions[2]]
-
-
 async def test_a_bad_batch_is_not_skipped_by_a_read_behind_it(nursery: trio.Nursery) -> None:
     """Without a check of what is walked over, a wrong last offset delta would lose records without a word."""
     segment = filled_segment(0, batch_count=4, interval_bytes=1_000_000)
@@ -195,13 +177,6 @@ async def test_a_bad_batch_is_not_skipped_by_a_read_behind_it(nursery: trio.Nurs
     tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[1] + 26, bit=3)  # delta 9 becomes 1
     with pytest.raises(CorruptObjectError, match=f"batch at {segment.batch_positions[1]}"):
         await tier.read(15)
-
-
-async def test_a_base_offset_that_cannot_be_is_an_error(nursery: trio.Nursery) -> None:
-    """No CRC covers it. In the second case 102 becomes 103, and the next is 104."""
-    for at, told in ((0, "batch at 0: offsets"), (SMALL.batch_positions[1] + 7, "offset 104 follows offset 104")):
-        with pytest.raises(CorruptObjectError, match=told):
-            await damaged(nursery, at).read(100)
 
 
 async def test_a_block_fetched_anew_is_verified_anew(nursery: trio.Nursery) -> None:

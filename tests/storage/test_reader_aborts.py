@@ -151,22 +151,6 @@ async def test_the_upper_bound_goes_by_the_first_batch_not_by_its_index_entry(nu
     assert aborts_of(await read_committed(tier, 20, max_bytes=AT[3] - AT[2] + 1)).upper_bound_offset == 40
 
 
-async def test_without_records_or_the_wish_nothing_is_looked_for(tier: Tier) -> None:
-    uncommitted = await tier.read(0)
-    uncommitted.release()
-    empty = await read_committed(tier, 0, max_bytes=1, minimum_one_batch=False)
-    assert (uncommitted.aborts, empty.aborts, empty.first_batch_too_large) == (None, None, True)
-    assert tier.store.index_fetches(TRANSACTION) == 0
-
-
-async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
-    tier.store.truncate(1, index_type=TRANSACTION)
-    with pytest.raises(CorruptObjectError, match="transaction index"):
-        await read_committed(tier, 0)
-    await tier.settled()
-    assert tier.inflight_bytes == 0
-
-
 async def test_no_records_without_a_named_abort_index(nursery: trio.Nursery, tmp_path: Path) -> None:
     """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""
     number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)
@@ -204,19 +188,3 @@ async def delete_while_it_waits(tier: Tier, gate: Gate) -> None:
     tier.delete(1)
     tier.store.inner.delete_log_segment_data(tier.logs[1][0])
     gate.release()
-
-
-async def test_a_read_that_is_given_up_while_it_searches_holds_nothing(nursery: trio.Nursery, tier: Tier) -> None:
-    with tier.store.held(index_type=TRANSACTION) as gate, trio.CancelScope() as scope:
-
-        async def give_up() -> None:
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            scope.cancel()
-
-        nursery.start_soon(give_up)
-        await read_committed(tier, 0)
-    assert scope.cancelled_caught
-    await tier.settled()
-    assert tier.inflight_bytes == 0
-    assert aborts_of(await read_committed(tier, 0)).transactions == [(7, 0)]
-    assert tier.store.index_fetches(TRANSACTION) == 1

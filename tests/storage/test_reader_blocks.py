@@ -69,27 +69,6 @@ async def test_answers_from_the_same_blocks_hold_them_once(nursery: trio.Nursery
     records.release()
 
 
-async def test_an_answer_from_a_later_segment_holds_only_that_ones_blocks(nursery: trio.Nursery) -> None:
-    first, second = build_segment([data_batch(0, record_count=2)], end_offset=9), build_segment([data_batch(10)])
-    tier = open_tier(nursery, [first, second], block_bytes=BLOCK)
-    records = await tier.read(5)
-    await tier.settled()
-    assert tier.inflight_bytes == records.size_bytes == len(second.log)
-
-
-async def test_a_cache_smaller_than_a_segment_serves_all_of_it(nursery: trio.Nursery) -> None:
-    for blocks in [0, 1, 3]:
-        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=blocks * BLOCK)
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        for offset in (*range(0, 200, 21), *range(199, 0, -33)):
-            for max_bytes in (1, 1500, 10**6):
-                expected = expected_bytes(tier.logs, offset, max_bytes=max_bytes)
-                assert await tier.read_bytes(offset, max_bytes=max_bytes) == expected
-                assert tier.resident_bytes <= blocks * BLOCK
-        await tier.settled()
-        assert tier.inflight_bytes == 0
-
-
 # --- room ---
 
 LARGE = [build_segment([data_batch(number, value_bytes=200_000)]) for number in range(3)]
@@ -99,32 +78,6 @@ LARGE = [build_segment([data_batch(number, value_bytes=200_000)]) for number in 
 def cramped(nursery: trio.Nursery, budget_bytes: int) -> Tier:
     """Half of `inflight_bytes_max` is for answers."""
     return open_tier(nursery, LARGE, block_bytes=BLOCK, inflight_bytes_max=2 * budget_bytes)
-
-
-async def test_a_reader_that_waits_for_room_has_asked_for_nothing_yet(nursery: trio.Nursery) -> None:
-    tier = cramped(nursery, 220_000)
-    answer = await tier.read(0)
-    await tier.settled()
-    held_bytes = tier.inflight_bytes
-    answers: list[TierRecords] = []
-
-    async def read() -> None:
-        answers.append(await tier.read(1))
-
-    async with trio.open_nursery() as readers:
-        readers.start_soon(read)
-        while tier.store.index_fetches() != 2:
-            await wait_all_tasks_blocked()
-        await tier.settled()
-        await wait_all_tasks_blocked()
-        assert not answers
-        assert tier.store.log_fetches(tier.logs[1][0]) == []
-        assert tier.inflight_bytes == held_bytes
-        answer.release()
-    assert joined(answers[0]) == LARGE[1].log
-    answers[0].release()
-    await tier.settled()
-    assert tier.inflight_bytes == 0
 
 
 async def test_readers_that_find_out_later_that_they_need_more_all_finish(nursery: trio.Nursery) -> None:

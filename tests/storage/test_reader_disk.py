@@ -80,15 +80,6 @@ async def test_after_a_restart_blocks_come_from_disk(tmp_path: Path) -> None:
         assert tier.sample("tidegate_cache_hits_total", DISK) == blocks
 
 
-async def test_with_read_ahead_blocks_on_disk_cost_no_get_either(tmp_path: Path) -> None:
-    await fill(tmp_path)
-    async with tier_on(tmp_path, readahead_bytes_max=10 * BLOCK) as (tier, _, _registry):
-        for number, batch in enumerate(SEGMENT.batches):
-            assert await tier.read_bytes(10 * number, max_bytes=len(batch), reader="one") == batch
-        await tier.settled()
-        assert tier.store.log_fetches() == []
-
-
 async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path) -> None:
     for how in ("cut", "zeros at the end", "a flipped bit"):
         path = tmp_path / how
@@ -103,18 +94,6 @@ async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path) -> None:
             one_by_one = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
             assert sorted(tier.store.log_fetches()) == ([(0, last)] if how == "cut" else one_by_one), how
             assert registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "corrupt"}) == 3
-
-
-async def test_a_bad_block_that_goes_bad_under_the_process_is_never_served(tmp_path: Path) -> None:
-    async with tier_on(tmp_path, memory_bytes_max=0) as (tier, disk, _):
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        blocks = -(-len(SEGMENT.log) // BLOCK)
-        await written(disk, blocks)
-        corrupt(tmp_path, 3, "a flipped bit")
-        for _ in range(2):
-            assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-            await written(disk, blocks)
-        assert tier.store.log_fetches()[1:] == [(3000, 3999)]
 
 
 async def test_wrong_bytes_from_the_store_do_not_stay_on_disk(tmp_path: Path) -> None:

@@ -90,15 +90,6 @@ def bases_in(run: bytes) -> list[int]:
 
 
 TENS = [data_batch(10 * number, record_count=10) for number in range(10)]
-STRADDLING = build_segment(TENS, interval_bytes=0)
-
-
-async def test_an_answer_ends_in_front_of_the_first_batch_that_is_local(nursery: trio.Nursery) -> None:
-    for local_start, batches in [(100, 10), (95, 10), (91, 10), (90, 9), (50, 5), (41, 5)]:
-        tier = open_tier(nursery, [STRADDLING], block_bytes=100)
-
-        assert taken(await read(tier, 0, OwnTier(local_start, Holes()), committed=True)) == b"".join(TENS[:batches])
-        assert taken(await read(tier, 0, OwnTier(local_start, Holes()))) == STRADDLING.log
 
 
 async def test_a_segment_that_begins_where_the_local_log_does_is_not_looked_at(nursery: trio.Nursery) -> None:

@@ -100,27 +100,6 @@ async def test_many_readers_wait_for_one_pass_and_hold_nothing_meanwhile(nursery
     assert tier.sample(*REBUILDS) == 1
 
 
-async def test_readers_that_give_up_find_the_index_later(nursery: trio.Nursery) -> None:
-    """60 Fetches were never answered, and 689 MiB fetched of a segment of 64 MiB."""
-    tier = tier_with(nursery, b"", memory_bytes_max=4 * BLOCK)
-    with tier.store.held(positions=range(2 * SPARSE_WALK, SIZE)) as gate:
-        for number in range(60):
-            with trio.CancelScope() as scope:
-
-                async def give_up(scope: trio.CancelScope = scope, first: bool = number == 0) -> None:
-                    if first:
-                        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-                    await wait_all_tasks_blocked()
-                    scope.cancel()
-
-                nursery.start_soon(give_up)
-                await tier.read_bytes(900, max_bytes=4000)
-            assert scope.cancelled_caught
-    assert await tier.read_bytes(900, max_bytes=4000) == expected_bytes(tier.logs, 900, max_bytes=4000)
-    assert fetched_bytes(tier) <= 1.1 * SIZE + SPARSE_WALK + BLOCK
-    assert tier.sample(*REBUILDS) == 1
-
-
 def large_batches(count: int) -> SyntheticSegment:
     """Small and very large ones in turn: between two entries is one of each."""
     sizes = [2 * SPARSE_WALK if number % 2 else 500 for number in range(count)]

@@ -1,22 +1,19 @@
 """Consumers that read on and on: what they cost the store, what is there before they ask, what a deletion leaves."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
-from storage.cache import read_ahead
-from storage.cache.read_ahead import START_ANSWERS
 from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError
 from storage.model import IndexType
 from storage.reader import OffsetNotInTierError
 from tests.support.cases import case
 from tests.support.scripted_gets import until
-from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment, read_batch_header
-from tests.support.tier import Tier, expected_bytes, open_tier
+from tests.support.segments import SyntheticSegment, filled_segment, read_batch_header
+from tests.support.tier import Tier, open_tier
 
 KIB, MIB = 1024, 1024 * 1024
 BLOCK = 16 * KIB
@@ -127,58 +124,6 @@ async def test_a_consumer_slower_than_its_read_ahead_never_waits_and_costs_few_g
     assert_fetched_once(tier)
 
 
-async def test_a_consumer_faster_than_its_read_ahead_waits_and_gets_more(nursery: trio.Nursery) -> None:
-    """The first answer opens a window of so many answers; each wait doubles it."""
-    segment = segment_of(batches=320, batch_kib=64)
-    tier = open_tier(nursery, [segment], block_bytes=64 * KIB, readahead_bytes_max=16 * MIB)
-    consumer = Consumer(tier, [segment], read_batches=1)
-    first_window_bytes = START_ANSWERS * 64 * KIB
-    windows_bytes: list[int] = []
-    gate = ExitStack()
-    # Only what is read ahead reaches this far.
-    gate.enter_context(tier.store.held(positions=range(MIB, len(segment.log))))
-    await consumer.read()
-    while len(windows_bytes) < 2:
-        await until(lambda: fetched_bytes(tier) > MIB)
-        await wait_all_tasks_blocked()
-        misses = tier.misses
-        async with trio.open_nursery() as reading:
-            reading.start_soon(consumer.read)
-            await until(lambda: tier.misses > misses or not reading.child_tasks)  # noqa: B023  # it ends here
-            if tier.misses > misses:  # it waits: the store has not answered
-                windows_bytes.append(fetched_bytes(tier) - consumer.position)
-                held = gate.pop_all()
-                gate.enter_context(tier.store.held(positions=range(fetched_bytes(tier), len(segment.log))))
-                held.close()
-    gate.close()
-    # The reader has come so far by then that it waits; a GET may go on by half a window behind the window.
-    assert windows_bytes[0] <= first_window_bytes
-    assert first_window_bytes < windows_bytes[1] <= 2 * first_window_bytes + 128 * KIB
-    await consumer.read_all()
-    await tier.settled()
-    assert_fetched_once(tier)
-
-
-async def test_three_streams_on_one_partition_are_each_read_ahead(nursery: trio.Nursery) -> None:
-    segment = segment_of(batches=768)
-    tier = open_tier(
-        nursery, [segment], block_bytes=BLOCK, readahead_bytes_max=WINDOW, readahead_total_bytes_max=4 * WINDOW
-    )
-    streams = [Consumer(tier, [segment], first=first, stop=first + 256) for first in (0, 256, 512)]
-    for _ in range(2):
-        for stream in streams:
-            await stream.read()
-        await tier.settled()
-    assert tier.sample("tidegate_readahead_streams") == 3
-    misses = tier.misses
-    while not streams[0].is_done:
-        for stream in streams:
-            await stream.read()
-        await tier.settled()
-    assert tier.misses == misses
-    assert_fetched_once(tier)
-
-
 async def test_two_consumers_of_one_partition_cost_one_get_a_range(nursery: trio.Nursery) -> None:
     for window_bytes in [0, WINDOW]:
         with case(window_bytes):
@@ -216,41 +161,6 @@ async def test_read_ahead_crosses_into_the_next_segment_with_its_manifest_and_in
     assert_fetched_once(tier, 1)
 
 
-async def test_a_read_given_up_has_waited_then(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients give up at their deadline and ask again: the answer is there then, and was late all the same."""
-    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
-    waits: list[bool] = []
-    assert tier.reader.prefetcher is not None
-    monkeypatch.setattr(tier.reader.prefetcher, "on_read", lambda read: waits.append(read.waited))
-    with tier.store.held() as gate, trio.CancelScope() as scope:
-        async with trio.open_nursery() as reading:
-            reading.start_soon(Consumer(tier, [segment_of()]).read)
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            scope.cancel()
-    await tier.settled()
-    for name in ("another", "a consumer", "a consumer"):
-        await Consumer(tier, [segment_of()], name=name, read_batches=4).read()
-    assert waits == [False, True, False]
-
-
-async def test_a_consumer_that_overtakes_its_read_ahead_fetches_no_crumbs(nursery: trio.Nursery) -> None:
-    """Failed before: its stream was not found for the block that it waited for, and each such block was a GET."""
-    segment = segment_of(batches=512)
-    tier = open_tier(nursery, [segment], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
-    consumer = Consumer(tier, [segment], read_batches=4)
-    assert tier.reader.prefetcher is not None
-    await consumer.read()
-    await tier.settled()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(tier.storage.gets), "may_read_ahead", False)  # nothing is read ahead any more
-        while not consumer.is_done:
-            await consumer.read()
-            await tier.settled()
-    sizes = [(last or 0) + 1 - start for start, last in tier.store.log_fetches()]
-    assert len(sizes) <= len(segment.log) // (WINDOW // 2) + 4
-    assert_fetched_once(tier)
-
-
 # --- where a read begins ---
 
 LARGE = 300 * KIB
@@ -283,40 +193,6 @@ async def test_a_cold_seek_fetches_data_beside_its_index(nursery: trio.Nursery) 
     assert first <= start < (last or 0)
     assert first >= start - 2 * BLOCK
     assert_fetched_once(tier, whole=False)
-
-
-async def test_small_reads_reads_without_read_ahead_and_those_with_an_index_do_not_guess(nursery: trio.Nursery) -> None:
-    for max_bytes, window_bytes, is_resident in [(200 * KIB, MIB, False), (LARGE, 0, False), (LARGE, MIB, True)]:
-        with case(max_bytes, window_bytes, is_resident):
-            tier = large_reads_of(nursery, [segment_of()], window_bytes)
-            if is_resident:
-                await tier.indexes.get(tier.logs[0][0])
-            with tier.store.held(index_type=IndexType.OFFSET) as gate, trio.CancelScope() as scope:
-                async with trio.open_nursery() as reading:
-                    reading.start_soon(partial(tier.read_bytes, 128, max_bytes=max_bytes, reader="one"))
-                    if not is_resident:
-                        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-                        await wait_all_tasks_blocked()
-                        assert tier.store.log_fetches() == []
-                        scope.cancel()
-            await tier.settled()
-            starts = [start for start, _ in tier.store.log_fetches()]
-            assert all(start >= segment_of().batch_positions[128] - BLOCK for start in starts)
-
-
-async def test_a_guess_that_is_wrong_costs_its_bytes_and_changes_no_answer(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Batches of the first half are 40 times as large as those of the second."""
-    for offset in [1, 40, 128, 200, 255]:
-        monkeypatch.setattr(read_ahead, "GUESS_BYTES", 64 * KIB)
-        batches = [data_batch(at, value_bytes=(20_000 if at < 128 else 500)) for at in range(256)]
-        segment = build_segment(batches, interval_bytes=0)
-        tier = large_reads_of(nursery, [segment])
-        expected = expected_bytes(tier.logs, offset, max_bytes=LARGE)
-        assert await tier.read_bytes(offset, max_bytes=LARGE, reader="one") == expected
-        await tier.settled()
-        assert_fetched_once(tier, whole=False)
 
 
 async def test_a_read_from_a_segments_start_needs_no_index_and_the_next_finds_it_there(
@@ -387,18 +263,3 @@ async def test_a_deleted_segment_leaves_all_caches_at_once(nursery: trio.Nursery
     with pytest.raises(OffsetNotInTierError):
         await tier.read(0)
     await tier.read_bytes(256)
-
-
-async def test_what_is_under_way_when_its_segment_is_deleted_is_answered_and_not_kept(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
-    consumer = Consumer(tier, [segment_of()])
-    await consumer.read()
-    with tier.store.held() as gate:
-        async with trio.open_nursery() as reading:
-            reading.start_soon(consumer.read)
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            tier.delete(0)
-            gate.release()
-    await tier.settled()
-    assert_nothing_is_kept(tier, 0)
-    assert (tier.resident_bytes, tier.inflight_bytes) == (0, 0)

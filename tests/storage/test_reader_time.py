@@ -114,17 +114,6 @@ async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, m
             assert len(tier.store.log_fetches()) == 1
 
 
-async def test_the_next_read_goes_on_behind_what_was_answered(nursery: trio.Nursery, mock_clock: MockClock) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
-    with tier.store.stall_body(3 * BLOCK):
-        reading = Reading(tier, nursery)
-        await blocks_landed(tier, 3)
-        reading.time.end()
-        answered = joined(await reading.answer())
-    number = SEGMENT.batch_positions.index(len(answered))
-    assert answered + await tier.read_bytes(read_batch_header(SEGMENT.batches[number]).base_offset) == SEGMENT.log
-
-
 async def test_without_a_whole_batch_a_read_is_cancelled_at_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     large = build_segment([data_batch(0, value_bytes=3 * BLOCK), data_batch(1)])
     tier = open_tier(nursery, [large], block_bytes=BLOCK)

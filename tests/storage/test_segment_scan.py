@@ -5,10 +5,10 @@ import itertools
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 from hypothesis import given
@@ -22,9 +22,6 @@ from tests.support.cases import case
 from tests.support.executors import AtOnce
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 KIB = 1024
@@ -129,30 +126,6 @@ def test_each_batch_is_handed_out_once(
     assert starts == (0, *ends[:-1]), "no byte is fetched twice"
 
 
-@given(cut=st.integers(0, 30_000))
-def test_a_batch_belongs_to_the_range_in_which_it_begins(cut: int) -> None:
-    world = OneSegment(filled_segment())
-    positions = world.segment.batch_positions
-    cut = min(cut, len(world.log))
-    start = next((position for position in positions if position >= cut), len(world.log))
-
-    former, latter = all_of(Scan(world, 0, cut)), all_of(Scan(world, start))
-
-    assert [batch.position for batch in [*former, *latter]] == list(positions)
-
-
-def test_a_list_holds_what_is_whole_in_a_window_and_views_it() -> None:
-    world = OneSegment(filled_segment(batch_count=20, value_bytes=100))  # 1.2 KiB each
-
-    with Scan(world) as scan:
-        lists = list(scan)
-
-    assert [len(batches) for batches in lists][:3] == [3, 3, 4]
-    first, second = lists[0][:2]
-    assert first.data.obj is second.data.obj
-    assert lists[1][0].data.obj is not lists[1][1].data.obj, "the one that straddles is a copy"
-
-
 def test_a_get_is_a_range_of_whole_chunks_up_to_the_batch_of_fetch_end() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=1000)
     start, end = world.segment.batch_positions[3], world.segment.batch_positions[7]
@@ -161,40 +134,6 @@ def test_a_get_is_a_range_of_whole_chunks_up_to_the_batch_of_fetch_end() -> None
 
     assert len(batches) == 4
     assert sorted(world.gets) == [(start, 6000), (6000, 9000)]
-
-
-def test_a_reader_that_waits_has_more_pieces_fetched_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    submitted: list[Future[Any]] = []
-
-    class Late(AtOnce):
-        """Whatever is asked for is not there yet."""
-
-        def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> "Future[T]":
-            future = super().submit(call, *args, **named)
-            monkeypatch.setattr(future, "done", lambda: False)
-            submitted.append(future)
-            return future
-
-    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", Late)
-    ahead = []
-    with Scan(OneSegment(filled_segment(batch_count=100)), gets_ahead_max=4) as scan:
-        for taken, _ in enumerate(scan, 1):
-            ahead.append(len(submitted) - taken)
-
-    assert ahead[:5] == [2, 3, 4, 4, 4]
-
-
-def test_no_more_pieces_than_allowed_are_fetched_ahead_and_two_where_nobody_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
-    world = OneSegment(filled_segment(batch_count=100))
-    for allowed, ahead in ((1, 1), (2, 2), (4, 2)):
-        world.gets.clear()
-        with Scan(world, gets_ahead_max=allowed) as scan:
-            next(iter(scan))
-
-            assert len(world.gets) == 1 + ahead
 
 
 def test_closing_ends_the_get_under_way() -> None:
@@ -314,19 +253,6 @@ def test_with_a_dense_index_just_the_bad_batch_is_lost() -> None:
         assert offsets == offsets_without(world, number)
         assert [entry.position for entry in bad] == [world.segment.batch_positions[number]]
         assert not bad[0].is_rest or number == 19
-
-
-def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index(world: OneSegment) -> None:
-    flip_value(world, 0)
-    flip_value(world, 9)
-    flip_value(world, 19)
-
-    offsets, bad = skipped(world, has_index=False)
-
-    assert offsets == offsets_without(world, 0, 9, 19)
-    sizes = {len(batch) for batch in world.segment.batches}
-    assert {entry.end - entry.position for entry in bad} == sizes
-    assert "CRC" in bad[0].error.reason
 
 
 def test_behind_a_header_without_sense_the_next_index_entry_is_where_it_goes_on() -> None:
@@ -459,29 +385,6 @@ def test_a_view_is_the_log(steps: list[tuple[int, int]], chunk_bytes: int, end: 
     assert world.streams_open == 0
 
 
-def test_what_lies_in_one_piece_is_not_copied_and_cannot_be_changed(world: OneSegment) -> None:
-    window = window_of(world)
-
-    views = [window.view(0, 500), window.view(0, 1000), window.view(900, 300), window.view(1200, 100)]
-    window.close()
-
-    assert views[0].obj is views[1].obj
-    assert views[2].obj not in (views[0].obj, views[3].obj)
-    assert all(view.readonly for view in views)
-
-
-def test_nothing_is_fetched_ahead_of_the_end_and_beyond_it_what_is_asked_for(world: OneSegment) -> None:
-    with gets_ahead(2) as gets:
-        window = window_of(world, 1500, gets=gets)
-
-        window.view(0, 1500)
-        window.view(1400, 150)
-        window.view(5000, 10)
-        window.close()
-
-    assert world.gets == [(0, 1000), (1000, 1500), (1500, 1550), (5000, 5010)]
-
-
 def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=700)
     world.corrupt_chunks = {1}
@@ -500,22 +403,6 @@ def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> 
     assert world.streams_open == 0
 
 
-def test_what_is_ahead_of_a_hole_is_kept_and_not_fetched_again() -> None:
-    world = OneSegment(filled_segment(), chunk_bytes=700)
-    world.corrupt_chunks = {1}
-    with gets_ahead(3) as gets:
-        window = window_of(world, has_holes=True, piece_bytes=2100, gets=gets)
-
-        assert window.view(0, 700)[:700] == world.segment.log[:700]
-        with pytest.raises(UnreadableBytesError):
-            window.view(700, 1)
-        assert window.view(1400, 4000)[:4000] == world.segment.log[1400:5400]
-        window.close()
-
-    behind = sorted((start, end) for start, end in world.gets if start >= 1400)
-    assert all(end <= start for (_, end), (start, _) in pairwise(behind)), "no byte twice"
-
-
 def test_after_many_holes_in_a_row_the_rest_is_one() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=100)
     world.corrupt_chunks = set(range(1000))
@@ -529,29 +416,3 @@ def test_after_many_holes_in_a_row_the_rest_is_one() -> None:
     window.close()
 
     assert holes == HOLES_MAX
-
-
-def test_a_chunk_larger_than_a_piece_is_one_hole_or_an_error() -> None:
-    for has_holes in (True, False):
-        world = OneSegment(filled_segment(), chunk_bytes=5000)
-        world.corrupt_chunks = {0}
-        window = window_of(world, has_holes=has_holes)
-
-        with pytest.raises(CorruptObjectError, match="its tag is wrong") as error:
-            window.view(100, 1)
-        window.close()
-
-        assert isinstance(error.value, UnreadableBytesError) == has_holes
-        if isinstance(error.value, UnreadableBytesError):
-            assert (error.value.start, error.value.end) == (100, 5000)
-        assert world.streams_open == 0
-
-
-def test_a_gap_is_read_by_the_get_under_way_and_not_behind_its_end(world: OneSegment) -> None:
-    window = window_of(world)
-
-    for position in (0, 2500, 2999, 6500):
-        window.view(position, 1)
-    window.close()
-
-    assert world.gets == [(0, 3000), (6500, 9500)]

@@ -9,9 +9,8 @@ import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
-from trio.testing import MockClock
 
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError
 from storage.log import timestamp_search
 from storage.log.batch_records import ScanLimitError
 from storage.log.batch_walk import IndexMismatchError, find_batch_by_time
@@ -161,40 +160,6 @@ async def test_the_first_record_of_that_time_or_later(nursery: trio.Nursery) -> 
         assert await look_up(tier, 0, log_start=log_start) == FoundTimestamp(log_start * 10, log_start, 0)
 
 
-async def test_times_out_of_order_are_found_where_they_first_are(nursery: trio.Nursery) -> None:
-    segment = segment_of(
-        timed_batch(0, [(0, 50), (1, 10), (2, 60)]),
-        timed_batch(3, [(0, 20)]),
-        timed_batch(4, [(0, 55), (1, 70)]),
-        timed_batch(6, [(0, 5), (1, 65)]),
-    )
-    tier = open_tier(nursery, [segment])
-    found = {time: await look_up(tier, time) for time in (0, 50, 51, 60, 61, 70, 71)}
-    offsets = {time: None if each is None else each.offset for time, each in found.items()}
-    assert offsets == {0: 0, 50: 0, 51: 2, 60: 2, 61: 5, 70: 5, 71: None}
-
-
-async def test_a_marker_can_be_the_answer(nursery: trio.Nursery) -> None:
-    segment = segment_of(run_of(0), timed_batch(10, [(0, 500)], attributes=TRANSACTIONAL | CONTROL, leader_epoch=3))
-    assert await look_up(open_tier(nursery, [segment]), 400) == FoundTimestamp(500, 10, 3)
-
-
-async def test_log_append_time_makes_the_batchs_first_record_the_answer(nursery: trio.Nursery) -> None:
-    segment = segment_of(run_of(0), timed_batch(10, [(0, 1), (1, 2), (2, 3)], append_time_ms=500))
-    tier = open_tier(nursery, [segment])
-    assert await look_up(tier, 400) == FoundTimestamp(500, 10, 0)
-    assert await look_up(tier, 400, log_start=11) == FoundTimestamp(500, 11, 0)
-
-
-async def test_a_batch_whose_record_of_that_time_is_below_the_log_start_is_passed(nursery: trio.Nursery) -> None:
-    first, second = timed_batch(0, [(0, 900), (1, 10)]), timed_batch(2, [(0, 800)])
-    tier = open_tier(nursery, [segment_of(first, second)])
-    assert await look_up(tier, 700, log_start=1) == FoundTimestamp(800, 2, 0)
-    assert await look_up(tier, 850, log_start=1) is None
-    tier = open_tier(nursery, [segment_of(first), segment_of(timed_batch(2, [(0, 5000)]))])
-    assert await look_up(tier, 700, log_start=1) is None, "no later segment is looked at"
-
-
 async def test_old_messages_are_searched(nursery: trio.Nursery) -> None:
     for magic in [0, 1]:
         log = timed_messages(magic, [(0, 10), (1, 20)]) + timed_messages(magic, [(2, 30), (5, 5), (6, 40)], codec=1)
@@ -234,15 +199,6 @@ async def test_a_search_holds_a_window_for_a_while(nursery: trio.Nursery, monkey
     assert await look_up(tier, 2999 * 10) == FoundTimestamp(29_990, 2999, 0)
     await tier.settled()
     assert tier.inflight_bytes == 0
-
-
-async def test_a_batch_that_does_not_matter_is_not_read(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timestamp_search, "FIRST_WINDOW_BYTES", 1000)
-    big = timed_batch(1, [(0, 5)], value_bytes=200_000)
-    segment = replace(segment_of(run_of(0, 1), big, run_of(2, 1, step_ms=100)), time_index=b"")
-    tier = open_tier(nursery, [segment], block_bytes=1000)
-    assert await look_up(tier, 150) == FoundTimestamp(200, 2, 0)
-    assert sum((end or 0) - start + 1 for start, end in tier.store.log_fetches()) < 10_000
 
 
 def lying_batch(count: int, first: int = 0) -> bytes:
@@ -321,26 +277,6 @@ async def test_many_headers_are_not_walked_on_the_loop(nursery: trio.Nursery, mo
         assert (threading.current_thread() in walked_in) == on_loop, batches
 
 
-async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timestamp_search, "RECORDS_AT_ONCE", 10)
-    tier = open_tier(nursery, [segment_of(lying_batch(20_000))])
-    looked = 0
-    look: Callable[..., Any] = timestamp_search.look_through
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        if looked == 3:
-            trio.from_thread.run_sync(scope.cancel)
-        return look(*arguments)
-
-    monkeypatch.setattr(timestamp_search, "look_through", counted)
-    with trio.CancelScope() as scope:
-        await look_up(tier, 400)
-    assert scope.cancelled_caught
-    assert looked == 3
-
-
 # --- trouble ---
 
 
@@ -385,20 +321,6 @@ async def test_records_that_cannot_be_decoded_are_named(nursery: trio.Nursery) -
         await look_up(tier, 5)
     assert not isinstance(caught.value, IndexMismatchError)
     assert len(tier.store.log_fetches()) == 1
-
-
-async def test_a_store_that_fails_is_an_error_and_tried_once_more_by_the_next(
-    tier: Tier, autojump_clock: MockClock
-) -> None:
-    tier.store.fail(RetriableRemoteStorageError("503"), times=None)
-    with pytest.raises(RetriableRemoteStorageError):
-        await look_up(tier, 555)
-    tier.store.heal()
-    assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
-    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
-    tier.store.inner.delete_log_segment_data(tier.logs[0][0])
-    with pytest.raises(RemoteResourceNotFoundError):
-        await look_up(tier, 555)
 
 
 # --- against a search that reads everything ---
