@@ -65,15 +65,6 @@ def test_malformed_checkpoints_are_corrupt() -> None:
         assert message in str(caught.value)
 
 
-@given(st.one_of(st.binary(max_size=40), st.text("0123 \n", max_size=40).map(str.encode)))
-def test_any_bytes_give_entries_or_a_corrupt_object(data: bytes) -> None:
-    try:
-        epochs = parse_leader_epochs(data)
-    except CorruptObjectError:
-        return
-    assert parse_leader_epochs(encode_leader_epochs(epochs)) == epochs
-
-
 # Snapshots that a broker wrote: of no producers, and of one with an open transaction from offset 6000.
 BROKER_EMPTY = bytes.fromhex("0001 48674bc7 00000000")
 BROKER_OPEN = bytes.fromhex(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import CorruptObjectError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError
 from storage.indexes import rebuild
 from storage.indexes.offset_index import OffsetIndex, build_offset_index, encode_offset_index
 from storage.indexes.rebuild import rebuild_offset_index, scan_headers
@@ -54,14 +54,6 @@ def test_searches_in_what_a_broker_wrote() -> None:
         assert index.position_after_offset(offset) == after, offset
 
 
-def test_an_empty_index_sends_every_search_to_the_start() -> None:
-    index = OffsetIndex(b"", BASE_OFFSET)
-    assert len(index) == 0
-    assert index.lookup(9999) == (BASE_OFFSET, 0)
-    assert index.fetch_upper_bound_offset(0) is None
-    assert [index.batch_start_at_or_above(position) for position in (0, 1)] == [0, None]
-
-
 @given(index_entries(), st.integers(BASE_OFFSET - 5, BASE_OFFSET + 2**31), st.integers(0, 2**31))
 def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], offset: int, position: int) -> None:
     index = OffsetIndex(encode_offset_index(BASE_OFFSET, entries), BASE_OFFSET)
@@ -74,17 +66,6 @@ def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], offset: int,
     assert index.batch_start_at_or_above(position) == min((p for p in starts if p >= position), default=None)
     assert index.position_at_or_below(position) == max((at for _, at in entries if at <= position), default=0)
     assert index.position_above(position) == min((at for _, at in entries if at > position), default=None)
-
-
-@given(st.binary(max_size=80))
-def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
-    try:
-        index = OffsetIndex(data, 0)
-    except CorruptObjectError:
-        return
-    assert len(index) * 8 == len(data)
-    index.lookup(5)
-    index.fetch_upper_bound_offset(5)
 
 
 LONG = [(BASE_OFFSET + 3 * number, 5 * number) for number in range(1, 1200)]
@@ -199,24 +180,6 @@ def test_ranges_and_pieces_may_cut_headers_and_batches_anywhere(monkeypatch: pyt
         assert store.streams_open == 0
 
 
-def test_ranges_are_of_whole_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for chunk_bytes in [7, 500, 3000, 30_000, 10**6]:
-        monkeypatch.setattr(rebuild, "SCAN_RANGE_BYTES", 5000)
-        store, opened, metadata = stored(SEGMENT, chunk_bytes=chunk_bytes)
-        assert rebuild_offset_index(opened, metadata) == SEGMENT.offset_index
-        for _, end in store.log_fetches():
-            assert end is not None
-            assert (end + 1) % chunk_bytes == 0 or end + 1 == len(SEGMENT.log)
-
-
-def test_a_range_inside_one_batch_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "SCAN_RANGE_BYTES", 1000)
-    segment = build_segment([data_batch(0), data_batch(1, value_bytes=20_000), data_batch(2)])
-    store, opened, metadata = stored(segment)
-    assert [position for position, _ in scan_headers(opened, metadata)] == list(segment.batch_positions)
-    assert [start for start, _ in store.log_fetches()] == [0, segment.batch_positions[2]]
-
-
 def test_a_log_that_cannot_be_indexed_is_corrupt() -> None:
     at = SEGMENT.batch_positions[7]
     log = bytearray(SEGMENT.log)
@@ -242,14 +205,3 @@ def test_a_log_shorter_than_its_metadata_says_is_corrupt() -> None:
             rebuild_offset_index(opened, metadata)
         assert str(metadata.segment_id) in str(caught.value)
         assert store.streams_open == 0
-
-
-def test_the_stores_errors_pass_through() -> None:
-    store, opened, metadata = stored(SEGMENT)
-    store.fail(RetriableRemoteStorageError("503"))
-    with pytest.raises(RetriableRemoteStorageError, match="503"):
-        rebuild_offset_index(opened, metadata)
-    store.break_body(RetriableRemoteStorageError("reset"), after_bytes=100)
-    with pytest.raises(RetriableRemoteStorageError, match="reset"):
-        rebuild_offset_index(opened, metadata)
-    assert store.streams_open == 0

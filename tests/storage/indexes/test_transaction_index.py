@@ -68,20 +68,6 @@ def test_aborted_transactions_of_a_range() -> None:
         assert is_complete is complete
 
 
-def test_an_absent_index_never_completes() -> None:
-    assert TransactionIndex(b"").collect_aborted(0, 1) == ([], False)
-
-
-@given(transactions(), st.integers(0, 2**62), st.integers(1, 2**62))
-def test_what_is_collected_overlaps_the_range(entries: list[AbortedTransaction], start: int, length: int) -> None:
-    upper = start + length
-    aborted, complete = TransactionIndex(encode_transaction_index(entries)).collect_aborted(start, upper)
-    overlapping = [entry for entry in entries if entry.last_offset >= start and entry.first_offset < upper]
-    assert aborted == overlapping[: len(aborted)]
-    assert complete == any(entry.last_stable_offset >= upper for entry in entries)
-    assert complete or aborted == overlapping
-
-
 def test_a_cut_entry_is_corrupt() -> None:
     for cut in range(1, 34):
         with pytest.raises(CorruptObjectError, match=f"x: {cut} bytes is not a multiple of 34"):
@@ -99,12 +85,3 @@ def test_impossible_entries_are_corrupt() -> None:
         with case(entry, message), pytest.raises(CorruptObjectError) as caught:
             TransactionIndex(BROKER_BYTES + struct.pack(">hqqqq", *entry), "x")
         assert str(caught.value) == message
-
-
-@given(st.binary(max_size=140))
-def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
-    try:
-        index = TransactionIndex(data)
-    except CorruptObjectError:
-        return
-    assert encode_transaction_index(index) == data

@@ -45,18 +45,6 @@ def test_a_partition_is_caught_up_when_it_was_read_to_the_end_at_assignment(read
     assert not readiness.is_caught_up(4)
 
 
-def test_an_empty_partition_is_caught_up_at_once(readiness: MetadataReadiness) -> None:
-    assert readiness.advance(0, 0, 0)
-    assert readiness.is_caught_up(0)
-
-
-def test_catching_up_is_told_once(readiness: MetadataReadiness) -> None:
-    readiness.advance(0, 5, 5)
-
-    assert not readiness.advance(0, 6, 5)
-    assert readiness.position(0) == 6
-
-
 def test_a_partition_taken_away_begins_anew(readiness: MetadataReadiness) -> None:
     readiness.advance(0, 5, 5)
     readiness.remove(0)

@@ -57,15 +57,6 @@ def test_names_are_known_as_long_as_a_partition_of_theirs_is(catalog: Catalog) -
     assert not catalog.knows_name("orders")
 
 
-def test_names_come_with_the_contents() -> None:
-    catalog, adopted = Catalog(), Catalog()
-    finish(catalog, SEGMENT)
-    adopted.adopt(catalog.contents())
-    assert adopted.knows_name("orders")
-    adopted.forget(*KEY)
-    assert not adopted.knows_name("orders")
-
-
 def test_a_name_with_two_ids_is_known_until_both_are_gone(catalog: Catalog) -> None:
     again = TopicIdPartition(named_uuid("created again"), 0, PARTITION.topic)
     finish(catalog, SEGMENT, started("a", 0, 9, partition=again))
@@ -100,19 +91,6 @@ def test_segments_of_all_partitions_and_states_are_known_by_their_ids(catalog: C
     assert catalog.known_among(frozenset()) == set()
 
 
-def test_a_partition_never_heard_of_has_nothing(catalog: Catalog) -> None:
-    assert catalog.lookup(*KEY, 0, 0) is None
-    assert catalog.find_segment(SEGMENT.segment_id) is None
-    assert catalog.next_segment_with_txn_index(*KEY, 0, 0) is None
-    assert catalog.highest_offset_for_epoch(*KEY, 0) is None
-    assert catalog.list_segments(*KEY) == catalog.list_segments(*KEY, 0) == []
-    assert catalog.log_size(*KEY, 0) == 0
-    assert catalog.epochs(*KEY) == ()
-    assert catalog.first_finished(*KEY, 0, end_offset_min=0, max_timestamp_ms_min=0, accepts=bool) is None
-    assert not catalog.has_segments(*KEY)
-    assert catalog.generation(*KEY) == 0
-
-
 def test_partitions_are_kept_apart_also_with_one_segment_id(catalog: Catalog) -> None:
     finish(catalog, SEGMENT, started("s", 500, 600, partition=OTHER))
 
@@ -123,17 +101,6 @@ def test_partitions_are_kept_apart_also_with_one_segment_id(catalog: Catalog) ->
     assert found is not None
     assert found.topic_id_partition == OTHER
     assert found.topic_id_partition.topic == "orders"
-
-
-def test_a_partition_has_segments_while_one_is_finished(catalog: Catalog) -> None:
-    seen = [catalog.has_segments(*KEY)]
-    apply_all(catalog, SEGMENT)
-    seen.append(catalog.has_segments(*KEY))
-    for state in (COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED):
-        apply_all(catalog, moved(SEGMENT, state))
-        seen.append(catalog.has_segments(*KEY))
-
-    assert seen == [False, False, True, False, False]
 
 
 def test_each_change_of_a_partition_gives_a_generation_never_seen_before(catalog: Catalog) -> None:

@@ -95,25 +95,6 @@ def test_the_catalog_goes_on_as_if_never_restarted(before: list[MetadataRecord],
         assert answers(other, PARTITIONS) == answers(catalog, PARTITIONS)
 
 
-def test_removed_segments_are_told_of_also_after_a_restart() -> None:
-    catalog = Catalog()
-    segment = started("s", 0, 9)
-    finish(catalog, segment)
-    other = round_trip(catalog)
-    removed: list[object] = []
-    other.on_segment_removed(removed.append)
-    apply_all(other, moved(segment, DELETE_STARTED))
-
-    assert removed == [segment.segment_id]
-
-
-def test_only_a_catalog_that_was_told_nothing_takes_contents() -> None:
-    catalog = Catalog()
-    finish(catalog, started("s", 0, 9))
-    with pytest.raises(ValueError, match="nothing was applied"):
-        catalog.adopt(Catalog().contents())
-
-
 def filled() -> Catalog:
     catalog = Catalog(SEGMENTS_MAX)
     gone = started("g", 0, 9, partition=PARTITIONS[1])
@@ -258,25 +239,6 @@ def test_an_update_out_of_range_changes_nothing_that_is_looked_up() -> None:
         columns.update(row, replace(moved(started("s", 0, 1), COPY_FINISHED), broker_id=2**31))
 
     assert not columns.is_finished(row)
-
-
-def test_freed_room_is_used_again_by_the_same_size() -> None:
-    arena = Arena()
-    first = arena.put(b"a" * 20)
-    arena.put(b"b" * 20)
-
-    arena.release(first, 20)
-
-    assert arena.put(b"c" * 30) == first
-    assert arena.get(first, 30) == b"c" * 30
-
-
-def test_an_empty_string_takes_no_room_and_frees_none() -> None:
-    arena = Arena()
-    arena.release(arena.put(b""), 0)
-    arena.release(arena.put(b""), 0)
-
-    assert arena.put(b"x") == arena.put(b"") - 16
 
 
 @given(st.lists(st.binary(max_size=70) | st.none(), max_size=60))

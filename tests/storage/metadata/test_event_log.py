@@ -1,7 +1,6 @@
 """Pieces of the metadata log: one partition's reader, the gate that records pass, backing off, and
 which partition of the log is whose. The rest is tests/contract/metadata_event_log.py."""
 
-import random
 from collections.abc import Sequence
 
 import pytest
@@ -99,30 +98,6 @@ async def test_nobody_passes_while_it_is_held() -> None:
     assert passed == [0, 3, 3, 3]
 
 
-async def test_one_that_is_held_again_at_once_lets_nobody_through() -> None:
-    gate = DeliveryGate()
-    async with trio.open_nursery() as nursery:
-        async with gate.held():
-            nursery.start_soon(gate.passed)
-            await trio.sleep(1)
-        async with gate.held():
-            await trio.sleep(1)
-            assert nursery.child_tasks
-    assert not nursery.child_tasks
-
-
-async def test_whoever_waits_or_holds_can_be_cancelled() -> None:
-    gate = DeliveryGate()
-    async with gate.held():
-        with trio.move_on_after(1) as waiting:
-            await gate.passed()
-    assert waiting.cancelled_caught
-    with trio.move_on_after(1):
-        async with gate.held():
-            await trio.sleep_forever()
-    await gate.passed()
-
-
 @for_each("partition_count, expected", [(50, 41), (5, 1), (3, 1)])
 def test_the_sample_of_the_specification(partition_count: int, expected: int) -> None:
     assert metadata_partition(uuid_from_text("dFZlbnRvLTEyMy1hYmNkZQ"), 3, partition_count) == expected
@@ -130,12 +105,6 @@ def test_the_sample_of_the_specification(partition_count: int, expected: int) ->
 
 def test_a_partition_seen_on_a_live_broker() -> None:
     assert metadata_partition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, 5) == 1
-
-
-@for_each("topic_id, partition_count", [(b"short", 5), (bytes(16), 0), (bytes(16), -1)])
-def test_a_callers_mistake_is_refused(topic_id: bytes, partition_count: int) -> None:
-    with pytest.raises(ValueError, match="metadata partition"):
-        metadata_partition(topic_id, 0, partition_count)
 
 
 def test_the_delay_doubles_up_to_its_maximum_and_starts_again_after_a_reset() -> None:
@@ -146,18 +115,3 @@ def test_the_delay_doubles_up_to_its_maximum_and_starts_again_after_a_reset() ->
 
     assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert backoff.next_delay_s() == 0.1
-
-
-def test_each_delay_is_spread_by_the_jitter() -> None:
-    backoff = Backoff(first_s=1.0, max_s=1.0, jitter=0.2, source=random.Random(7))
-
-    delays_s = [backoff.next_delay_s() for _ in range(200)]
-
-    assert all(0.8 <= delay_s <= 1.2 for delay_s in delays_s)
-    assert max(delays_s) - min(delays_s) > 0.3
-
-
-def test_a_thousand_failures_in_a_row_stay_at_the_maximum() -> None:
-    backoff = Backoff(jitter=0.0)
-
-    assert [backoff.next_delay_s() for _ in range(2_000)][-1] == backoff.max_s

@@ -5,7 +5,6 @@ The rest is tests/contract/remote_log_metadata_manager.py.
 
 import struct
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -80,18 +79,6 @@ def test_following_all_goes_on_where_a_catalog_ended(event_log: HeldBackEventLog
 
     publish(event_log, moved(SEGMENT, DELETE_STARTED))
     assert not catalog.has_segments(PARTITION.topic_id, PARTITION.partition)
-
-
-def test_following_all_reads_every_partition_of_the_log(event_log: HeldBackEventLog, manager: Manager) -> None:
-    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
-    manager.follow_all()
-    manager.follow_all()
-
-    assert all(manager.is_caught_up(number) for number in range(COUNT))
-    assert manager.position(HOME) == 4
-    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
-    assert manager.remote_log_segment_metadata(NEIGHBOUR, 0, 5) is not None
-    assert manager.is_ready(STRANGER)
 
 
 def test_a_lookup_fails_only_while_its_own_partition_is_behind(event_log: HeldBackEventLog, manager: Manager) -> None:
@@ -170,18 +157,6 @@ def test_following_all_takes_over_from_following_some(event_log: HeldBackEventLo
 
     assert [manager.is_ready(partition) for partition in (PARTITION, NEIGHBOUR, STRANGER)] == [True] * 3
     assert manager.catalog.segment_count == 2
-
-
-def test_a_change_is_seen_by_every_manager_on_the_log(event_log: HeldBackEventLog) -> None:
-    writer, reader = (Manager(event_log) for _ in range(2))
-    writer.follow_all()
-    reader.follow_all()
-
-    writer.add_remote_log_segment_metadata(SEGMENT)
-    reader.update_remote_log_segment_metadata(moved(SEGMENT, COPY_FINISHED))
-
-    for manager in (writer, reader):
-        assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
 
 
 def test_a_caller_waits_until_its_own_record_came_back(event_log: HeldBackEventLog, manager: Manager) -> None:
@@ -368,20 +343,6 @@ def test_a_log_that_cannot_be_trusted_leaves_nothing_ready(event_log: HeldBackEv
     assert not manager.is_ready(PARTITION)
     with pytest.raises(MetadataNotReadyError):
         manager.highest_offset_for_epoch(PARTITION, 0)
-
-
-NOT_AFTER_CLOSE: list[Callable[[Manager], object]] = [
-    lambda manager: manager.follow_all(),
-    lambda manager: manager.on_partition_leadership_changes([STRANGER], []),
-]
-
-
-@for_each("call", NOT_AFTER_CLOSE)
-def test_nothing_is_followed_after_close(call: Callable[[Manager], object]) -> None:
-    manager = Manager(HeldBackEventLog(InProcessMetadataEventLog(COUNT)))
-    manager.close()
-    with pytest.raises(MetadataNotReadyError, match="closed"):
-        call(manager)
 
 
 def key(partition: TopicIdPartition) -> tuple[bytes, int]:

@@ -75,14 +75,6 @@ def test_lookups_of_the_lifecycle(epoch: int, offset: int, segment: int | None) 
     assert name_of(catalog.lookup(*KEY, epoch, offset), *LIFECYCLE) == segment
 
 
-def test_highest_offsets_of_the_lifecycle(catalog: Catalog) -> None:
-    finish(catalog, *LIFECYCLE)
-
-    highest = [catalog.highest_offset_for_epoch(*KEY, epoch) for epoch in range(6)]
-    assert highest == [19, 79, 239, 369, 400, None]
-    assert catalog.epochs(*KEY) == (0, 1, 2, 3, 4)
-
-
 def test_a_segment_being_copied_is_listed_and_not_looked_up(catalog: Catalog) -> None:
     apply_all(catalog, S0)
 
@@ -105,15 +97,6 @@ def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(catalog: Cata
     assert listed(catalog, 0) == listed(catalog) == []
     assert [catalog.highest_offset_for_epoch(*KEY, epoch) for epoch in range(3)] == [19, 79, 100]
     assert catalog.segment_count == 0
-
-
-def test_a_copy_given_up_is_deleted_without_having_been_finished(catalog: Catalog) -> None:
-    apply_all(catalog, S0, moved(S0, DELETE_STARTED))
-    assert listed(catalog, 0) == [DELETE_STARTED]
-
-    apply_all(catalog, moved(S0, DELETE_FINISHED))
-    assert listed(catalog) == []
-    assert catalog.highest_offset_for_epoch(*KEY, 0) is None
 
 
 @for_each("deletion", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
@@ -185,19 +168,6 @@ def test_a_segment_cannot_begin_again(path: tuple[State, ...]) -> None:
     assert listed(catalog) == list(path)
 
 
-@for_each("path", [(COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED)])
-def test_a_repeated_record_is_legal_and_changes_nothing(path: tuple[State, ...]) -> None:
-    catalog = Catalog()
-    apply_all(catalog, S0, *(moved(S0, state) for state in path))
-    view = (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY))
-    has_segments = catalog.has_segments(*KEY)
-
-    assert catalog.apply(moved(S0, path[-1]), initialized=True)
-
-    assert (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY)) == view
-    assert catalog.has_segments(*KEY) is has_segments
-
-
 def test_a_first_record_again_replaces_the_first(catalog: Catalog) -> None:
     longer = replace(S0, end_offset=150, segment_leader_epochs={0: 0, 3: 90})
     apply_all(catalog, S0, longer)
@@ -216,15 +186,6 @@ def test_once_initialized_it_must_be_known(others: tuple[RemoteLogSegmentMetadat
     assert not catalog.apply(moved(S0, COPY_FINISHED), initialized=False)
     with pytest.raises(RemoteResourceNotFoundError):
         catalog.apply(moved(S0, COPY_FINISHED), initialized=True)
-
-
-def test_a_superset_takes_over(catalog: Catalog) -> None:
-    short, long = started("short", 0, 100), started("long", 0, 200)
-    finish(catalog, short, long)
-
-    assert [name_of(catalog.lookup(*KEY, 0, offset), short, long) for offset in (50, 150)] == [1, 1]
-    assert len(catalog.list_segments(*KEY, 0)) == 2
-    assert catalog.highest_offset_for_epoch(*KEY, 0) == 200
 
 
 @for_each("end_offset", [90, 100])
@@ -259,13 +220,6 @@ def test_a_shorter_segment_with_the_same_start_overwrites(catalog: Catalog) -> N
     assert name_of(catalog.lookup(*KEY, 0, 60), long, short) == 1
 
 
-def test_a_list_of_an_epoch_is_sorted_whatever_the_order_of_arrival(catalog: Catalog) -> None:
-    apply_all(catalog, *(started(f"s{start}", start, start + 9) for start in (50, 10, 40, 0)))
-    finish(catalog, started("f", 20, 29))
-
-    assert [metadata.start_offset for metadata in catalog.list_segments(*KEY, 0)] == [0, 10, 20, 40, 50]
-
-
 def test_the_next_segment_with_transactions_is_looked_for_within_the_epoch(catalog: Catalog) -> None:
     segments = [
         started("t0", 0, 9, {0: 0}, txn_index_empty=True),
@@ -283,32 +237,6 @@ def test_the_next_segment_with_transactions_is_looked_for_within_the_epoch(catal
     assert found(1, 30) is None, "a hole at 40 ends the walk"
     assert found(1, 50) == 4
     assert found(7, 0) is None
-
-
-def test_the_first_segment_that_reaches_an_offset_and_a_time_is_found(catalog: Catalog) -> None:
-    early, middle, late = (
-        replace(started(name, first, first + 9), max_timestamp_ms=time)
-        for name, first, time in (("e", 0, 100), ("m", 10, 300), ("l", 20, 200))
-    )
-    finish(catalog, late, early)
-    apply_all(catalog, middle)  # not FINISHED yet
-
-    def first(end_offset: int, time_ms: int, *but: RemoteLogSegmentMetadata) -> int | None:
-        refused = {segment.segment_id for segment in but}
-        found = catalog.first_finished(
-            *KEY,
-            0,
-            end_offset_min=end_offset,
-            max_timestamp_ms_min=time_ms,
-            accepts=lambda segment: segment.segment_id not in refused,
-        )
-        return None if found is None else found.start_offset
-
-    starts = [first(0, 100), first(9, 0), first(10, 0), first(0, 101), first(0, 201), first(30, 0)]
-    assert starts == [0, 0, 20, 20, None, None]
-    assert first(0, 0, early) == 20
-    finish(catalog, middle)
-    assert first(0, 101) == 10
 
 
 def test_a_look_up_by_time_looks_at_few_segments() -> None:
@@ -344,19 +272,6 @@ def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> Non
     apply_all(catalog, S2)
 
     assert [catalog.log_size(*KEY, epoch) for epoch in (0, 2, 9)] == [2**31 - 1, 2**31 - 1 + 2_000, 0]
-
-
-LEGAL_MOVES = {(0, 1), (0, 2), (1, 2), (2, 3)}
-
-
-@for_each("current, target", list(itertools.product(State, repeat=2)))
-def test_a_transition_between_two_states(current: State, target: State) -> None:
-    assert is_legal_transition(current, target) is (current == target or (int(current), int(target)) in LEGAL_MOVES)
-
-
-@for_each("target", State)
-def test_a_segment_begins_by_being_copied(target: State) -> None:
-    assert is_legal_transition(None, target) is (target is State.COPY_SEGMENT_STARTED)
 
 
 @for_each("current, target", list(itertools.product(State, repeat=2)))
@@ -424,19 +339,6 @@ def test_offsets_behind_the_last_live_epoch_have_none() -> None:
     assert not lineage.holds(segment(30, 39, {4: 30}), 40)
 
 
-def test_without_answers_nothing_is_held() -> None:
-    lineage = LeaderEpochLineage(0, {})
-    assert (list(lineage.epochs), lineage.epoch_for(0)) == ([], None)
-    assert not lineage.holds(segment(0, 5, {0: 0}))
-
-
-def test_it_knows_what_was_asked_also_where_the_answer_was_no() -> None:
-    lineage = LeaderEpochLineage(9, {3: (2, 30), 4: (4, 40)})
-    assert lineage.knows([3, 4])
-    assert lineage.knows([])
-    assert not lineage.knows([4, 5])
-
-
 def test_epochs_without_records_do_not_count() -> None:
     """Epochs 0 and 1 began at the offset where 2 did; upstream has forgotten them and answers for neither."""
     lineage = LeaderEpochLineage(3, {0: (-1, -1), 1: (-1, -1), 2: (2, 30), 3: (3, 99)})
@@ -451,10 +353,6 @@ def test_epochs_below_the_log_start_are_not_looked_at() -> None:
     assert lineage.holds(partly_below, 25)
     assert lineage.holds(partly_below, 35)
     assert not lineage.holds(partly_below)
-
-
-def test_a_segment_that_ended_before_the_offsets_epoch_is_not_held() -> None:
-    assert not LINEAGE.holds(segment(15, 19, {1: 15}), 25)
 
 
 @for_each(

@@ -3,7 +3,6 @@
 What every event log does is tests/contract/metadata_event_log.py; threads are tested there.
 """
 
-import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +16,6 @@ from storage.errors import (
     MetadataLogError,
     MetadataNotReadyError,
     MetadataOffsetOutOfRange,
-    MetadataTopicAbsentError,
     RetriableRemoteStorageError,
 )
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
@@ -69,16 +67,6 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
 
 
-async def test_the_topic_says_how_many_partitions_there_are(topic: FakeMetadataTopic) -> None:
-    log = TopicMetadataEventLog(topic)
-    with pytest.raises(MetadataNotReadyError):
-        log.partition_count()
-
-    async with running(topic) as log:
-        assert log.partition_count() == 3
-        assert log.failure() is None
-
-
 async def test_each_partition_is_read_and_followed(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 5)
     topic.append(2, b"y")
@@ -90,15 +78,6 @@ async def test_each_partition_is_read_and_followed(topic: FakeMetadataTopic, see
 
     assert seen.offsets == {0: [0, 1, 2, 3, 4], 1: [0], 2: [0]}
     assert seen.progress == {0: [(0, 5), (5, 5)], 1: [(0, 0), (1, 0)], 2: [(0, 1), (1, 1)]}
-
-
-async def test_an_idle_partition_is_asked_once_per_long_poll(topic: FakeMetadataTopic, seen: Seen) -> None:
-    async with running(topic) as log:
-        log.subscribe({0: 0}, seen.deliver)
-        await trio.sleep(52)
-
-    assert len([method for method, _ in topic.calls if method == "fetch"]) == 11
-    assert seen.offsets == {}
 
 
 async def test_a_lost_leader_is_a_problem_until_it_is_read_again(topic: FakeMetadataTopic, seen: Seen) -> None:
@@ -119,24 +98,6 @@ async def test_a_lost_leader_is_a_problem_until_it_is_read_again(topic: FakeMeta
     assert seen.offsets == {0: [0, 1, 2]}
     events = [entry["event"] for entry in logs]
     assert events == ["metadata_partition_in_trouble", "metadata_partition_read_again"]
-
-
-async def test_retries_back_off_and_never_end(topic: FakeMetadataTopic, seen: Seen) -> None:
-    topic.faults["offsets"] = [LOST_LEADER] * 200
-    async with running(topic) as log:
-        log.subscribe({1: 0}, seen.deliver, seen.advance)
-        await trio.sleep(1_000)
-        assert log.problems() == {1: "leader moved"}
-        times = [time for method, time in topic.calls if method == "offsets"]
-        waits_s = [later - earlier for earlier, later in itertools.pairwise(times)]
-        await trio.sleep(2_000)
-        assert log.problems() == {}
-
-    for attempt, wait_s in enumerate(waits_s):
-        middle_s = min(0.1 * 2**attempt, 10.0)
-        assert 0.79 * middle_s <= wait_s <= 1.21 * middle_s
-    assert len(set(waits_s[7:])) > 10, "jitter"
-    assert seen.progress == {1: [(0, 0)]}
 
 
 async def test_one_partition_in_trouble_does_not_hold_up_the_others(topic: FakeMetadataTopic, seen: Seen) -> None:
@@ -203,17 +164,6 @@ async def test_a_removed_partition_is_not_fetched_any_more(topic: FakeMetadataTo
     assert seen.offsets == {}
 
 
-async def test_a_removed_partition_in_trouble_is_no_problem_any_more(topic: FakeMetadataTopic, seen: Seen) -> None:
-    topic.faults["offsets"] = [LOST_LEADER] * 5
-    async with running(topic) as log:
-        subscription = log.subscribe({0: 0}, seen.deliver)
-        await settle()
-        assert set(log.problems()) == {0}
-        subscription.remove(0)
-        await trio.sleep(5)
-        assert log.problems() == {}
-
-
 async def test_a_partition_added_again_is_read_from_its_offset_once(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     async with running(topic) as log:
@@ -243,39 +193,11 @@ async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(topic: 
         await trio.to_thread.run_sync(log.publish, 0, b"x")
 
 
-async def test_cancellation_while_the_topic_is_not_described_yet(topic: FakeMetadataTopic) -> None:
-    topic.faults["describe"] = [LOST_LEADER] * 1_000
-    log = TopicMetadataEventLog(topic)
-    with capture_logs() as logs, trio.move_on_after(100):
-        await log.run()
-
-    assert topic.closed
-    assert log.failure() == "the metadata topic cannot be described: leader moved"
-    assert [entry["event"] for entry in logs] == ["metadata_topic_not_usable"]
-
-
 async def test_a_topic_that_comes_late_is_waited_for(topic: FakeMetadataTopic) -> None:
     topic.faults["describe"] = [MetadataLogError("no such topic"), ValueError("a bug"), LOST_LEADER]
     async with running(topic) as log:
         assert log.partition_count() == 3
         assert log.failure() is None
-
-
-async def test_a_topic_that_is_being_made_here_is_no_trouble(topic: FakeMetadataTopic) -> None:
-    """Failed before: an error at each first start of a copier."""
-    absent = MetadataTopicAbsentError("no such topic")
-    topic.faults["describe"] = [absent, absent, MetadataLogError("not allowed")]
-    log = TopicMetadataEventLog(topic, is_topic_made=True)
-    with capture_logs() as logs:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(log.run)
-            assert log.failure() is None
-            nursery.cancel_scope.cancel()
-
-    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
-        ("metadata_topic_awaited", "info"),
-        ("metadata_topic_not_usable", "error"),
-    ]
 
 
 async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic: FakeMetadataTopic) -> None:
@@ -336,28 +258,6 @@ async def test_what_retention_took_is_stepped_over(topic: FakeMetadataTopic, see
 
     assert seen.offsets == {0: list(range(20, 30))}
     assert seen.progress == {0: [(20, 30), (30, 30)]}
-
-
-async def test_records_that_retention_took_unread_are_a_warning(topic: FakeMetadataTopic, seen: Seen) -> None:
-    topic.append(0, *[b"x"] * 30)
-    topic.delete_records(0, 20)
-    with capture_logs() as logs:
-        async with running(topic) as log:
-            log.subscribe({0: 10}, seen.deliver)
-            await settle()
-
-    assert seen.offsets == {0: list(range(20, 30))}
-    assert [(entry["position"], entry["log_start_offset"]) for entry in logs] == [(10, 20)]
-
-
-async def test_a_partition_emptied_by_retention_is_read_at_once(topic: FakeMetadataTopic, seen: Seen) -> None:
-    topic.append(0, *[b"x"] * 30)
-    topic.delete_records(0, 30)
-    async with running(topic) as log:
-        log.subscribe({0: 0}, seen.deliver, seen.advance)
-        await settle()
-
-    assert seen.progress == {0: [(30, 30)]}
 
 
 async def test_a_truncated_log_is_a_problem_and_not_a_step_back(topic: FakeMetadataTopic, seen: Seen) -> None:
