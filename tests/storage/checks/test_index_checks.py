@@ -11,7 +11,6 @@ from storage.checks.finding import FindingKind
 from storage.checks.index_checks import (
     BatchCheck,
     OffsetIndexCheck,
-    Problems,
     ProducerSnapshotCheck,
     TimeIndexCheck,
     TransactionIndexCheck,
@@ -109,16 +108,6 @@ def test_offset_entries_lead_to_batches_and_have_their_last_offsets() -> None:
     assert offset_problem([(last_offset(7), POSITIONS[5]), (last_offset(9), POSITIONS[8])]) == "", "one for an append"
 
 
-def test_several_problems_are_one_sentence() -> None:
-    wrong = [(last_offset(number), POSITIONS[number] + 1) for number in (3, 5, 7)]
-    check = OffsetIndexCheck(encode_offset_index(BASE, wrong), BASE)
-    follow(check)
-    assert check.problems.first is not None
-    assert check.problems.first[0] == 0
-    assert check.problems.sentence().endswith("; and 2 more")
-    assert Problems().sentence() == ""
-
-
 def test_time_entries_name_the_batch_that_first_was_so_new_and_end_with_the_newest() -> None:
     assert time_problem([(time_of(5), last_offset(5)), (time_of(9), BASE + 93), FINAL]) == ""
     assert "entry 0" in time_problem([(time_of(5) + 1, last_offset(5)), FINAL])
@@ -136,24 +125,6 @@ def test_where_the_log_is_corrupt_entries_are_not_judged() -> None:
     assert time_problem([(time_of(5), last_offset(5))], bad=[39]) == ""
     assert time_problem([(time_of(5), last_offset(5)), FINAL], skipped=range(4, 9)) == ""
     assert time_problem([(time_of(5) + 1, last_offset(5)), FINAL], skipped=range(6, 9)) != ""
-
-
-def test_an_older_batch_after_a_newer_one_has_no_entry() -> None:
-    batches = [
-        data_batch(0, first_timestamp_ms=FIRST_TIMESTAMP_MS + 500),
-        data_batch(1, first_timestamp_ms=FIRST_TIMESTAMP_MS),
-        data_batch(2, first_timestamp_ms=FIRST_TIMESTAMP_MS + 900),
-    ]
-    segment = build_segment(batches, interval_bytes=0)
-    for index, is_right in (
-        (segment.time_index, True),
-        (encode_time_index(0, [(FIRST_TIMESTAMP_MS, 1), (FIRST_TIMESTAMP_MS + 900, 2)]), False),
-    ):
-        check = TimeIndexCheck(index, 0)
-        for position, batch in zip(segment.batch_positions, batches, strict=True):
-            check.batch(position, read_header(batch, 0), True, None)
-        check.finish(True)
-        assert (check.problems.first is None) is is_right
 
 
 def test_an_offset_index_cut_between_entries_is_told_by_the_time_index() -> None:
@@ -332,13 +303,6 @@ def test_several_that_cannot_be_read_and_none_that_can_are_the_objects_fault() -
     indexes = loaded(broken)
     indexes.forget("all of it")
     assert [finding.detail for finding in indexes.conclude()] == ["all of it"]
-
-
-def test_the_walk_goes_on_by_an_offset_index_that_can_be_read() -> None:
-    index = loaded({IndexType.OFFSET: FILLED.offset_index}).offset_index
-    assert index is not None
-    assert len(index)
-    assert loaded({IndexType.OFFSET: FILLED.offset_index + b"x"}).offset_index is None
 
 
 def test_entries_of_an_index_that_the_metadata_call_empty_are_found() -> None:

@@ -134,12 +134,6 @@ def test_an_object_with_a_name_of_its_own_is_an_orphan(tier: CheckedTier) -> Non
     assert orphans(tier, topic="orders") == set()
 
 
-def test_other_topics_are_not_looked_at_when_one_is_named(tier: CheckedTier) -> None:
-    tier.metadatas.clear()
-    assert orphans(tier, topic="order") == set()
-    assert len(orphans(tier, topic="orders")) == 3
-
-
 SEGMENT_ID = RemoteLogSegmentId(topic_partition("orders", 4), uuid_of("one"))
 
 

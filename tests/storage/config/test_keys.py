@@ -1,7 +1,5 @@
-"""Keys and tables of them: what is in one, what is another program's, and which key someone may have meant; the file
-that they stand in, and each kind of value: its right forms, its limits, and what it refuses."""
+"""The file that keys stand in, and each kind of value: its right forms, its limits, and what it refuses."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,9 @@ from storage.config.keys import (
     PATH,
     TEXT,
     TIB,
-    KeyTable,
     Kind,
-    Reload,
     format_size,
     integer,
-    key,
-    keys_of,
     one_of,
     optional,
     parse_size,
@@ -34,81 +28,6 @@ from storage.config.keys import (
 from storage.config.model import HostPort, SecurityProtocol
 from storage.config.sources import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
 from tests.support.for_each import for_each
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    here: str = key("tier.here", TEXT, "Here.", aliases=("tier.heres",), reload=Reload.AT_ONCE)
-    count: int = key("tier.count", integer(1, 9), "How many.", default="3")
-    length: int = key("tier.length", integer(1, 9), "How long.", default_words="the count")
-    file: Path | None = key("tier.file", optional(PATH), "Where.")
-    secret: str | None = key("tier.secret", optional(TEXT), "A secret.", secret=True)
-    made: str = "no key"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    shared: str = key("proxy.shared", TEXT, "In this table though the beginning is another program's.")
-
-
-TABLE = KeyTable(Here, Shared, others=("proxy.", "cache."))
-PLUGINS = ("rsm.config.", "rlmm.config.")
-
-
-def test_a_group_has_a_key_for_each_field_that_is_one() -> None:
-    assert {field: found.name for field, found in keys_of(Here).items()} == {
-        "here": "tier.here",
-        "count": "tier.count",
-        "length": "tier.length",
-        "file": "tier.file",
-        "secret": "tier.secret",
-    }
-
-
-def test_a_key_without_a_default_of_any_sort_is_required() -> None:
-    assert [found.name for found in TABLE.keys if found.required] == ["tier.here", "proxy.shared"]
-
-
-def test_a_group_can_be_made_by_hand_with_the_keys_defaults() -> None:
-    made = Here(here="a", length=1, secret="hunter2")
-    assert (made.count, made.file, made.made) == (3, None, "no key")
-    assert "hunter2" not in repr(made)
-    with pytest.raises(TypeError, match="here"):
-        Here(length=1)
-
-
-def test_a_default_beyond_the_keys_own_limits_is_a_fault_at_once() -> None:
-    with pytest.raises(ValueError, match="at most 9"):
-        key("tier.count", integer(1, 9), "How many.", default="10")
-
-
-def test_keys_are_found_by_every_spelling_and_listed_once() -> None:
-    names = ["tier.here", "tier.count", "tier.length", "tier.file", "tier.secret", "proxy.shared"]
-    assert [found.name for found in TABLE.keys] == names
-    assert {*TABLE.by_name} == {*names, "tier.heres"}
-    assert TABLE.by_name["tier.heres"] is TABLE.by_name["tier.here"]
-
-
-def test_a_key_is_anothers_by_its_beginning_unless_it_is_in_the_table() -> None:
-    assert TABLE.is_anothers("proxy.listen")
-    assert not TABLE.is_anothers("proxy.shared")
-    assert not TABLE.is_anothers("proxies.listen")
-    assert not KeyTable(Here, Shared).is_anothers("proxy.listen")
-
-
-@for_each(
-    "name, nearest",
-    [
-        ("tier.hear", "tier.here"),
-        ("rsm.confg.chunk.size", "rsm.config.chunk.size"),
-        ("prxy.listen", "proxy.listen"),
-        ("cahce.disk.bytes", "cache.disk.bytes"),
-        ("zzz.listen", None),
-        ("zzz", None),
-    ],
-)
-def test_the_nearest_key_has_its_beginning_spelt_right(name: str, nearest: str | None) -> None:
-    assert TABLE.nearest(name, PLUGINS) == nearest
 
 
 def test_keys_carry_the_line_they_begin_on(tmp_path: Path) -> None:
@@ -121,11 +40,6 @@ def test_the_last_of_a_repeated_key_counts_and_all_lines_are_known(tmp_path: Pat
     file = tmp_path / "a.properties"
     file.write_text("a=1\nb=2\na=3\n")
     assert read_properties(file)["a"] == Property("3", (1, 3))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PropertiesError, match=r"absent\.properties: cannot be read: No such file"):
-        read_properties(tmp_path / "absent.properties")
 
 
 def test_a_bad_escape_is_named_with_its_line(tmp_path: Path) -> None:
@@ -259,11 +173,6 @@ def test_a_wrong_value_is_refused_with_the_reason(kind: Kind[object], reason: st
     for text in texts:
         with pytest.raises(ValueError, match=reason):
             kind.parse(text)
-
-
-def test_an_ipv6_address_is_shown_in_brackets() -> None:
-    assert str(HostPort("::1", 9092)) == "[::1]:9092"
-    assert str(HostPort("broker", 9092)) == "broker:9092"
 
 
 @given(st.integers(min_value=0, max_value=10**17))

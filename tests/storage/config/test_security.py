@@ -10,8 +10,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, x25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.config import TierClientConfig, ssl_contexts
 from storage.config.model import ClientTls, SaslMechanism, SecurityProtocol
@@ -27,7 +25,6 @@ from storage.config.ssl_contexts import (
     TlsMaterialError,
     client_ssl_context,
     identity,
-    inline_pem,
     load_identity,
     read_material,
     store_identity,
@@ -144,11 +141,6 @@ def test_what_is_missing_or_wrong_names_its_key(tmp_path: Path) -> None:
     assert f"{COMMON}bootstrap.servers = nowhere: must be host:port" in bootstrap
 
 
-def test_a_jaas_that_cannot_be_looked_up_is_one_problem(tmp_path: Path) -> None:
-    lines = f"{COMMON}security.protocol=SASL_PLAINTEXT\n{COMMON}sasl.jaas.config=${{env:JAAS}}\n"
-    assert len(tier_problems_of(tmp_path, lines)) == 1
-
-
 def tls_of(config: TierClientConfig) -> ClientTls:
     found = config.metadata_client.security.tls
     assert found is not None
@@ -187,15 +179,6 @@ def test_stores_are_read_inline(tmp_path: Path) -> None:
     assert tls.verify_hostname is True
 
 
-def test_a_java_store_is_refused_with_the_line_that_converts_it(tmp_path: Path) -> None:
-    (tmp_path / "trust.jks").write_bytes(b"\xfe\xed\xfe\xed")
-    tls = f"{COMMON}security.protocol=SSL\n"
-    for store in ("truststore", "keystore"):
-        (problem,) = tier_problems_of(tmp_path, f"{tls}{COMMON}ssl.{store}.location=trust.jks\n")
-        assert problem.startswith(f"tidegate.properties:4: {COMMON}ssl.{store}.location: {tmp_path}/trust.jks is a JKS")
-        assert f"keytool -importkeystore -srckeystore {tmp_path}/trust.jks" in problem
-
-
 def test_plain_gives_user_and_password() -> None:
     found = jaas_credentials(f'{PLAIN_MODULE} required username="tide" password="{SECRET}";', SaslMechanism.PLAIN)
     assert (found.mechanism, found.username, found.password) == (SaslMechanism.PLAIN, "tide", SECRET)
@@ -220,12 +203,6 @@ def test_quotes_escapes_and_comments_are_javas() -> None:
         'a.B required // to the end "of the line"\n /* and ; this */ a="x\\"y\\\\z\\n\\101\\7q" b=\'"\' c-d_e$=w1.2 ;\n'
     )
     assert dict(options) == {"a": 'x"y\\z\nA\x07q', "b": '"', "c-d_e$": "w1.2"}
-
-
-@given(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"], exclude_characters="\n"), max_size=30))
-def test_any_text_survives_quoting(password: str) -> None:
-    quoted = password.replace("\\", "\\\\").replace('"', '\\"')
-    assert parse_login_module(f'a.B required p="{quoted}";')[1]["p"] == password
 
 
 @for_each(
@@ -257,11 +234,6 @@ def test_delegation_tokens_are_refused() -> None:
     text = f'{SCRAM_MODULE} required username="a" password="b" tokenauth="true";'
     with pytest.raises(JaasError, match="delegation token"):
         jaas_credentials(text, SaslMechanism.SCRAM_SHA_256)
-
-
-def test_a_text_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(JaasError, match="longer than"):
-        parse_login_module("a" * 70_000)
 
 
 # --- keys, certificates and contexts ---
@@ -358,13 +330,6 @@ def test_a_pkcs12_trust_store_gives_its_certificates(pem: tuple[bytes, bytes]) -
     assert trusted_certificates(store, PASSWORD) == pem[0]
     with pytest.raises(TlsMaterialError, match="holds no private key"):
         store_identity(store, PASSWORD)
-
-
-def test_inline_pem_survives_the_loss_of_its_line_ends(pem: tuple[bytes, bytes]) -> None:
-    certificate, _ = pem
-    one_line = certificate.decode().replace("\n", " ")
-    assert trusted_certificates(inline_pem(one_line), None) == certificate
-    assert inline_pem("no pem at all") == b""
 
 
 @for_each("magic, kind", [(b"\xfe\xed\xfe\xed", "JKS"), (b"\xce\xce\xce\xce", "JCEKS")])

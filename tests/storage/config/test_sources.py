@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.config import ConfigError, load_tier_config
 from storage.config.sources import Settings, gather, key_name, variable_name
@@ -130,27 +128,6 @@ def test_an_unknown_key_of_file_is_told_the_nearest(line: str, nearest: str, tmp
     assert problem.startswith(f"tidegate.properties:3: unknown key {line.partition('=')[0]}; the nearest is {nearest} ")
 
 
-@for_each("key", ["zzz", "config.providersx"])
-def test_a_key_near_to_nothing_is_refused_too(key: str, tmp_path: Path) -> None:
-    (problem,) = tier_problems_of(tmp_path, f"{key}=1")
-    assert problem == (
-        f"tidegate.properties:3: unknown key {key} (a broker's own keys belong in the file that broker.config names)"
-    )
-
-
-def test_variables_are_looked_up_in_both_files(tmp_path: Path) -> None:
-    (tmp_path / "secrets.properties").write_text("key=from file\n")
-    line = broker_file(
-        tmp_path,
-        "config.providers=mine\n"
-        "config.providers.mine.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
-        "rsm.config.secret=${mine:secrets.properties:key}\n",
-    )
-    settings = gathered(tmp_path, f"{line}tier.linger.ms=${{env:LINGER}}\n", {"LINGER": "7"})
-    assert settings.storage["secret"].text == "from file"
-    assert settings.table["tier.linger.ms"].text == "7"
-
-
 def test_what_cannot_be_looked_up_names_key_and_variable_once(tmp_path: Path) -> None:
     line = broker_file(tmp_path, "rsm.config.secret=${env:NONE}\n")
     assert tier_problems_of(tmp_path, f"{line}tier.linger.ms=${{env:LINGER}}\n") == (
@@ -187,12 +164,6 @@ def test_a_variable_finds_a_plugin_key_whose_capitals_it_lost(tmp_path: Path) ->
     assert dict(config.remote_storage_config) == {"keys.Key1": "b"}
 
 
-def test_a_repeated_key_is_a_warning(tmp_path: Path) -> None:
-    settings = gathered(tmp_path, "tier.linger.ms=1\ntier.linger.ms=2\n", {})
-    assert settings.warnings == ["tidegate.properties: tier.linger.ms is given in lines 3, 4; the last one counts"]
-    assert settings.table["tier.linger.ms"].text == "2"
-
-
 def test_an_alias_counts_as_its_key_and_must_not_contradict_it(tmp_path: Path) -> None:
     sasl = "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.username=a\nupstream.sasl.password=b\n"
     config = load_tier_lines(tmp_path, f"{sasl}upstream.sasl.mechanisms=PLAIN\n")
@@ -209,18 +180,6 @@ def test_a_file_that_cannot_be_read_is_the_only_problem(tmp_path: Path) -> None:
         load_tier_config(tmp_path / "absent.properties", {})
 
 
-WORDS = st.text(alphabet="abcxyz019", min_size=1, max_size=5)
-
-
-@st.composite
-def key_names(draw: st.DrawFn) -> str:
-    """Words joined by single separators, as every key of ours and nearly every plug-in's key is."""
-    name = draw(WORDS)
-    for word in draw(st.lists(WORDS, max_size=6)):
-        name += draw(st.sampled_from("._-")) + word
-    return name
-
-
 @for_each(
     "key, variable",
     [
@@ -232,11 +191,6 @@ def key_names(draw: st.DrawFn) -> str:
 def test_a_key_becomes_a_variable_and_back(key: str, variable: str) -> None:
     assert variable_name(key) == variable
     assert key_name(variable) == key
-
-
-@given(key_names())
-def test_every_key_in_small_letters_survives_both_ways(key: str) -> None:
-    assert key_name(variable_name(key)) == key
 
 
 def test_a_brokers_variable_need_not_be_found_where_another_source_gives_the_key(tmp_path: Path) -> None:

@@ -19,17 +19,6 @@ SASL = "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.username=a\nups
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
 
 
-def test_the_smallest_file_gives_the_tables_defaults(tmp_path: Path) -> None:
-    config = load_tier_lines(tmp_path, "")
-    assert [str(server) for server in config.upstream.bootstrap_servers] == ["broker:9092"]
-    assert (config.upstream.security.tls, config.upstream.security.sasl) == (None, None)
-    assert config.metadata_client.security == config.upstream.security
-    assert config.remote_storage_manager_class_name == "tidegate.PlainObjects"
-    assert config.remote_log_metadata_manager_class_name.endswith(".TopicBasedRemoteLogMetadataManager")
-    assert dict(config.remote_storage_config) == {}
-    assert config.warnings == ()
-
-
 def test_serves_own_keys_are_passed_over_unread(tmp_path: Path) -> None:
     lines = (
         "proxy.listen=nonsense\nproxy.tls.key.password=${env:ABSENT}\nproxy.tls.certificate.file=absent.pem\n"
@@ -61,11 +50,6 @@ def test_what_concerns_brokers_and_tier_is_reported_with_key_and_origin(tmp_path
         "tidegate.properties:2: tier.linger.ms = x: must be a whole number",
         f"tidegate.properties:4: {COMMON}bootstrap.servers = nowhere: must be host:port, an IPv6 address in brackets",
     )
-
-
-def test_a_misspelt_variable_is_a_warning(tmp_path: Path) -> None:
-    (warning,) = load_tier_lines(tmp_path, "", environ={"TIDEGATE_TIER_LINGERS_MS": "1"}).warnings
-    assert warning.endswith("names no key and is ignored; the nearest is TIDEGATE_TIER_LINGER_MS")
 
 
 def test_it_is_loaded_without_trio_an_sdk_or_the_proxy(tmp_path: Path) -> None:

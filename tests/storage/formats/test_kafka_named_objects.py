@@ -22,12 +22,11 @@ from storage.errors import (
     StorageConfigError,
 )
 from storage.formats.local_tiered_storage import IGNORED_KEYS, ROOT_DIRECTORY_NAME, LocalTieredStorage
-from storage.formats.plain_objects import KEYS, PlainObjects
+from storage.formats.plain_objects import PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.filesystem import FileSystemStore
-from storage.object_store.s3 import S3Store
 from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 from tests.support.scripted_object_store import ScriptedObjectStore
@@ -51,7 +50,6 @@ SEGMENT = build_segment(
     aborted=[AbortedTransaction(producer_id=9, first_offset=40, last_offset=45, last_stable_offset=46)],
 )
 LOG_BYTES = len(SEGMENT.log)
-ODD_TOPICS = ("a-b-3", "-", "_", "...", "-0-99Ua091BQDeyDAqtDCo4bQ", "x.log", "0", "x" * 200)
 FILE_SYSTEM = "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage"
 S3 = "io.aiven.kafka.tieredstorage.storage.s3.S3Storage"
 
@@ -105,18 +103,6 @@ def test_the_prefix_is_put_in_front_as_it_is(metadata: Metadata, tmp_path: Path)
     assert len(list(manager.list_objects("orders"))) == 6
 
 
-@for_each("topic", ODD_TOPICS)
-def test_odd_topics_are_written_read_and_listed(tmp_path: Path, topic: str) -> None:
-    metadata = metadata_of(topic_partition(topic, 12), SEGMENT)
-    other = metadata_of(topic_partition(f"{topic}-1", 2), SEGMENT)
-    manager = open_folder(tmp_path / f"tier of {topic}", key_prefix="a-b-3/")
-    for each in (metadata, other):
-        manager.copy_log_segment_data(each, segment_files(tmp_path / "local", SEGMENT))
-    assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
-    assert {stored.segment_id for stored in manager.list_objects(topic)} == {metadata.segment_id}
-    assert {stored.segment_id for stored in manager.list_objects()} == {metadata.segment_id, other.segment_id}
-
-
 def test_keys_of_another_pattern_are_nobodys(metadata: Metadata, tmp_path: Path) -> None:
     root = tmp_path / ROOT_DIRECTORY_NAME
     folder = object_path(tmp_path, metadata, "log").parent.name
@@ -168,39 +154,11 @@ def test_the_keys_of_a_broker_with_local_tiered_storage_have_no_effect(tmp_path:
     assert list(manager.list_objects()) == []
 
 
-def test_every_key_of_the_object_store_is_known() -> None:
-    config = dict.fromkeys(KEYS, "")
-    with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.backend\.class is not set$"):
-        PlainObjects(config)
-
-
 def test_a_prefix_that_leaves_no_room_for_names_is_refused(tmp_path: Path) -> None:
     longest = 1024 - 249 - len("-2147483647-99Ua091BQDeyDAqtDCo4bQ/") - len("leader_epoch_checkpoint") - 44
     open_folder(tmp_path, key_prefix="x" * longest)
     with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.key\.prefix is longer than {longest} bytes"):
         open_folder(tmp_path, key_prefix="x" * (longest + 1))
-
-
-def test_uploads_are_single_up_to_100_mib_and_then_in_parts_of_16(s3_endpoint: S3Server) -> None:
-    config = s3_endpoint.config("tier")
-    store = PlainObjects({**config, "storage.s3.multipart.upload.part.size": " "}).store
-    assert isinstance(store, S3Store)
-    settings = store.settings
-    assert (settings.part_bytes, settings.single_put_bytes_max) == (16 * 1024**2, 100 * 1024**2)
-
-
-@for_each(
-    "key, value",
-    [
-        ("storage.s3.multipart.upload.part.size", 5 * 1024**2 - 1),
-        ("storage.s3.multipart.upload.threshold", 5 * 1024**3 + 1),
-    ],
-)
-def test_sizes_that_s3_would_refuse_are_configuration_errors(s3_endpoint: S3Server, key: str, value: int) -> None:
-    config = s3_endpoint.config("tier")
-    PlainObjects({**config, key: str(5 * 1024**2)}).close()
-    with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.{re.escape(key)} is '{value}'"):
-        PlainObjects({**config, key: str(value)})
 
 
 def test_identity_is_the_format_its_store_and_its_prefix(tmp_path: Path) -> None:
@@ -245,23 +203,6 @@ def test_a_log_that_ends_before_its_size_is_corrupt(
     with pytest.raises(CorruptObjectError, match=f"^{re.escape(wanted)}$"):
         opened.open_stream(5, 100)
     assert scripted.streams_open == 0
-
-
-@for_each(
-    "error",
-    [RetriableRemoteStorageError("503", retry_after_s=2.0), RemoteAccessDeniedError("403"), CorruptObjectError("sum")],
-)
-def test_store_errors_go_through(scripted: ScriptedObjectStore, published: Metadata, error: RemoteStorageError) -> None:
-    manager = PlainObjects({}, store=scripted)
-    scripted.fail(error, times=3)
-    for call in (
-        lambda: manager.open_log_segment(published).open_stream(0, 10),
-        lambda: manager.fetch_log_segment(published, 0),
-        lambda: manager.fetch_index(published, IndexType.OFFSET),
-    ):
-        with pytest.raises(type(error)) as caught:
-            call()
-        assert caught.value is error
 
 
 def test_a_body_that_breaks_is_closed_and_its_error_told(scripted: ScriptedObjectStore, published: Metadata) -> None:
@@ -314,16 +255,6 @@ def test_a_copy_that_fails_midway_leaves_no_log(tmp_path: Path, scripted: Script
         manager.copy_log_segment_data(metadata, data)
     with pytest.raises(RemoteResourceNotFoundError):
         manager.open_log_segment(metadata).open_stream(0, 1)
-
-
-def test_local_tiered_storage_reads_what_was_copied(tmp_path: Path) -> None:
-    metadata = metadata_of(PARTITION, SEGMENT)
-    manager = open_folder(tmp_path / ROOT_DIRECTORY_NAME)
-    manager.copy_log_segment_data(metadata, segment_files(tmp_path / "local", SEGMENT))
-    local = LocalTieredStorage({"dir": str(tmp_path)})
-    assert local.fetch_log_segment(metadata, 0) == SEGMENT.log
-    for index_type in IndexType:
-        assert local.fetch_index(metadata, index_type) == SEGMENT.objects()[index_type.value]
 
 
 def open_tier(tier_dir: Path, **config: str) -> LocalTieredStorage:
@@ -454,12 +385,6 @@ def test_identity_is_the_format_and_its_folder(tmp_path: Path) -> None:
     assert open_tier(tmp_path).identity == f"local-tiered-storage {tmp_path / 'kafka-tiered-storage'}"
 
 
-def test_an_opened_file_has_no_chunks_and_costs_little(tmp_path: Path) -> None:
-    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
-    assert (opened.chunk_bytes, opened.stored_bytes(3, 10)) == (1, 7)
-    assert 0 < opened.memory_bytes < 4096
-
-
 def test_short_reads_are_continued_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preadv = os.preadv
 
@@ -470,13 +395,6 @@ def test_short_reads_are_continued_in_a_stream(tmp_path: Path, monkeypatch: pyte
     opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
     with closing(opened.open_stream(3, 100)) as stream:
         assert stream.read(97) == SEGMENT.log[3:100]
-
-
-def test_a_stream_reads_on_when_its_file_is_deleted(tmp_path: Path) -> None:
-    tier, metadata = open_tier(tmp_path), publish(tmp_path, PARTITION, SEGMENT)
-    with closing(tier.open_log_segment(metadata).open_stream(0, 100)) as stream:
-        tier.delete_log_segment_data(metadata)
-        assert stream.read(100) == SEGMENT.log[:100]
 
 
 def test_errors_of_the_system_within_a_stream_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,13 +35,6 @@ def test_each_file_is_inspected_with_what_it_is_for(metadata: RemoteLogSegmentMe
     assert [each.index_types[0] for each in indexes if not each.is_required] == [IndexType.TRANSACTION]
 
 
-def test_a_folder_in_a_files_place_is_no_file(metadata: RemoteLogSegmentMetadata, tmp_path: Path) -> None:
-    log = object_path(tmp_path, metadata, "log")
-    log.unlink()
-    log.mkdir()
-    assert LocalTieredStorage({"dir": str(tmp_path)}).inspect_segment(metadata).objects[0].size_bytes is None
-
-
 def test_names_are_taken_apart_from_the_right(metadata: RemoteLogSegmentMetadata, tmp_path: Path) -> None:
     assert {stored.segment_id for stored in listed(tmp_path)} == {metadata.segment_id}
     assert {stored.segment_id for stored in listed(tmp_path, "a-b-3")} == {metadata.segment_id}

@@ -45,19 +45,6 @@ def test_no_key_leads_out_of_the_root_or_to_another_name(store: FileSystemStore,
     assert (root.parent / "x").read_bytes() == b"outside"
 
 
-def test_a_key_is_the_path_below_the_root(store: FileSystemStore, root: Path) -> None:
-    store.put("tiered/a.log", b"content")
-    assert (root / "tiered" / "a.log").read_bytes() == b"content"
-
-
-def test_nothing_is_made_before_the_first_put(store: FileSystemStore, root: Path) -> None:
-    with pytest.raises(RemoteResourceNotFoundError):
-        store.head("a")
-    with pytest.raises(RemoteResourceNotFoundError):
-        list(store.list(""))
-    assert not root.exists()
-
-
 def test_folders_that_a_delete_empties_go_up_to_the_root(store: FileSystemStore, root: Path) -> None:
     for key in ("a/b/c/1", "a/b/c/2", "a/d/3"):
         store.put(key, b"")
@@ -189,15 +176,3 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> N
         source.size_bytes()
     with pytest.raises(RemoteStorageError, match=wanted), source.open():
         pass
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RemoteStorageError, match="cannot read the local file"):
-        list(LocalFile(tmp_path))
-
-
-def test_a_put_of_what_is_not_there_leaves_no_object(tmp_path: Path) -> None:
-    store = FileSystemStore(tmp_path / "store")
-    with pytest.raises(RemoteStorageError, match="cannot read the local file"):
-        store.put("a", LocalFile(tmp_path / "a"))
-    assert not (tmp_path / "store" / "a").exists()

@@ -54,12 +54,6 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, s
             call()
 
 
-def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp, scripted: OpenScripted) -> None:
-    http.answer(gcs_error(403, "forbidden", "x@y does not have serviceusage or storage.buckets.get access to Google."))
-    with pytest.raises(RemoteAccessDeniedError, match=r"needs storage\.buckets\.get$"):
-        scripted().get("a", 0, 1)
-
-
 def test_who_asks_without_a_name_is_told_the_right_too(http: ScriptedHttp, scripted: OpenScripted) -> None:
     """Google answers 401, not 403, to those whom it does not know."""
     words = "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object."
@@ -91,16 +85,6 @@ def test_a_token_that_is_refused_is_renewed_once(http: ScriptedHttp, scripted: O
     store = scripted(credentials=JsonCredentials("key", text=key_json))
     assert fetched(store, "a", 0, len(BODY)) == BODY
     assert "Bearer new" in http.heads[-1]
-
-
-def test_a_new_token_that_is_refused_is_the_end_of_it(
-    http: ScriptedHttp, scripted: OpenScripted, key_json: str
-) -> None:
-    for answer in (token_answer("old"), gcs_error(401, "authError"), token_answer("new"), gcs_error(401, "authError")):
-        http.answer(answer)
-    with pytest.raises(RemoteAccessDeniedError, match=r"authError \(HTTP 401\)"):
-        scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
-    assert len(http.requests) == 4
 
 
 @for_each("answer", [response(400, b'{"error": "invalid_grant"}'), response(401)])

@@ -18,12 +18,6 @@ def settings(**given: str) -> GcsSettings:
     return gcs_settings(BUCKET | {f"storage.gcs.{key.replace('_', '.')}": value for key, value in given.items()})
 
 
-def test_a_bucket_is_enough_and_the_rest_is_googles() -> None:
-    assert settings() == GcsSettings(
-        bucket="tier", endpoint_url="https://storage.googleapis.com", credentials=None, chunk_bytes=26_214_400
-    )
-
-
 def test_every_key_is_read() -> None:
     found = settings(
         endpoint_url="http://127.0.0.1:4443/", credentials_json=KEY_JSON, resumable_upload_chunk_size="524288"

@@ -183,15 +183,6 @@ def test_an_answer_that_does_not_begin_ends_with_its_time(ends: tuple[Connection
     assert connection.has_answered
 
 
-def test_a_replay_begins_with_what_was_received(ends: tuple[Connection, socket.socket]) -> None:
-    connection, server = ends
-    server.sendall(HEAD + BODY)
-    server.shutdown(socket.SHUT_WR)
-    head = connection.ask(REQUEST, LIMIT_S)
-    with connection.replay(head, LIMIT_S) as replay:
-        assert replay.read() == HEAD + BODY
-
-
 # --- the pool ---
 
 
@@ -278,13 +269,6 @@ def test_an_answer_that_had_begun_is_not_asked_for_again(http: ScriptedHttp, wor
     with pytest.raises(ConnectionEndedError):
         world.fetch()
     assert len(http.requests) == 2
-
-
-def test_a_new_connection_that_ends_at_once_is_an_error(http: ScriptedHttp, world: World) -> None:
-    http.answer(b"", then="close")
-    with pytest.raises(ConnectionEndedError):
-        world.fetch()
-    assert len(http.requests) == 1
 
 
 def test_bytes_that_nobody_asked_for_are_nobodys_answer(http: ScriptedHttp, world: World) -> None:

@@ -19,15 +19,13 @@ from storage.object_store.retries import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     CORRUPT_ATTEMPTS_MAX,
-    FRESH_MS,
     PATIENT_ATTEMPTS_MAX,
     RETRY_AFTER_S_MAX,
     Attempts,
-    as_retriable_if_fresh,
     call_with_retries,
 )
 from tests.support.for_each import for_each
-from tests.support.scripted_gets import FINISHED_MS, ScriptedSegment
+from tests.support.scripted_gets import ScriptedSegment
 
 SEGMENT = ScriptedSegment().metadata
 TROUBLE = RetriableRemoteStorageError("503")
@@ -64,51 +62,16 @@ def test_the_store_is_left_alone_as_it_asks_within_a_cap(asked_s: float, waited_
     assert attempts.delay_after_s(RetriableRemoteStorageError("503", retry_after_s=asked_s)) == waited_s
 
 
-def test_retry_after_does_not_shorten_the_back_off(attempts: Attempts) -> None:
-    delay_s = attempts.delay_after_s(RetriableRemoteStorageError("503", retry_after_s=0.0))
-    assert delay_s is not None
-    assert delay_s >= BACKOFF_S_MIN
-
-
 @for_each("error", [CORRUPT, STALLED])
 def test_bad_bytes_and_silence_get_one_other_get_at_once(error: Exception) -> None:
     attempts = Attempts(random.Random(1))
     assert [attempts.delay_after_s(error) for _ in range(2)] == [0, None]
 
 
-def test_silence_is_one_of_the_attempts_in_all(attempts: Attempts) -> None:
-    assert attempts.delay_after_s(STALLED) == 0
-    assert attempts.delay_after_s(TROUBLE) is not None
-    assert attempts.delay_after_s(TROUBLE) is None
-
-
-def test_bad_bytes_after_trouble_still_get_their_fresh_get(attempts: Attempts) -> None:
-    assert attempts.delay_after_s(TROUBLE) is not None
-    assert attempts.delay_after_s(CORRUPT) == 0
-
-
 @for_each("error", [ABSENT, RemoteAccessDeniedError("403"), InvalidRangeError("416"), ValueError("a bug")])
 def test_everything_else_fails_at_once(error: Exception) -> None:
     attempts = Attempts(random.Random(1))
     assert attempts.delay_after_s(error) is None
-
-
-@for_each("age_ms", [-5000, 0, FRESH_MS - 1])
-def test_an_object_of_a_fresh_segment_may_yet_appear(age_ms: int) -> None:
-    absent = RemoteResourceNotFoundError("no key orders/0.log")
-    error = as_retriable_if_fresh(absent, SEGMENT, FINISHED_MS + age_ms)
-    assert isinstance(error, RetriableRemoteStorageError)
-    assert "no key orders/0.log" in str(error)
-    assert error.__cause__ is absent
-
-
-def test_an_object_of_an_old_segment_is_gone() -> None:
-    absent = RemoteResourceNotFoundError("404")
-    assert as_retriable_if_fresh(absent, SEGMENT, FINISHED_MS + FRESH_MS) is absent
-
-
-def test_other_errors_of_a_fresh_segment_stay_as_they_are() -> None:
-    assert as_retriable_if_fresh(CORRUPT, SEGMENT, FINISHED_MS) is CORRUPT
 
 
 # --- the blocking driver ---

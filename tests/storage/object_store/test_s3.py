@@ -3,9 +3,7 @@
 import gzip
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,20 +60,6 @@ def test_a_redirect_names_the_keys_to_look_at(http: ScriptedHttp, scripted: S3St
         scripted.get("a", 0, 10)
 
 
-def test_a_store_that_is_not_there_is_retriable(open_store: OpenS3) -> None:
-    with pytest.raises(RetriableRemoteStorageError, match="EndpointConnectionError"):
-        open_store(S3Server("http://127.0.0.1:9"), attempts_max=1).get("a", 0, 1)
-
-
-@for_each("last_line", [b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-9", b"Content-Length: 1"])
-def test_an_answer_cut_in_its_head_is_retriable(http: ScriptedHttp, scripted: S3Store, last_line: bytes) -> None:
-    http.forget()
-    whole = b"".join((b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-99/1000\r\n", b"Content-Length: 100\r\n"))
-    http.answer(whole[: whole.index(last_line) + len(last_line)], then="close")
-    with pytest.raises(RetriableRemoteStorageError):
-        scripted.get("a", 0, 100)
-
-
 def test_a_store_without_ranges_is_read_from_the_start_only(http: ScriptedHttp, scripted: S3Store) -> None:
     http.answer(response(200, BODY))
     assert fetched(scripted, "a", 0, 100) == BODY[:100]
@@ -98,24 +82,6 @@ def test_bytes_are_summed_up_where_that_is_demanded(http: ScriptedHttp, open_sto
     summed.readinto(view[:-1])
     with pytest.raises(CorruptObjectError, match="FlexibleChecksumError"):
         summed.readinto(view[-1:])
-
-
-def test_one_connection_serves_one_reader_for_ever(http: ScriptedHttp, scripted: S3Store) -> None:
-    http.answer(ranged())
-    for _ in range(5):
-        assert fetched(scripted, "a", 0, len(BODY)) == BODY
-    assert http.connections == 1
-    scripted.get("a", 0, len(BODY)).close()
-    assert fetched(scripted, "a", 0, len(BODY)) == BODY
-    assert http.connections == 2
-
-
-def test_a_fault_is_tried_again(http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
-    http.answer(s3_error(503, "SlowDown"))
-    http.answer(ranged())
-    assert fetched(open_store(attempts_max=2), "a", 0, len(BODY)) == BODY
-    assert len(http.requests) == 2
 
 
 CREATED = b"<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
@@ -197,14 +163,6 @@ def test_a_put_is_tried_again_whole(http: ScriptedHttp, open_store: OpenS3, tmp_
     assert waits == [2.0]
 
 
-def test_an_upload_that_cannot_be_given_up_is_noted(http: ScriptedHttp, open_store: OpenS3) -> None:
-    http.answer(response(200, CREATED))
-    http.answer(s3_error(403, "AccessDenied"))
-    with pytest.raises(RemoteAccessDeniedError) as caught:
-        open_store(part_bytes=100).put("a", bytes(250))
-    assert "the upload is left open" in caught.value.__notes__[0]
-
-
 def test_no_upload_is_left_open_by_a_source_that_raises(s3_endpoint: S3Server, open_store: OpenS3) -> None:
     bucket = s3_endpoint.make_bucket()
     store = open_store(s3_endpoint, bucket, part_bytes=PART_BYTES)
@@ -280,17 +238,6 @@ def test_a_bucket_that_does_not_exist_is_not_found(s3_endpoint: S3Server, open_s
         store.get("a", 0, 1)
     with pytest.raises(RemoteStoreNotFoundError, match="NoSuchBucket"):
         list(store.list(""))
-
-
-def test_threads_share_one_client(scripted: S3Store) -> None:
-    barrier = threading.Barrier(8)
-
-    def client(_: int) -> object:
-        barrier.wait(100)
-        return scripted.boto3_client()
-
-    with ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(client, range(8)))) == 1
 
 
 def test_nobody_signs_for_an_open_bucket(http: ScriptedHttp, open_store: OpenS3) -> None:
@@ -374,11 +321,6 @@ def test_the_code_goes_before_the_status(code: str, status: int, error: type[Exc
     found = Refusal(code, status, {"retry-after": "7"}).error("what", prefix="p.")
     assert type(found) is error
     assert getattr(found, "retry_after_s", 7) == 7, "what may pass says when to ask again"
-
-
-def test_a_configuration_error_names_the_users_key() -> None:
-    assert "p.storage.s3.region" in str(Refusal("PermanentRedirect", 301, {}).error("what", prefix="p."))
-    assert "p.storage.s3.bucket.name" in str(Refusal("InvalidBucketName", 400, {}).error("what", prefix="p."))
 
 
 @for_each("region, is_named", [("eu-north-1", True), ("evil\nline", False), ("", False)])

@@ -60,15 +60,6 @@ def test_any_pieces_give_body_and_connection_back(http: ScriptedHttp, open_store
     assert http.connections == 1
 
 
-def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(http: ScriptedHttp, open_store: OpenS3) -> None:
-    store = open_store(read_timeout_s=0.2)
-    http.answer(ranged(BODY))
-    http.answer(b"", then="stall")
-    assert read(store, [LARGE]) == BODY
-    with pytest.raises(RetriableRemoteStorageError):
-        store.get("key", 0, len(BODY))
-
-
 @for_each("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
 @for_each("then", ["stall", "close", "reset"])
 def test_a_large_body_that_breaks_is_retriable(

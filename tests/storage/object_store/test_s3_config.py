@@ -1,7 +1,6 @@
 """Aiven's S3 keys, and the errors that name them; credentials (a file that changes, secrets that never show), and the
 client that is made of them."""
 
-import os
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,12 +24,6 @@ from tests.support.scripted_http import scripted_http
 BASE = {"storage.s3.bucket.name": "tier", "storage.s3.region": "eu-west-1"}
 SECRET = "s3cr3t-value"
 PROVIDERS = "software.amazon.awssdk.auth.credentials."
-
-
-def test_bucket_and_region_are_enough() -> None:
-    mib = 1024 * 1024
-    expected = S3Settings(bucket="tier", region="eu-west-1", part_bytes=16 * mib, single_put_bytes_max=100 * mib)
-    assert s3_settings(BASE) == expected
 
 
 def test_every_key_has_its_effect() -> None:
@@ -70,11 +63,6 @@ def test_every_key_has_its_effect() -> None:
         prefix="other.",
     )
     assert SECRET not in repr(settings)
-
-
-def test_an_endpoint_stands_in_for_the_region() -> None:
-    settings = s3_settings({"storage.s3.bucket.name": "tier", "storage.s3.endpoint.url": "https://s3.example"})
-    assert (settings.region, settings.path_style) == (None, None)
 
 
 def test_the_plug_ins_checksum_check_is_of_answers_alone() -> None:
@@ -206,15 +194,6 @@ def test_the_longer_name_wins_and_the_token_may_be_absent(path: Path) -> None:
     assert credentials_file(path, "k").content() == StaticCredentials("b", "c", None)
 
 
-def test_a_changed_file_is_read_again(path: Path) -> None:
-    path.write_text("aws.access.key.id=a\naws.secret.access.key=x\n")
-    file = credentials_file(path, "k")
-    assert file.content().access_key_id == "a"
-    path.write_text("aws.access.key.id=b\naws.secret.access.key=x\n")
-    os.utime(path, ns=(1, 1))
-    assert file.content().access_key_id == "b"
-
-
 def test_a_file_that_is_being_written_leaves_the_last_good_keys(path: Path) -> None:
     path.write_text("aws.access.key.id=a\naws.secret.access.key=x\n")
     file = credentials_file(path, "k")
@@ -245,11 +224,6 @@ def test_a_file_that_never_was_good_is_an_error_without_secrets(path: Path, cont
     assert str(path) in str(caught.value)
     assert SECRET not in str(caught.value)
     assert SECRET not in repr(caught.value.__cause__)
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError, match="cannot be read"):
-        credentials_file(tmp_path, "k").content()
 
 
 def test_no_secret_is_in_the_text_form(path: Path) -> None:

@@ -5,8 +5,6 @@ import cProfile
 import pstats
 import socket
 import ssl
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +13,7 @@ import pytest
 
 from storage.errors import RemoteStorageError, ThrottledError
 from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import AnonymousCredentials, ChecksumMode, StaticCredentials
+from storage.object_store.s3_config import AnonymousCredentials, ChecksumMode
 from storage.object_store.s3_fast_get import SigningKeys
 from tests.contract.object_store import fetched
 from tests.support.certificates import server_certificate
@@ -144,19 +142,6 @@ def test_unsendable_credentials_are_boto3s(store: S3Store, http: ScriptedHttp, k
     assert "Credential=test-access-key/" in http.heads[1]
 
 
-def test_threads_that_begin_together_ask_boto3_once(store: S3Store, http: ScriptedHttp) -> None:
-    http.answer(ranged())
-    sdk_gets, barrier = SdkGets(store), threading.Barrier(8)
-
-    def get(_: int) -> bytes:
-        barrier.wait(100)
-        return fetched(store, "a", 0, len(BODY))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert set(threads.map(get, range(8))) == {BODY}
-    assert sdk_gets.count == 1
-
-
 # --- answers that boto3 judges ---
 
 
@@ -263,11 +248,3 @@ def test_no_connection_has_the_outcome_that_it_has_through_boto3(open_store: Ope
             outcomes.append(found if isinstance(found, bytes) else (found[0], found[1].replace(http.endpoint_url, "")))
     assert outcomes[0] == outcomes[1]
     assert outcomes[2] == BODY
-
-
-def test_a_token_is_sent(http: ScriptedHttp, open_store: OpenS3) -> None:
-    http.answer(ranged())
-    store = open_store(credentials=StaticCredentials("id", "secret", "a-token"))
-    fetched(store, "a", 0, len(BODY))
-    assert is_fast(store)
-    assert "x-amz-security-token:a-token" in http.heads[0]

@@ -38,20 +38,6 @@ def header(request: bytes, name: str) -> str:
     return value
 
 
-def test_the_published_example() -> None:
-    """S3 API reference, "Examples: Signature calculations", GET Object."""
-    request = signer().request("test.txt", "bytes=0-9", KEYS, MOMENT_S + 0.9)
-    assert lines_of(request)[0] == "GET /test.txt HTTP/1.1"
-    assert header(request, "authorization") == (
-        "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "
-        "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date, "
-        "Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
-    )
-    assert header(request, "host") == HOST
-    assert header(request, "range") == "bytes=0-9"
-    assert header(request, "x-amz-date") == "20130524T000000Z"
-
-
 def test_another_day_another_secret_and_the_first_again() -> None:
     made = signer()
     first = made.request("a", "bytes=0-9", KEYS, MOMENT_S)

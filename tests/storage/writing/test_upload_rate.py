@@ -47,13 +47,6 @@ def test_waits_that_last_too_long_are_made_up_for() -> None:
     assert paced(Clock(lag=0.02), 4 * MIB, sizes) == pytest.approx(25.0, rel=0.05)
 
 
-def test_sending_counts_as_waiting() -> None:
-    clock = Clock()
-    for _ in UploadRate(MIB, clock=clock, wait=clock.wait).paced([bytes(MIB)] * 30):
-        clock.now_s += 0.9
-    assert clock.now_s - 100 == pytest.approx(30, rel=0.05)
-
-
 def test_no_more_than_a_second_is_saved_up_while_nothing_is_sent() -> None:
     clock = Clock()
     limited = UploadRate(MIB, clock=clock, wait=clock.wait)
@@ -70,13 +63,6 @@ def test_uploads_at_once_share_the_rate() -> None:
         for upload in uploads:
             next(upload)
     assert clock.now_s - 100 == pytest.approx(15, rel=0.05)
-
-
-def test_pieces_are_the_bytes_in_order() -> None:
-    clock = Clock()
-    content = bytes(range(256)) * 20_000
-    limited = UploadRate(MIB, clock=clock, wait=clock.wait)
-    assert b"".join(limited.paced([content[:5], b"", content[5:3_000_000], content[3_000_000:]])) == content
 
 
 def test_who_waits_is_ended_by_a_close() -> None:

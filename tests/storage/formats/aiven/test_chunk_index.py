@@ -111,11 +111,6 @@ def test_another_binary_form_is_refused(binary: str, message: str) -> None:
         decode_chunk_sizes(bytes.fromhex(binary))
 
 
-@given(st.lists(st.integers(0, INT32_MAX), max_size=40))
-def test_sizes_that_are_written_are_read(sizes: list[int]) -> None:
-    assert list(decode_chunk_sizes(encode_chunk_sizes(sizes))) == sizes
-
-
 @given(st.binary(max_size=40))
 def test_any_bytes_are_sizes_or_refused(binary: bytes) -> None:
     try:

@@ -32,20 +32,10 @@ def test_decompression_undoes_compression(content: bytes, level: int) -> None:
     assert decompress(compress(content, level), len(content), "chunk") == content
 
 
-@for_each("kind", [bytes, bytearray, memoryview])
-def test_every_kind_of_buffer_is_taken(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
-    assert decompress(kind(compress(kind(b"content"))), 7, "chunk") == b"content"
-
-
 def test_a_compressed_frame_has_its_content_size_and_no_checksum_and_no_dictionary() -> None:
     parameters = zstandard.get_frame_parameters(compress(bytes(100_000)))
     found = (parameters.content_size, parameters.has_checksum, parameters.dict_id)
     assert found == (100_000, False, 0)
-
-
-def test_the_frame_that_these_tests_make_is_good() -> None:
-    assert decompress(frame(3, b"abc"), 3, "chunk") == b"abc"
-    assert decompress(frame(5, b"x", kind=REPEATED_BYTE_BLOCK, block_bytes=5), 5, "chunk") == b"xxxxx"
 
 
 def without_content_size(content: bytes) -> bytes:
@@ -156,12 +146,6 @@ def test_every_chunk_gets_an_iv_of_its_own() -> None:
     assert len({ENCRYPTION.encrypt(b"content")[:IV_BYTES] for _ in range(100)}) == 100
 
 
-@for_each("kind", [bytes, bytearray, memoryview])
-def test_every_kind_of_buffer_is_decrypted(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
-    cipher = ChunkCipher(DATA_KEY, AAD)
-    assert cipher.decrypt(kind(ENCRYPTION.encrypt(kind(b"content"))), "chunk") == b"content"
-
-
 @for_each("size_bytes", [0, 1, OVERHEAD_BYTES - 1])
 def test_what_is_too_short_is_corrupt(size_bytes: int) -> None:
     with pytest.raises(CorruptObjectError, match=rf"^x\.log, chunk 3: {size_bytes} bytes are too few"):
@@ -187,20 +171,6 @@ def test_another_key_and_other_additional_data_are_corrupt(other: ChunkCipher) -
 def test_a_data_key_of_another_size_is_the_callers_mistake(size_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"a data key has 32 bytes, not {size_bytes}"):
         ChunkCipher(bytes(size_bytes), AAD)
-
-
-def test_threads_may_share_one_cipher() -> None:
-    cipher = ChunkCipher(DATA_KEY, AAD)
-    start = threading.Barrier(4)
-
-    def work(number: int) -> None:
-        plaintext = bytes([number]) * 50_000
-        start.wait(timeout=100)
-        for _ in range(20):
-            assert cipher.decrypt(ENCRYPTION.encrypt(plaintext), "chunk") == plaintext
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
 
 
 def test_a_repr_shows_no_key() -> None:

@@ -14,10 +14,6 @@ def message_of(config: dict[str, str]) -> str:
     return str(caught.value)
 
 
-def test_nothing_is_needed_to_read_a_plain_tier() -> None:
-    assert aiven_config({}) == AivenConfig(key_prefix="", key_prefix_mask=False, key_ring=None)
-
-
 def test_every_key_is_taken(tmp_path: Path) -> None:
     config = aiven_config(
         {
@@ -45,20 +41,6 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
             upload_bytes_per_s=2_000_000,
         ),
     )
-
-
-def test_a_key_prefix_is_taken_as_it_is_without_a_separator_added() -> None:
-    assert aiven_config({"key.prefix": " tier "}).key_prefix == " tier "
-
-
-def test_keys_that_a_reader_does_not_need_are_left_alone() -> None:
-    others = {
-        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
-        "fetch.chunk.cache.size": "not even a number",
-        "segment.format": "kafka",
-        "iceberg.namespace": "n",
-    }
-    assert aiven_config(others) == AivenConfig()
 
 
 def test_pairs_make_a_key_ring_though_new_segments_are_not_encrypted(tmp_path: Path) -> None:
@@ -92,12 +74,6 @@ def test_a_chunk_size_beyond_the_plugins_limits_is_refused(text: str) -> None:
     )
 
 
-@for_each("chunk_bytes", [1, CHUNK_BYTES_MAX])
-def test_a_chunk_size_at_the_plugins_limits_is_taken(chunk_bytes: int) -> None:
-    writing = WritingConfig(chunk_bytes=chunk_bytes)
-    assert aiven_config({"chunk.size": f" {chunk_bytes} "}) == AivenConfig(writing=writing)
-
-
 def test_an_unknown_custom_metadata_field_is_named() -> None:
     assert message_of({"custom.metadata.fields.include": "REMOTE_SIZE,SIZE"}) == (
         "rsm.config.custom.metadata.fields.include lists 'SIZE', "
@@ -118,10 +94,3 @@ def test_iceberg_is_refused_in_one_sentence() -> None:
     assert message_of({"segment.format": "parquet"}) == (
         "rsm.config.segment.format=parquet is neither kafka nor iceberg"
     )
-
-
-def test_messages_have_the_prefix_that_the_broker_has() -> None:
-    with pytest.raises(StorageConfigError, match=r"^own\.chunk\.size=0 "):
-        aiven_config({"chunk.size": "0"}, prefix="own.")
-    with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set"):
-        aiven_config({"encryption.enabled": "true"}, prefix="own.")

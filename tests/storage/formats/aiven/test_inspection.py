@@ -15,7 +15,6 @@ from storage.model import CustomMetadata, RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject
 from tests.support.aiven_writer import AivenWriterOptions, write_segment
-from tests.support.for_each import for_each
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 SEGMENT = filled_segment(100, batch_count=30)
@@ -120,27 +119,10 @@ def test_indexes_that_do_not_follow_one_another_are_a_problem(tier: Tier) -> Non
     assert "LEADER_EPOCH index is at" in str(tier.inspect().manifest_problem)
 
 
-@for_each("content", [b"", b"{", b"[]", b'{"version":"1"'])
-def test_a_broken_manifest_is_a_problem_and_the_other_objects_are_still_seen(tier: Tier, content: bytes) -> None:
-    tier.path.write_bytes(content)
-    inspection = tier.inspect()
-    assert inspection.manifest_problem is not None
-    assert inspection.opened is None
-    assert all(each.size_bytes is not None for each in inspection.objects)
-
-
 def test_custom_metadata_that_are_not_the_plug_ins_are_a_problem(tier: Tier) -> None:
     inspection = tier.inspect(replace(tier.metadata, custom_metadata=CustomMetadata(b"\xff\xff")))
     assert "custom metadata" in str(inspection.manifest_problem)
     assert inspection.opened is None
-
-
-def test_an_absent_manifest_is_no_problem_but_an_absent_object(tier: Tier) -> None:
-    tier.path.unlink()
-    inspection = tier.inspect()
-    assert (inspection.opened, inspection.manifest_problem) == (None, None)
-    assert objects(inspection)[ObjectContent.MANIFEST].size_bytes is None
-    assert objects(inspection)[ObjectContent.LOG].size_bytes == len(SEGMENT.log)
 
 
 def test_what_this_configuration_cannot_read_is_an_error(tier: Tier) -> None:

@@ -91,12 +91,6 @@ def test_a_pair_that_is_not_configured_is_named_with_the_key_that_lists_them(tmp
     assert not isinstance(caught.value, RetriableRemoteStorageError | CorruptObjectError)
 
 
-def test_an_endless_key_id_is_cut_in_the_message(key_ring: KeyRing) -> None:
-    with pytest.raises(RemoteStorageError) as caught:
-        key_ring.unwrap("k" * 100_000 + ":AAAA")
-    assert len(str(caught.value)) < 300
-
-
 @for_each("text", ["", ":", "key1", "key1:", "key1:AA==:", "key1:AAA", "key1:AA\n==", "key1:_-==", "key1:ä"])
 def test_what_is_not_an_id_and_base64_is_corrupt(key_ring: KeyRing, text: str) -> None:
     with pytest.raises(CorruptObjectError, match="the data key is not"):
@@ -193,10 +187,6 @@ def test_a_data_key_of_another_size_is_corrupt(config: dict[str, str], size_byte
         key_ring.unwrap(data_key_text(raw_encrypt(encoded(block))))
 
 
-def test_a_repr_shows_ids_and_nothing_else(tmp_path: Path) -> None:
-    assert repr(KeyRing(two_pairs(tmp_path, "key2"))) == "KeyRing(key1, key2; active: key2)"
-
-
 # Configuration
 
 
@@ -257,11 +247,6 @@ def test_an_active_pair_that_is_not_listed_is_refused(config: dict[str, str]) ->
 def test_an_id_with_a_colon_is_refused(config: dict[str, str]) -> None:
     config["encryption.key.pairs"] = "key1,a:b"
     assert "rsm.config.encryption.key.pairs holds 'a:b'" in message_of(config)
-
-
-def test_messages_have_the_prefix_that_the_broker_has() -> None:
-    with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set$"):
-        KeyRing({}, prefix="own.")
 
 
 def test_a_file_that_is_not_there_is_named_with_its_key(config: dict[str, str], tmp_path: Path) -> None:

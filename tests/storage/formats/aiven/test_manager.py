@@ -84,18 +84,6 @@ def move(store: ScriptedObjectStore, source: str, target: str) -> None:
         store.delete_many([source])
 
 
-def test_the_configured_place_is_tried_when_the_recorded_one_is_empty(store: ScriptedObjectStore) -> None:
-    written(store)
-    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
-    opened = manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
-    opened.open_stream(0, 10).close()
-    opened.fetch_index(IndexType.OFFSET)
-    keys = [key for key, _, _ in store.gets()]
-    # What the manifest taught holds for log and indexes.
-    there = [f"{PREFIX}{PATH}{suffix}" for suffix in (".rsm-manifest", ".log", ".indexes")]
-    assert keys == [f"old/{PATH}.rsm-manifest", *there]
-
-
 def test_custom_metadata_that_cannot_be_read_are_corrupt(store: ScriptedObjectStore) -> None:
     written(store)
     with pytest.raises(CorruptObjectError, match="custom metadata"):

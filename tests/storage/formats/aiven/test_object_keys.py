@@ -48,10 +48,6 @@ def segment(topic: str, partition: int, topic_id: str, segment_id: str, start_of
 SEGMENT = segment("topic", 7, "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAA", 1234)
 
 
-def test_no_separator_is_added_to_the_prefix() -> None:
-    assert object_key("tiered", PATH, ObjectSuffix.LOG) == f"tiered{PATH}.log"
-
-
 @for_each("segment_id", ["-2vcU13pRgmFcJZnwUHXOQ", "_2vcU13pRgmFcJZnwUHXOQ"])
 def test_a_key_is_never_split_at_a_dash(segment_id: str) -> None:
     metadata = segment("a-b.c_d-", 0, "-e1u8SIwbTlKJwKtQGewIA", segment_id, 5)
@@ -109,11 +105,6 @@ def test_what_the_plugin_would_not_have_written_is_no_key(key: str) -> None:
         parse_object_key(key, "")
 
 
-def test_a_key_under_another_prefix_is_no_key_of_ours() -> None:
-    with pytest.raises(ValueError, match="under 'mine/'"):
-        parse_object_key(f"other/{PATH}.log", "mine/")
-
-
 @for_each("topic", ["", "..", "../../etc", "a/b", "a\x00b", "x" * 250])
 def test_names_that_kafka_would_refuse_become_no_key(topic: str) -> None:
     partition = replace(SEGMENT.topic_id_partition, topic=topic)
@@ -167,17 +158,6 @@ def test_each_object_has_a_place_of_its_own(store: ScriptedObjectStore) -> None:
     assert (objects.name(LOG), objects.name(INDEXES)) == ("new/orders/7.log", "old/orders/7.indexes")
 
 
-def test_what_moved_back_is_found_again(store: ScriptedObjectStore) -> None:
-    store.put(CONFIGURED.key(LOG), b"content")
-    objects = SegmentObjects(store, [RECORDED, CONFIGURED])
-    objects.get_range(LOG, 0, 7).close()
-    store.delete_many([CONFIGURED.key(LOG)])
-    store.put(RECORDED.key(LOG), b"content")
-    body = objects.get_range(LOG, 0, 7)
-    body.close()
-    assert body.name == "old/orders/7.log"
-
-
 def test_other_errors_than_absence_are_not_asked_around(store: ScriptedObjectStore) -> None:
     store.put(CONFIGURED.key(LOG), b"content")
     objects = SegmentObjects(store, [RECORDED, CONFIGURED])
@@ -202,16 +182,6 @@ def test_an_object_that_ends_before_the_range_is_corrupt(store: ScriptedObjectSt
     with pytest.raises(CorruptObjectError, match=rf"new/orders/7\.log: bytes {start} to {end - 1} wanted"):
         SegmentObjects(store, [CONFIGURED]).get_range(LOG, start, end)
     assert store.streams_open == 0
-
-
-def test_a_range_is_read_in_pieces(store: ScriptedObjectStore) -> None:
-    store.put(CONFIGURED.key(LOG), b"content")
-    body = SegmentObjects(store, [CONFIGURED]).get_range(LOG, 1, 7)
-    first, second = bytearray(2), bytearray(4)
-    body.readinto(memoryview(first))
-    body.readinto(memoryview(second))
-    body.close()
-    assert (bytes(first), bytes(second), body.size_bytes) == (b"on", b"tent", 6)
 
 
 def test_a_whole_object_has_a_limit(store: ScriptedObjectStore) -> None:

@@ -121,23 +121,6 @@ def test_a_plain_log_is_read_from_any_byte_to_any_other(tmp_path: Path) -> None:
     assert world.segment.chunk_bytes == 1
 
 
-@for_each("mode", CODED_MODES)
-def test_one_chunk_is_handed_out_as_it_was_decoded(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = write_log(tmp_path, mode)
-    decoded: list[int] = []
-    decode = AivenSegment.decode
-
-    def watched(self: AivenSegment, chunk: int, stored: memoryview, name: str) -> bytes:
-        content = decode(self, chunk, stored, name)
-        decoded.append(id(content))
-        return content
-
-    monkeypatch.setattr(AivenSegment, "decode", watched)
-    with closing(world.segment.open_stream(0, 3 * CHUNK_BYTES)) as stream:
-        pieces = [stream.read(CHUNK_BYTES) for _ in range(3)]
-    assert [id(piece) for piece in pieces] == decoded
-
-
 @for_each("mode", MODES)
 def test_a_body_that_breaks_is_retriable_and_the_next_stream_whole(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
@@ -279,14 +262,3 @@ def test_an_index_has_a_limit(store: ScriptedObjectStore) -> None:
     with pytest.raises(CorruptObjectError, match="OFFSET index of 134217729 bytes"):
         segment.fetch_index(IndexType.OFFSET)
     assert store.calls == []
-
-
-def test_an_empty_segment_opens(store: ScriptedObjectStore) -> None:
-    manifest = Manifest(FixedChunkIndex(10, 0, 10, 0), NO_INDEXES, compression=False)
-    assert AivenSegment(SegmentObjects(store, [PLACE]), manifest, None).size_bytes == 0
-
-
-def test_memory_is_that_of_the_chunk_index(store: ScriptedObjectStore) -> None:
-    small = segment_of(store, "zstd", [10], 100, 100)
-    large = segment_of(store, "zstd", [10] * 10_000, 10_000, 1)
-    assert 39_000 < large.memory_bytes - small.memory_bytes < 41_000
