@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from copier.copier import Copier
 from copier.partition_copier import PartitionProgress
 from copier.seams import FetchedBatches, Retention
-from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.event_log import metadata_partition
 from storage.model import IndexType, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
@@ -194,13 +193,6 @@ async def test_a_segment_waits_until_its_newest_record_is_old_enough(world: Copy
         await until(lambda: only(copier).waits_for.startswith("copy.lag"))
         await until(lambda: bool(world.finished()))
         assert world.now_ms() - begun_ms >= 30_000
-
-
-async def test_a_timestamp_of_the_future_holds_nothing_back_without_a_lag(world: CopyWorld) -> None:
-    next_year_ms = world.now_ms() + 365 * 86_400_000
-    world.upstream.append_raw(data_batch(0, record_count=10, first_timestamp_ms=next_year_ms), 0, 9)
-    async with running(world.hands()):
-        await until(lambda: world.ledger().end_offset() == 9)
 
 
 async def test_a_segment_waits_until_there_is_so_much_behind_it(world: CopyWorld) -> None:
@@ -453,17 +445,6 @@ async def test_a_deletion_that_takes_long_is_asked_for_again_meanwhile(world: Co
         assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
 
 
-async def test_an_upload_that_fails_is_given_back_and_counted(world: CopyWorld) -> None:
-    world.upstream.append(10)
-    hands = world.hands()
-    hands.upload_failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
-    async with running(hands):
-        await until(lambda: world.ledger().end_offset() == 29)
-    assert value(hands, "kafka_server_brokertopicmetrics_remotecopyerrors_total", topic="orders") == 2
-    objects = {segment_id for segment_id, _ in held_segments(world.store)}
-    assert objects == {segment.segment_id.id for segment in world.ledger().segments()}
-
-
 async def test_a_fault_of_one_partition_is_none_of_the_others(world: CopyWorld) -> None:
     for upstream in world.upstreams.values():
         upstream.append(10)
@@ -483,16 +464,6 @@ async def test_records_that_are_none_are_passed_over(world: CopyWorld) -> None:
         await until(lambda: only(copier).copied_offset == 29)
 
 
-async def test_partitions_that_come_later_do_not_disturb_those_that_are_there(world: CopyWorld) -> None:
-    async with running(world.hands(), partitions=()) as copier:
-        for each in FIVE:
-            world.upstreams[each].append(10)
-            await copier.assign([each], 1)
-            await copier.assign([each], 1)
-            await trio.sleep(random.Random(each.partition).uniform(0, 2))
-        await until(lambda: all(world.ledger(each).end_offset() == 29 for each in FIVE))
-
-
 async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(world: CopyWorld) -> None:
     hands = world.hands()
     left = hands.folder / "orders-9-x" / "00000000000000000000.log"
@@ -500,10 +471,3 @@ async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(wor
     left.write_bytes(b"left")
     async with running(hands, partitions=()):
         assert not left.parent.exists()
-
-
-def test_without_a_staging_path_there_is_no_copier(world: CopyWorld) -> None:
-    hands = world.hands()
-    hands.folder = None  # type: ignore[assignment]  # as a configuration without the key
-    with pytest.raises(StorageConfigError, match=r"copy\.staging\.path"):
-        hands.copier()
