@@ -54,7 +54,7 @@ class Gate:
 @dataclass(slots=True, eq=False)
 class Fault(Generic[C]):
     """`before` runs before the store is asked, `at` when a body is read beyond its first `after_bytes`; `act` makes
-    what the caller sees of what the store gave from a position on; `size_bytes` is where the object seems to end."""
+    what the caller sees of what the store gave from a position on."""
 
     matches: Callable[[C], bool]
     times: int | None
@@ -62,7 +62,6 @@ class Fault(Generic[C]):
     act: Callable[[int, bytes], bytes] | None = None
     after_bytes: int = 0
     at: Callable[[C], None] | None = None
-    size_bytes: int | None = None
 
 
 class Faults(Generic[C]):

@@ -7,8 +7,6 @@
     store.reset("*.log", after_bytes=100)                                          # each body breaks after 100 bytes
     with store.held("*.log") as gate:                                              # GETs wait before they begin …
         gate.wait_for_callers(1)                                                   # … until the block ends
-    with store.stalled("*.log", after_bytes=100) as gate:                          # bodies wait after 100 bytes
-        ...
 
 Thread-safe; tests.support.faults says how faults are applied. Keys are matched by shell patterns, whole ("*" is all). A
 fault of a call leaves the other calls alone.
@@ -49,7 +47,6 @@ class ScriptedObjectStore(Faults[StoreCall]):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__()
         self.inner = inner
-        self.bytes_read = 0
 
     # --- what happened ---
 
@@ -68,14 +65,12 @@ class ScriptedObjectStore(Faults[StoreCall]):
         """Raise `error` from matching calls, `times` times (None: for ever), before the store is asked."""
         self.add(Fault(_matcher(verb, pattern), times, before=raising(error)))
 
-    def lose(self, pattern: str, *, verbs: Sequence[Verb] = (Verb.GET, Verb.HEAD), times: int | None = None) -> None:
-        """Behave as if matching objects did not exist."""
-
-        def before(call: StoreCall) -> None:
-            raise RemoteResourceNotFoundError(f"scripted store: {call.key}: no such key")
-
-        for verb in verbs:
-            self.add(Fault(_matcher(verb, pattern), times, before=before))
+    def lose(self, pattern: str) -> None:
+        """Behave as if matching objects did not exist, until healed."""
+        for verb in (Verb.GET, Verb.HEAD):
+            self.fail(
+                RemoteResourceNotFoundError(f"scripted store: {pattern}: no such key"), pattern, verb=verb, times=None
+            )
 
     def reset(
         self, pattern: str = "*", *, after_bytes: int, error: Exception | None = None, times: int | None = 1
@@ -88,10 +83,6 @@ class ScriptedObjectStore(Faults[StoreCall]):
 
         self.add(Fault(_matcher(Verb.GET, pattern), times, after_bytes=after_bytes, at=at))
 
-    def truncate(self, pattern: str, *, size_bytes: int, times: int | None = None) -> None:
-        """Behave as if matching objects ended there: bodies are shorter, and say so."""
-        self.add(Fault(_matcher(Verb.GET, pattern), times, size_bytes=size_bytes))
-
     def flip_bit(self, pattern: str, *, position: int, bit: int = 0, times: int | None = None) -> None:
         """Flip one bit of the object's byte at `position`, in GETs that cover it."""
         self.add(Fault(_matcher(Verb.GET, pattern, position), times, act=flipping(position, bit)))
@@ -103,13 +94,6 @@ class ScriptedObjectStore(Faults[StoreCall]):
         gate = Gate()
         return self.gated(gate, Fault(_matcher(verb, pattern), times, before=lambda _: gate.hold()))
 
-    def stalled(
-        self, pattern: str = "*", *, after_bytes: int, times: int | None = None
-    ) -> AbstractContextManager[Gate]:
-        """Hold bodies of matching GETs after so many bytes until the gate is released; they then go on."""
-        gate, matches = Gate(), _matcher(Verb.GET, pattern)
-        return self.gated(gate, Fault(matches, times, after_bytes=after_bytes, at=lambda _: gate.hold()))
-
     # --- ObjectStore ---
 
     @property
@@ -119,8 +103,7 @@ class ScriptedObjectStore(Faults[StoreCall]):
     def get(self, key: str, start: int, end: int) -> ObjectStream:
         call = StoreCall(Verb.GET, key, start, end)
         faults = self.begin(call)
-        sizes = [fault.size_bytes for fault in faults if fault.size_bytes is not None]
-        stream = self.inner.get(key, start, min([end, *(max(size, start + 1) for size in sizes)]))
+        stream = self.inner.get(key, start, end)
         self.count_streams(1)
         return _ScriptedStream(self, call, stream, faults)
 
@@ -146,11 +129,6 @@ class ScriptedObjectStore(Faults[StoreCall]):
 
     def close(self) -> None:
         self.inner.close()
-
-    def on_read(self, size_bytes: int) -> None:
-        """A body gave so many bytes."""
-        with self._lock:
-            self.bytes_read += size_bytes
 
 
 class _ScriptedStream:
@@ -195,7 +173,6 @@ class _ScriptedStream:
         if self._acting:
             buffer[:] = acted(self._acting, self._start + self._given_bytes, bytes(buffer))
         self._given_bytes += len(buffer)
-        self._store.on_read(len(buffer))
 
 
 def _matcher(verb: Verb, pattern: str, position: int | None = None) -> Callable[[StoreCall], bool]:

@@ -3,11 +3,11 @@
     store = ScriptedStore(LocalTieredStorage({"dir": str(tier_dir)}))
     store.fail(RetriableRemoteStorageError("503"), times=2)              # the next two log fetches
     store.flip_bit(segment, position=1000, times=1)                      # in the first fetch that covers that byte
-    store.truncate(size_bytes=10, segment=segment)                       # every fetch of that segment, from now on
+    store.cut_log(segment, 10)                                           # every fetch of that segment, from now on
     with store.held() as gate:                                           # fetches wait, in their threads …
         ...
         gate.wait_for_callers(1)                                         # … until the block ends
-    store.break_body(RetriableRemoteStorageError("reset"), after_bytes=100)    # the next body, where it has given 100
+    store.break_body(error, after_bytes=100, segment=segment)            # the next body, where it has given 100
     store.fail(RemoteResourceNotFoundError("no manifest"), manifest=True)      # the next opening of a segment
 
 Thread-safe; tests.support.faults says how faults are applied. Opening a segment is matched by `manifest`, index fetches
@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import (
@@ -89,92 +90,37 @@ class ScriptedStore(Faults[FetchCall]):
 
         self.add(Fault(lambda _call: source.randrange(one_in) == 0, None, before=raise_one))
 
-    def fail(
-        self,
-        error: Exception,
-        *,
-        segment: RemoteLogSegmentMetadata | None = None,
-        positions: range | None = None,
-        index_type: IndexType | None = None,
-        manifest: bool = False,
-        times: int | None = 1,
-    ) -> None:
-        """Raise `error` from matching fetches, `times` times (None: for ever)."""
-        self.add(Fault(_matcher(segment, positions, index_type, manifest), times, before=raising(error)))
+    def fail(self, error: Exception, *, times: int | None = 1, **which: Any) -> None:
+        """Raise `error` from matching fetches, `times` times (None: for ever). `which`: as of `_matcher`, here too."""
+        self.add(Fault(_matcher(**which), times, before=raising(error)))
 
     def flip_bit(
         self, segment: RemoteLogSegmentMetadata, position: int, *, bit: int = 0, times: int | None = None
     ) -> None:
         """Flip one bit of the byte at `position` of a segment's log, in fetches that cover it."""
-        covering = _matcher(segment, range(position, position + 1), None)
-        self.add(Fault(covering, times, act=flipping(position, bit)))
-
-    def truncate(
-        self,
-        size_bytes: int,
-        *,
-        segment: RemoteLogSegmentMetadata | None = None,
-        index_type: IndexType | None = None,
-        times: int | None = None,
-    ) -> None:
-        """Give the first `size_bytes` of what a fetch should give."""
-        self.add(Fault(_matcher(segment, None, index_type), times, act=lambda _start, data: data[:size_bytes]))
+        self.add(Fault(_matcher(segment, range(position, position + 1)), times, act=flipping(position, bit)))
 
     def cut_log(self, segment: RemoteLogSegmentMetadata, size_bytes: int, *, times: int | None = None) -> None:
         """Behave as if the segment's log object had only `size_bytes`."""
+        self.add(Fault(_matcher(segment), times, act=lambda start, data: data[: max(0, size_bytes - start)]))
 
-        def cut(start: int, data: bytes) -> bytes:
-            return data[: max(0, size_bytes - start)]
-
-        self.add(Fault(_matcher(segment, None, None), times, act=cut))
-
-    def replace(
-        self,
-        content: bytes,
-        *,
-        index_type: IndexType,
-        segment: RemoteLogSegmentMetadata | None = None,
-        times: int | None = None,
-    ) -> None:
+    def replace(self, content: bytes, *, index_type: IndexType, times: int | None = None) -> None:
         """Give other bytes for an index."""
-        self.add(Fault(_matcher(segment, None, index_type), times, act=lambda _start, _data: content))
+        self.add(Fault(_matcher(index_type=index_type), times, act=lambda _start, _data: content))
 
-    def break_body(
-        self,
-        error: Exception,
-        *,
-        after_bytes: int,
-        segment: RemoteLogSegmentMetadata | None = None,
-        positions: range | None = None,
-        times: int | None = 1,
-    ) -> None:
-        """Raise `error` from the read that goes beyond a body's first `after_bytes`."""
-        self.add(Fault(_matcher(segment, positions, None), times, after_bytes=after_bytes, at=raising(error)))
+    def break_body(self, error: Exception, *, after_bytes: int, segment: RemoteLogSegmentMetadata) -> None:
+        """Raise `error` from the read that goes beyond the first `after_bytes` of the segment's next body."""
+        self.add(Fault(_matcher(segment), 1, after_bytes=after_bytes, at=raising(error)))
 
-    def stall_body(
-        self,
-        after_bytes: int,
-        *,
-        segment: RemoteLogSegmentMetadata | None = None,
-        positions: range | None = None,
-        times: int | None = None,
-    ) -> AbstractContextManager[Gate]:
+    def stall_body(self, after_bytes: int) -> AbstractContextManager[Gate]:
         """Hold reads that go beyond a body's first `after_bytes` until the gate is released, as `held` does."""
-        gate, matches = Gate(), _matcher(segment, positions, None)
-        return self.gated(gate, Fault(matches, times, after_bytes=after_bytes, at=lambda _: gate.hold()))
+        gate = Gate()
+        return self.gated(gate, Fault(_matcher(), None, after_bytes=after_bytes, at=lambda _: gate.hold()))
 
-    def held(
-        self,
-        *,
-        segment: RemoteLogSegmentMetadata | None = None,
-        positions: range | None = None,
-        index_type: IndexType | None = None,
-        manifest: bool = False,
-        times: int | None = None,
-    ) -> AbstractContextManager[Gate]:
+    def held(self, **which: Any) -> AbstractContextManager[Gate]:
         """Hold matching fetches until the gate is released, at the end of the block at the latest."""
-        gate, matches = Gate(), _matcher(segment, positions, index_type, manifest)
-        return self.gated(gate, Fault(matches, times, before=lambda _: gate.hold()))
+        gate = Gate()
+        return self.gated(gate, Fault(_matcher(**which), None, before=lambda _: gate.hold()))
 
     # --- RemoteStorageManager ---
 
@@ -311,9 +257,9 @@ def _body(faults: list[Fault[FetchCall]], call: FetchCall, end_bytes: int) -> No
 
 
 def _matcher(
-    segment: RemoteLogSegmentMetadata | None,
-    positions: range | None,
-    index_type: IndexType | None,
+    segment: RemoteLogSegmentMetadata | None = None,
+    positions: range | None = None,
+    index_type: IndexType | None = None,
     manifest: bool = False,
 ) -> Callable[[FetchCall], bool]:
     def matches(call: FetchCall) -> bool:
