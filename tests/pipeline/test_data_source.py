@@ -36,12 +36,11 @@ from protocol.client.errors import GroupAuthorizationError
 from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
-from storage.model import TopicIdPartition, uuid_to_text
-from tests.support.cases import case
+from storage.model import uuid_to_text
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
-from tests.support.metadata_records import finish, named_partition, named_uuid, started
+from tests.support.metadata_records import finish, named_partition, started
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
 from tests.support.tier_config_files import tier_file
@@ -124,9 +123,6 @@ def ranges_of(partitions: object) -> list[tuple[str, int, int]]:
     return found
 
 
-# --- batch ---
-
-
 def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(world: World) -> None:
     for _ in range(2):
         assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
@@ -146,6 +142,9 @@ def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(
     assert world.opened == 3
 
 
+# --- batch ---
+
+
 def test_a_committed_read_is_told_what_was_aborted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only whole programs saw it when nobody asked.
     inside = AbortedTransaction(7, 20, 40)
@@ -160,15 +159,6 @@ def test_a_committed_read_is_told_what_was_aborted(world: World, monkeypatch: py
         assert isinstance(partition, TaskPartition)
         assert isinstance(partition.task, TierTask)
         assert [part.aborted for part in partition.task.parts] == [expected, (), ()], isolation
-
-
-def test_the_schema_is_that_of_the_columns(world: World) -> None:
-    assert world.source(columns="offset,topic").schema() == "`offset` bigint, `topic` string"
-    assert "headers" not in world.source().schema()
-    assert str(world.source(includeHeaders="true").schema()).endswith(
-        "`headers` array<struct<key:string,value:binary>>"
-    )
-    assert TidegateDataSource.name() == "tidegate"
 
 
 def test_filters_that_are_taken_narrow_the_plan_and_the_rows(world: World) -> None:
@@ -299,28 +289,6 @@ def test_the_same_offsets_are_planned_alike_while_the_tier_grows(world: World) -
     assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tail", 300, 400), ("tier", 250, 300)]
     world.tier_more()
     assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tier", 250, 400)]
-
-
-def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
-    stream = world.stream(tail="kafka")
-    latest = stream.latestOffset()
-    stream.partitions(stream.initialOffset(), latest)
-    world.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
-    for asks in (
-        stream.latestOffset,
-        lambda: stream.partitions(latest, progress(600)),
-        lambda: world.stream().partitions(progress(0), progress(300)),
-    ):
-        with case(asks), pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
-            asks()
-
-
-def test_partitions_that_come_later_are_read_from_their_start(world: World) -> None:
-    stream = world.stream(tail="kafka")
-    before = stream.latestOffset()
-    stream.partitions(stream.initialOffset(), before)
-    world.kafka.add_log(named_partition("orders", 1), end_offset=50)
-    assert ranges_of(stream.partitions(before, stream.latestOffset())) == [("tail", 0, 50)]
 
 
 # --- offsets for Kafka's tools ---

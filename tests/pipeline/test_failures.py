@@ -5,9 +5,7 @@ import sys
 
 import pytest
 
-from pipeline.failures import TidegateError, cause_of, sentence_first, sentence_of
-from pipeline.planning.options import OptionsError
-from storage.errors import CorruptObjectError
+from pipeline.failures import cause_of
 from tests.support.for_each import for_each
 
 OF_A_STAGE = (
@@ -57,19 +55,6 @@ ENDED = (
 )
 def test_the_cause_is_found_in_what_spark_says(told: str, cause: str) -> None:
     assert cause_of(told) == cause
-
-
-def test_errors_of_others_have_their_types_name() -> None:
-    assert sentence_of(CorruptObjectError("batch at 9")) == "batch at 9"
-    assert sentence_of(KeyError("a")) == "KeyError: 'a'"
-    assert sentence_of(MemoryError()) == "MemoryError"
-
-
-def test_outside_of_a_worker_errors_stay_as_they_are() -> None:
-    with pytest.raises(OptionsError), sentence_first():
-        raise OptionsError(["config is missing"])
-    with pytest.raises(TidegateError, match=r"^told$"), sentence_first():
-        raise TidegateError("told")
 
 
 WORKER = """

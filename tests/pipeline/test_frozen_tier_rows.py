@@ -43,18 +43,6 @@ def test_rows_are_the_records_that_a_consumer_got(name: str, bytes_per_partition
 
 
 @pytest.mark.needs("vectors")
-@for_each("name", NAMES)
-def test_the_view_is_whole_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
-    recorded = Recorded(name)
-    view = view_of(recorded)
-
-    assert view.holes == ()
-    assert view.segments[0].first_offset == recorded.log_start
-    assert view.tier_end_offset == recorded.local_log_start
-    assert transactions().last_stable_offset(view) == recorded.local_log_start
-
-
-@pytest.mark.needs("vectors")
 def test_aborts_are_those_that_the_broker_wrote() -> None:
     view = view_of(Recorded("txn-0"))
 

@@ -59,17 +59,6 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert session.java_problems({"JAVA_HOME": str(tmp_path / "new"), "PATH": str(old.parent)}) == []
 
 
-def test_what_is_no_java_is_said(tmp_path: Path) -> None:
-    program = java(tmp_path / "no", "hello")
-    for environ, said in (
-        ({"PATH": str(tmp_path)}, "and there is none on PATH (JAVA_HOME is not set): install it"),
-        ({"JAVA_HOME": str(tmp_path)}, f"{tmp_path}/bin/java cannot be run ("),
-        ({"PATH": str(program.parent)}, f"{program} -version gave no version: "),
-    ):
-        (problem,) = session.java_problems(environ)
-        assert problem.startswith(f"Java 17 or 21 is needed, {said}")
-
-
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.missing_packages() == []
     monkeypatch.setattr(importlib.util, "find_spec", without("pyspark", "pyarrow"))
@@ -78,14 +67,6 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     with pytest.raises(session.SessionError, match="cannot be imported: pip install") as raised:
         session.start_session("a job")
     assert str(raised.value) == sentence
-
-
-def test_no_session_is_tried_under_another_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java(tmp_path, 'java version "11.0.2"')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    with pytest.raises(session.SessionError, match=r"^Java 17 or 21 is needed, .* is 11: "):
-        session.start_session("a job")
 
 
 @for_each("module", ["proxy.cli", "proxy.serve", "pipeline.session"])

@@ -53,12 +53,6 @@ def test_other_framings_are_read_as_the_bounded_reader_does_or_left_to_it(
     assert inflated(codec, data, 10**6) == (expected if is_read else None)
 
 
-def test_an_unknown_codec_is_corrupt_and_left_to_the_bounded_reader() -> None:
-    with pytest.raises(CorruptObjectError, match="codec 7"):
-        list(inflate_pieces(7, memoryview(b"no such codec")))
-    assert inflated(7, b"no such codec", 10**6) is None
-
-
 @given(st.sampled_from(CODECS[1:]), st.binary(max_size=2000), st.data())
 def test_damaged_bytes_are_never_more_than_the_bounded_reader_gives(
     codec: int, plain: bytes, data: st.DataObject

@@ -32,14 +32,6 @@ def test_messages_give_the_rows_of_an_independent_decoder(magic: int, codec: int
     assert {row["timestampType"] for row in rows[1:-1]} == {expected_type}
 
 
-@for_each("columns", [("offset",), ("key", "timestamp"), ("value",)])
-def test_columns_are_pruned_and_offsets_cut(columns: tuple[str, ...]) -> None:
-    blobs = [timed_messages(1, TIMES, codec=GZIP)]
-    expected = [{name: row[name] for name in columns} for row in independent_rows(blobs)]
-    assert rows_of(blobs, columns=columns) == expected
-    assert rows_of(blobs, columns=columns, first_offset=101, end_offset=104) == expected[1:2]
-
-
 def test_null_keys_and_values_stay_null() -> None:
     blob = struct.pack(">qiIbbqii", 9, 4 + 18, 0, 1, 0, 77, -1, -1)
     assert [(row["key"], row["value"]) for row in rows_of([blob])] == [(None, None)]

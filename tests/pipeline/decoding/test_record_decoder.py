@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.decoding import arrow_columns, record_decoder
+from pipeline.decoding import record_decoder
 from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
@@ -126,12 +125,6 @@ def test_a_batch_that_is_larger_than_a_group_is_read_in_pieces(codec: int) -> No
     assert rows == independent_rows(blobs)
 
 
-def test_more_records_than_a_group_has_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_decoder, "RECORDS_MAX", 100)
-    blobs = batches_of([30, 350, 99, 100, 101, 5])
-    assert rows_of(blobs) == independent_rows(blobs)
-
-
 def test_produced_batches_are_bounded_in_rows_and_bytes() -> None:
     large = record_batch(0, [Given(n, value=b"v" * 1000) for n in range(5000)])
     batches = produced([large] * 4, columns=("value", "offset"), task_bytes_max=4 * 1024 * 1024)
@@ -153,22 +146,6 @@ def test_columns_are_those_asked_for_in_that_order(size: int) -> None:
         assert sum(batch.num_rows for batch in batches) == len(everything)
         if columns:
             assert decoded(batches) == only(everything, columns)
-
-
-def test_keys_and_values_that_are_not_asked_for_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = []
-
-    def take_ranges(*arguments: Any) -> pa.Array:
-        copied.append(arguments)
-        return take(*arguments)
-
-    take = arrow_columns.take_ranges
-    monkeypatch.setattr(arrow_columns, "take_ranges", take_ranges)
-    blobs = batches_of([40])
-    rows_of(blobs, columns=("offset", "timestamp", "topic", "partition", "timestampType"))
-    assert not copied
-    rows_of(blobs, columns=("key", "offset"))
-    assert len(copied) == 1
 
 
 def test_rows_outside_the_offsets_are_cut() -> None:

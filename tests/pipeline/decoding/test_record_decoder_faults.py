@@ -5,8 +5,6 @@ import struct
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.decoding.inflation import RecordTooLargeError
 from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
@@ -93,19 +91,6 @@ def test_a_corrupt_batch_alone_can_be_left_out(what: str, task_bytes_max: int) -
     assert all(reason for _, _, reason in skipped)
 
 
-def test_the_first_of_several_corrupt_batches_is_named() -> None:
-    good = record_batch(0, RECORDS)
-    # The later one is noticed before the earlier one's fields are looked at.
-    blobs = [good, WRONG["a key of length -2"], WRONG["fewer records than are there"], WRONG["bytes that are not lz4"]]
-    with pytest.raises(CorruptObjectError, match=f"at {len(good)}, .*record 0 has a key"):
-        rows_of(blobs)
-
-
-def test_without_anyone_to_tell_nothing_is_left_out() -> None:
-    with pytest.raises(CorruptObjectError):
-        rows_of([WRONG["records and no bytes"]], columns=("value",), skips_bad_records=True)
-
-
 @for_each("codec, columns", product(CODECS, (COLUMNS, DEFAULT_COLUMNS, ("key",), ("offset",))))
 def test_any_flipped_bit_is_an_error_or_what_an_independent_decoder_reads(codec: int, columns: tuple[str, ...]) -> None:
     good = record_batch(0, RECORDS[:7], codec=codec)
@@ -122,17 +107,6 @@ def test_any_flipped_bit_is_an_error_or_what_an_independent_decoder_reads(codec:
             # It has no one error of its own, and is stricter in places.
             continue
         assert rows == [{name: row[name] for name in columns} for row in expected]
-
-
-@given(st.sampled_from(CODECS), st.binary(max_size=300), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
-def test_any_bytes_for_records_are_rows_or_an_error(codec: int, plain: bytes, count: int, last_delta: int) -> None:
-    for record_count in (count, count % 5):
-        for body in (plain, compressed(codec, plain)):
-            blob = framed_batch(0, body, flags=codec, last_delta=last_delta, record_count=record_count)
-            try:
-                assert len(rows_of([blob])) == record_count
-            except CorruptObjectError:
-                continue
 
 
 @for_each("codec", CODECS)

@@ -1,7 +1,6 @@
-"""Lockstep and the walk find the same records, whatever the batches' sizes."""
+"""Lockstep and the walk stop at what is no record, whatever the batches' sizes."""
 
 import random
-from itertools import product
 
 import numpy as np
 
@@ -24,16 +23,6 @@ def side_by_side(counts: list[int], *, seed: int = 1) -> tuple[np.ndarray, list[
         starts.append(mine)
         end.append(len(data))
     return np.frombuffer(bytes(data) + bytes(PADDING_BYTES), np.uint8), first, end, starts
-
-
-@for_each("lanes, count_max", product((1, LANES_MIN - 1, LANES_MIN, 3 * LANES_MIN), (1, 30)))
-def test_every_record_is_found(lanes: int, count_max: int) -> None:
-    rng = random.Random(lanes)
-    counts = [rng.randint(1, count_max) for _ in range(lanes)]
-    data, first, end, expected = side_by_side(counts)
-    starts, stops = find_starts(data, np.array(first), np.array(end), np.array(counts))
-    assert starts.tolist() == [start for mine in expected for start in mine]
-    assert stops.tolist() == end
 
 
 @for_each("lanes", [2, 2 * LANES_MIN])

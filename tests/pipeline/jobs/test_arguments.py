@@ -10,13 +10,6 @@ from tests.support.for_each import for_each
 BACKFILL = ["backfill", "--config", "f", "--topic", "orders", "--output", "out"]
 
 
-def test_a_backfill_needs_little() -> None:
-    parsed = parser().parse_args(BACKFILL)
-    assert (parsed.source, parsed.tail, parsed.partition_by, parsed.bytes_per_step) == ("tier", "none", None, None)
-    assert (parsed.topics, parsed.steps_at_once, parsed.verify) == (["orders"], 3, False)
-    assert (parsed.conf, parsed.master, parsed.restart) == ([], None, False)
-
-
 @for_each(
     "arguments",
     [

@@ -74,17 +74,6 @@ def test_bounds_are_words_times_or_offsets(more: list[str], starting: OffsetBoun
     assert not job(*more, "--option", "failondataloss=FALSE").bounds.fails_on_data_loss
 
 
-def test_folders_are_by_date_and_of_several_topics_by_topic_first() -> None:
-    for more, columns in (
-        ([], ["date"]),
-        (["--topic", "payments"], ["topic", "date"]),
-        (["--partition-by", "topic, partition,hour"], ["topic", "partition", "hour"]),
-    ):
-        options = job(*more).options
-        asked = options.kept["partition_by"]
-        assert (options.defaults["partition_by"] if asked is None else asked) == columns
-
-
 @for_each(
     "more, told",
     [

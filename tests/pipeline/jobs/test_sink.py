@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,21 +33,7 @@ def test_every_offset_is_in_one_step(ranges: tuple[OffsetRange, ...], steps_coun
     assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
 
 
-def test_steps_hold_a_share_of_each_partition() -> None:
-    made = steps(run_of(OffsetRange("a", 0, 100, 400), OffsetRange("b", 3, 0, 30)))
-    assert [(step.number, step.ranges) for step in made] == [
-        (0, (OffsetRange("a", 0, 100, 200), OffsetRange("b", 3, 0, 10))),
-        (1, (OffsetRange("a", 0, 200, 300), OffsetRange("b", 3, 10, 20))),
-        (2, (OffsetRange("a", 0, 300, 400), OffsetRange("b", 3, 20, 30))),
-    ]
-
-
 def test_a_state_knows_what_is_left_and_where_partitions_ended() -> None:
     state = RunState(run_of(OffsetRange("a", 0, 100, 400), OffsetRange("a", 1, 7, 7)), {1: {}})
     assert [step.number for step in state.left] == [0, 2]
     assert state.ends == {"a": {0: 400, 1: 7}}
-
-
-def test_what_is_no_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a run of a backfill"):
-        Run.from_json({"run": 1, "ranges": {"a": [1]}})

@@ -1,6 +1,5 @@
 """Bounds against what is there: what is read from the tier, what through Kafka, and what is said of the rest."""
 
-import copy
 import json
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.offset_bounds import OffsetBoundsError, wanted_between, wanted_offsets
 from pipeline.planning.options import SourceOptions, TopicPartition, parse_options
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
 from tests.support.fake_kafka import FakeKafka
@@ -202,23 +201,6 @@ def test_a_partition_that_was_not_read_before_starts_at_its_log_start() -> None:
     wanted = wanted_between(views, {KEY: 30}, ends, fails_on_data_loss=True, reads_tail=False)
 
     assert [want.first_offset for want in wanted] == [30, 40]
-
-
-def test_all_partitions_problems_are_told_and_a_long_list_is_cut() -> None:
-    views = [view_of((0, 300), partition=number) for number in range(30)]
-
-    with pytest.raises(OffsetBoundsError) as raised:
-        wanted_offsets(views, options_of(endingOffsets="latest"), brokers_of(*views))
-
-    assert len(raised.value.problems) == 30
-    assert str(raised.value).endswith("and 10 more")
-    assert copy.deepcopy(raised.value).problems == raised.value.problems
-
-
-def test_a_stream_may_start_at_the_logs_end() -> None:
-    options = parse_options({"config": "a", "subscribe": "orders", "startingOffsets": "latest"}, is_streaming=True)
-
-    assert starting_offsets([TIERED_TO_300], options, brokers_of(TIERED_TO_300)) == {KEY: 500}
 
 
 @given(

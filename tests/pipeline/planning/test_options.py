@@ -3,8 +3,6 @@
 import contextlib
 import copy
 import re
-import string
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,45 +30,6 @@ def problems_of(options: dict[str, str], *, is_streaming: bool = False) -> tuple
     # As Spark copies it between processes.
     assert copy.deepcopy(raised.value).problems == raised.value.problems
     return raised.value.problems
-
-
-def test_the_defaults_read_all_that_is_tiered() -> None:
-    options = parse_options(BASE)
-
-    assert options.config == Path("tidegate.properties")
-    assert options.selection.topics == ("orders",)
-    assert (options.starting, options.ending) == (OffsetEdge.EARLIEST, OffsetEdge.TIERED)
-    assert options.columns == DEFAULT_COLUMNS
-    assert options.bytes_per_partition == 128 * MIB
-    assert options.fails_on_data_loss
-    assert [options.read_committed, options.reads_tail, options.skips_bad_records] == [False, False, False]
-    assert options.read_options.task_bytes_max == 64 * MIB
-
-
-def test_names_are_case_insensitive_as_spark_hands_them_over_in_lower_case() -> None:
-    options = parse_options({"CONFIG": "a", "subscribepattern": "orders.*", "STARTINGOFFSETS": "Earliest"})
-
-    assert options.selection.matches("orders-eu")
-    assert not options.selection.matches("my-orders")
-
-
-def test_all_problems_are_told_at_once_each_by_its_options_name() -> None:
-    problems = problems_of(
-        {
-            "subscribe": "orders,,payments",
-            "isolation": "serializable",
-            "bytesPerPartition": "many",
-            "failOnDataLoss": "perhaps",
-            "startingOffsets": "now",
-            "timestampFrom": "yesterday",
-            "badRecordsPath": "/tmp/bad",
-        }
-    )
-
-    text = "\n".join(problems)
-    for name in ("config", "subscribe", "isolation", "bytesPerPartition", "failOnDataLoss", "startingOffsets"):
-        assert any(problem.startswith(name) for problem in problems), (name, text)
-    assert len(problems) == 8
 
 
 def test_topics_are_to_be_named_and_assign_names_partitions() -> None:
@@ -210,12 +169,6 @@ def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include(
     assert (options.timestamp_min_ms, options.timestamp_max_ms) == (1_700_000_000_001, 1_700_000_001_000)
 
     assert parse_options({**BASE, "timestampFrom": "1700000000000"}).timestamp_min_ms == 1_700_000_000_000
-
-
-@given(st.dictionaries(st.text(string.ascii_letters + ".", max_size=12), st.text(max_size=20), max_size=4))
-def test_no_options_lead_to_another_error(options: dict[str, str]) -> None:
-    with pytest.raises(OptionsError):
-        parse_options({"config": "", **options})
 
 
 @given(

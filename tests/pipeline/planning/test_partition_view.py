@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, partition_view
+from pipeline.planning.partition_view import PartitionView, ServedSegment, partition_view
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata
@@ -11,14 +11,6 @@ from tests.support.metadata_records import DELETE_STARTED, PARTITION, apply_all,
 
 LOG_END = 1_000
 ONE_EPOCH = LeaderEpochLineage(0, {0: (0, LOG_END)})
-
-
-def view_of(
-    *segments: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage = ONE_EPOCH, log_start_offset: int = 0
-) -> PartitionView:
-    catalog = Catalog()
-    finish(catalog, *segments)
-    return partition_view(catalog, PARTITION, lineage, log_start_offset=log_start_offset, end_offset=LOG_END)
 
 
 def chain_of(view: PartitionView) -> list[tuple[int, int, int]]:
@@ -36,27 +28,6 @@ def test_a_segment_that_is_still_copied_or_being_deleted_is_not_served() -> None
 
     assert chain_of(view) == [(100, 100, 200)]
     assert view.holes == ()
-
-
-def test_a_dead_branch_is_never_served_nor_a_reason_for_a_hole() -> None:
-    live = started("live", 0, 149, {0: 0, 2: 100})
-    dead = started("dead", 100, 399, {1: 100})
-    behind = started("behind", 150, 299, {2: 150})
-
-    view = view_of(live, dead, behind, lineage=LeaderEpochLineage(2, {0: (0, 100), 1: (0, 100), 2: (2, LOG_END)}))
-
-    assert [link.segment.segment_id for link in view.segments] == [live.segment_id, behind.segment_id]
-    assert view.holes == ()
-
-
-def test_a_hole_where_the_lineage_was_cut_ends_with_the_next_epoch() -> None:
-    cut = started("cut", 0, 199, {0: 0})
-    behind = started("behind", 120, 299, {3: 120})
-
-    view = view_of(cut, behind, lineage=LeaderEpochLineage(3, {0: (0, 120), 3: (3, LOG_END)}))
-
-    assert chain_of(view) == [(120, 120, 300)]
-    assert view.holes == (OffsetRange(0, 120),)
 
 
 def test_bytes_are_estimated_in_proportion_to_the_offsets() -> None:

@@ -63,18 +63,6 @@ def ranges_of(*tasks: Task) -> list[tuple[int, int, int, int]]:
     return [(part.first_offset, part.end_offset, part.start_position, part.end_position) for part in parts_of(*tasks)]
 
 
-def test_a_large_segment_is_cut_into_equal_byte_ranges() -> None:
-    tasks = plan([wanted_of(view_of((50, 1_000)))], bytes_per_partition=250)
-    assert len(tasks) == 4
-    assert ranges_of(*tasks) == [(0, 50, 0, 250), (0, 50, 250, 500), (0, 50, 500, 750), (0, 50, 750, 1_000)]
-    # A part of one by offsets.
-    tasks = plan([wanted_of(view_of((100, 1_000)), 20, 60)], bytes_per_partition=200)
-    assert ranges_of(*tasks) == [(20, 40, 0, 1_000), (40, 60, 0, 1_000)]
-    # And small neighbours are one task.
-    tasks = plan([wanted_of(view_of((10, 100), (10, 100), (10, 100)))], bytes_per_partition=250)
-    assert [len(parts_of(task)) for task in tasks] == [2, 1]
-
-
 def test_segments_that_cannot_match_are_not_planned() -> None:
     view = view_of((10, 100), (10, 100), (10, 100))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.data_source import TOPIC_IDS, StreamProgress, check_same_topics, parse_progress, progress_of
+from pipeline.data_source import TOPIC_IDS, check_same_topics, parse_progress, progress_of
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from storage.model import TopicIdPartition, uuid_to_text
 from tests.pipeline.planning.test_offset_bounds import view_of
@@ -24,11 +24,6 @@ def test_the_json_is_the_kafka_sources_with_topic_ids_and_is_read_back() -> None
 
     assert kept == {"orders": {"0": 12, "1": 0}, TOPIC_IDS: {"orders": uuid_to_text(named_uuid("orders"))}}
     assert parse_progress(kept) == progress
-
-
-def test_offsets_of_the_same_topics_are_good_and_so_are_new_partitions() -> None:
-    check_same_topics(progress_of(ORDERS[:1], ONE_OFFSET), ORDERS, fails_on_data_loss=True)
-    check_same_topics(StreamProgress(OFFSETS, {}), ORDERS, fails_on_data_loss=True)
 
 
 def test_partitions_that_are_gone_are_data_loss_and_a_new_topic_is_always_refused() -> None:

@@ -10,7 +10,7 @@ from pipeline.planning import tier_transactions
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
 from pipeline.planning.tier_transactions import TierTransactions, UndecidedTransactionError
 from pipeline.tasks import AbortedTransaction
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
+from storage.errors import CorruptObjectError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes import transaction_index
 from storage.indexes.producer_snapshot import ProducerState
@@ -157,14 +157,6 @@ def test_a_transaction_that_is_open_where_a_hole_begins_is_not_guessed_about(tmp
             tier.transactions.aborted(view, first, end)
     assert tier.transactions.aborted(view, 0, 100) == ()
     assert tier.transactions.aborted(view, 300, 400) == ()
-
-
-def test_a_segment_that_is_gone_is_not_one_without_aborts(tmp_path: Path) -> None:
-    tier = tier_of(tmp_path, segments=1)
-    tier.storage.fail(RemoteResourceNotFoundError("no manifest"), manifest=True, times=None)
-
-    with pytest.raises(RemoteResourceNotFoundError):
-        tier.transactions.aborted(tier.view, 0, 100)
 
 
 def test_an_index_that_the_store_lacks_is_no_segment_without_aborts(tmp_path: Path) -> None:

@@ -107,15 +107,6 @@ def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
     assert (view.log_start_offset, view.end_offset, view.holes) == (start, 500, ())
 
 
-def test_without_segments_nobody_is_asked_for_epochs(world: World) -> None:
-    orders_of(world, log_start_offset=20)
-
-    (view,) = world.views(SUBSCRIBED)
-
-    assert "epochs" not in world.kafka.asked
-    assert (view.segments, view.tier_end_offset, view.end_offset) == ((), 20, 500)
-
-
 def test_a_segment_that_becomes_remote_after_the_metadata_is_left_to_kafka(world: World) -> None:
     orders_of(world)
     world.tiered(started("a", 0, 99))
@@ -156,19 +147,6 @@ def test_a_topic_created_again_between_two_questions_has_nothing_old(world: Worl
 
     assert (view.partition, view.segments, view.end_offset) == (successor, (), 7)
     assert world.kafka.asked.count("metadata topics") == 2
-
-
-def test_a_topic_that_is_made_anew_each_time_is_an_error(world: World) -> None:
-    orders_of(world)
-
-    def anew(number: int) -> None:
-        world.kafka.add_log(TopicIdPartition(named_uuid(f"orders {number}"), 0, "orders"), end_offset=7)
-        world.kafka.hooks["latest"] = lambda: anew(number + 1)
-
-    world.kafka.hooks["latest"] = lambda: anew(0)
-
-    with pytest.raises(TierViewError, match="made anew each time"):
-        world.views(SUBSCRIBED)
 
 
 def test_named_topics_and_partitions_must_exist(world: World) -> None:

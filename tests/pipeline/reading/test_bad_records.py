@@ -1,4 +1,4 @@
-"""BadRecords: warnings, a count, and one file that a repeat replaces."""
+"""BadRecords: a count, and one file that a repeat replaces."""
 
 import json
 from pathlib import Path
@@ -8,25 +8,10 @@ from structlog.testing import capture_logs
 
 from pipeline.reading import segment_task
 from pipeline.reading.segment_task import BadBatch, BadRecords
-from storage.errors import RemoteStorageError
 from tests.pipeline.reading.test_segment_task import task_of
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 TASK = task_of(metadata_of(topic_partition(), filled_segment()), start_position=100, end_position=9000)
-
-
-def test_each_bad_batch_is_a_warning_with_object_and_position() -> None:
-    bad = BadRecords(TASK)
-
-    with capture_logs() as lines:
-        bad.add(BadBatch(1231, 77, "its CRC is wrong"))
-        bad.finish(None)
-
-    each, all_of_them = lines
-    segment = str(TASK.segment.segment_id)
-    assert (each["log_level"], each["segment"], each["position"], each["size_bytes"]) == ("warning", segment, 1231, 77)
-    assert each["reason"] == "its CRC is wrong"
-    assert (all_of_them["log_level"], all_of_them["segment"], all_of_them["count"]) == ("warning", segment, 1)
 
 
 def test_a_task_with_bad_batches_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None:
@@ -58,12 +43,3 @@ def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch
     report = json.loads(next(tmp_path.iterdir()).read_text())
 
     assert (report["bad_batches"], len(report["batches"])) == (5, 3)
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    bad = BadRecords(TASK)
-    bad.add(BadBatch(1231, 77, "its CRC is wrong"))
-
-    with pytest.raises(RemoteStorageError, match=r"cannot write the bad records to .*file"):
-        bad.finish(str(tmp_path / "file"))

@@ -12,7 +12,6 @@ from storage.errors import StorageConfigError
 from tests.support.opened_bytes import ReadOnlyManager
 from tests.support.sent import sent
 
-LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 PRIVATE_KEY = "encryption.key.pairs.k.private.key.file"
 SECRET = "planted+secret/of+storage"
@@ -107,3 +106,6 @@ def test_a_process_opens_a_configuration_once(tmp_path: Path) -> None:
     managers = [open_shipped_storage(sent(one)) for _ in range(2)]
     assert managers[0] is managers[1]
     assert open_shipped_storage(ship_storage(LOCAL, {"dir": str(tmp_path / "two")})) is not managers[0]
+
+
+LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"

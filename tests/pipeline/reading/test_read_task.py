@@ -1,11 +1,5 @@
 """A task on an executor: its rows in order of offset, from wherever they are; and nothing secret to print."""
 
-import importlib
-import sys
-import zipfile
-import zipimport
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +7,7 @@ import pytest
 
 from pipeline.reading import read_task
 from pipeline.reading.executor_storage import ship_storage
-from pipeline.reading.read_task import TaskReader, keep_archive_directories
+from pipeline.reading.read_task import TaskReader
 from pipeline.tasks import ReadOptions, TailTask, Task, TierTask
 from storage.config.model import (
     ClientSecurity,
@@ -78,43 +72,3 @@ def test_a_task_of_the_tail_is_read_with_the_identity_that_travelled(
     reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS)
     with pytest.raises(AssertionError, match="without tail=kafka"):
         offsets_of(reader, TAIL_TASK)
-
-
-def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
-    shipped = ship_storage(LOCAL, {"dir": str(tmp_path), "password": SECRET})
-    reader = TaskReader(shipped, OPTIONS, TAIL)
-    assert SECRET not in repr(reader) + repr(replace(reader, tail=None)) + repr(TAIL)
-
-
-def test_an_archive_on_the_path_is_read_again_only_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given a zip on the path, when Python is told to forget what the path holds, then it looks once into a new one."""
-    archive = tmp_path / "modules.zip"
-    put_modules(archive, "first_of_zip")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(archive)])
-    assert find_spec("first_of_zip") is not None
-    keep_archive_directories()
-    read: list[str] = []
-    look = zipimport._read_directory  # type: ignore[attr-defined]  # typeshed has none of it
-
-    def looked(path: str) -> object:
-        read.append(path)
-        return look(path)
-
-    monkeypatch.setattr(zipimport, "_read_directory", looked)
-
-    importlib.invalidate_caches()
-    assert find_spec("first_of_zip") is not None
-    assert str(archive) not in read
-    put_modules(archive, "first_of_zip", "second_of_zip")
-    importlib.invalidate_caches()
-    assert find_spec("second_of_zip") is not None
-    importlib.invalidate_caches()
-    assert read.count(str(archive)) == 1
-
-
-def put_modules(archive: Path, *names: str) -> None:
-    with zipfile.ZipFile(archive, "w") as file:
-        for name in names:
-            file.writestr(f"{name}.py", "")

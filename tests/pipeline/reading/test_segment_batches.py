@@ -19,7 +19,6 @@ from storage.log.log_walk import BatchTooLargeError, WalkedBatch
 from storage.log.segment_scan import GetsAhead
 from storage.model import IndexType
 from tests.pipeline.reading.test_segment_task import task_of
-from tests.support.for_each import for_each
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
@@ -140,19 +139,6 @@ def test_the_scan_goes_from_the_index_entry_before_the_start_to_the_last() -> No
     assert world.gets == [(positions[49], positions[60]), (positions[49], positions[60])]
 
 
-def test_a_start_that_is_no_batch_is_found_by_walking_from_the_segments_start() -> None:
-    world = OneSegment(filled_segment(BASE))
-    world.indexes[IndexType.OFFSET] = struct.pack(">iiii", 9, 1000, 180, 15_001)
-
-    with capture_logs() as lines:
-        assert read(world, start_position=15_002) == offsets(world)[13:]
-
-    (line,) = lines
-    assert (line["event"], line["index"]) == ("index_not_used", "offset")
-    assert "orders-0" in line["segment"]
-    assert "there is no batch at 15001" in line["reason"]
-
-
 def test_an_index_that_fails_for_a_moment_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
@@ -178,15 +164,6 @@ def test_what_the_time_index_says_is_too_old_is_not_fetched() -> None:
     options = replace(OPTIONS, timestamp_min_ms=world.metadata.max_timestamp_ms + 1)
     assert list(groups_of(manager, task, options, BadRecords(task))) == []
     assert manager.opened == 0
-
-
-@for_each("index", [None, b"x", b"", struct.pack(">qi", FIRST_TIMESTAMP_MS, 10_000)])
-def test_without_a_time_index_the_batches_headers_tell(index: bytes | None) -> None:
-    world = OneSegment(filled_segment(BASE))
-    world.indexes[IndexType.TIMESTAMP] = index
-    options = replace(OPTIONS, timestamp_min_ms=FIRST_TIMESTAMP_MS + BASE + 105)
-
-    assert read(world, options) == offsets(world)[10:]
 
 
 @given(
@@ -221,16 +198,6 @@ def test_markers_and_aborted_batches_are_left_out() -> None:
 
     assert read(world) == [0, 2, 4]
     assert read(world, aborted=(AbortedTransaction(7, 0, 1),)) == [2, 4]
-
-
-def test_a_range_without_batches_gives_nothing() -> None:
-    world = OneSegment(filled_segment(BASE))
-
-    assert read(world, start_position=100, end_position=100) == []
-    assert read(world, start_position=LOG_BYTES, end_position=LOG_BYTES + 9) == []
-    assert read(world, end_offset=BASE) == read(world, first_offset=BASE + 200) == []
-    assert world.gets == []
-    assert read(world, start_position=10, end_position=900) == []
 
 
 def test_a_bad_batch_fails_unless_bad_records_are_skipped() -> None:

@@ -21,7 +21,6 @@ from storage.errors import CorruptObjectError, RemoteAccessDeniedError
 from storage.log import segment_scan
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
-from tests.support.executors import AtOnce
 from tests.support.for_each import for_each
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager
@@ -106,23 +105,6 @@ def test_segments_are_read_one_behind_the_other_and_no_byte_twice(batch_counts: 
         starts, ends = zip(*sorted(world.gets), strict=True)
         assert (*starts, len(world.log)) == (0, *ends)
         assert world.streams_open == 0
-
-
-@for_each("task_bytes, begun", [(64 * MIB, [1, 1, 1, 0, 0]), (MIB, [1, 1, 0, 0, 0])])
-def test_segments_behind_the_one_that_is_read_are_begun_where_the_gets_have_room(
-    monkeypatch: pytest.MonkeyPatch, task_bytes: int, begun: list[int]
-) -> None:
-    """Given segments of less than a piece, when the first is read, then as many GETs as allowed are of those behind."""
-    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
-    monkeypatch.setattr("pipeline.reading.segment_task.GETS_AHEAD_MAX", 2 if task_bytes > MIB else 1)
-    worlds = worlds_of([20] * 5)
-    options = replace(OPTIONS, task_bytes_max=task_bytes)
-    under_way = read_segments(SegmentsManager(worlds), parts_of(worlds), options)
-
-    first = next(under_way).num_rows
-
-    assert [len(world.gets) for world in worlds] == begun
-    assert first + len(rows(under_way)) == 1000
 
 
 def test_what_is_wrong_with_a_segment_is_raised_in_its_turn() -> None:

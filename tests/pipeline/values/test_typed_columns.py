@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from pipeline.schema import DEAD_LETTER, KEY_SCHEMA_ID, SCHEMA_ID
+from pipeline.schema import DEAD_LETTER, SCHEMA_ID
 from pipeline.tasks import TailTask
 from pipeline.values import typed_columns
 from pipeline.values.conversion import SchemaError
@@ -145,15 +145,6 @@ def test_noise_asks_the_registry_a_limited_number_of_times() -> None:
     assert len(made[0].asked) == UNKNOWN_MAX
     assert all(row[DEAD_LETTER] is not None for row in rows)
     assert "was not asked for" in rows[-1][DEAD_LETTER][0]["reason"]
-
-
-def test_keys_and_values_both_tell_what_is_wrong() -> None:
-    key = SettledColumn(column="key", format="json", text='{"type": "integer"}')
-    both = plan(settled=(*plan().settled, key), columns=("key", "value", KEY_SCHEMA_ID, DEAD_LETTER))
-    rows = typed([b"\xff", b"\xff"], both, [b"\0\0\0\0\5x", b"12"])
-    assert [letter["column"] for letter in rows[0][DEAD_LETTER]] == ["value", "key"]
-    assert [row["key"] for row in rows] == [None, 12]
-    assert [row[KEY_SCHEMA_ID] for row in rows] == [5, None]
 
 
 def test_large_batches_are_decoded_in_slices_and_large_values_not_at_all() -> None:

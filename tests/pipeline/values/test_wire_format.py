@@ -49,16 +49,6 @@ def test_message_indexes_are_read_as_confluents_client_reads_them(indexes: list[
     assert (theirs.id, theirs.message_indexes, left.read()) == (1, indexes, rest)
 
 
-@given(st.binary(max_size=12))
-def test_any_bytes_are_indexes_or_a_header_error(data: bytes) -> None:
-    try:
-        indexes, end = message_indexes(data, 0)
-    except HeaderError:
-        return
-    assert 0 < len(indexes) <= INDEXES_MAX
-    assert 0 < end <= len(data)
-
-
 def test_a_single_zero_is_the_first_message_and_indexes_that_are_none_are_refused() -> None:
     assert message_indexes(b"\0\0\0\0\1\0rest", 5) == ((0,), 6)
     for data in (b"", b"\4\2", b"\x80", b"\1\0", zigzag(65), b"\xff\xff\xff\xff\xff\1", b"\2\1"):
