@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
+from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.object_store import ObjectStore
 from storage.writing.rewrap import RewrapOutcome, RewrapResult
 from tests.support.aiven_writer import make_key_pair
 from tests.support.memory_store import Killed, MemoryStore, MortalStore
-from tests.support.scripted_object_store import ScriptedObjectStore, Verb
+from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.segments import filled_segment
 from tests.support.writing_tiers import PREFIX, aiven_config, copied, found_segment, object_key, private_keys, whole
 
@@ -77,14 +77,6 @@ def outcomes(results: Sequence[RewrapResult]) -> list[RewrapOutcome]:
 REWRAPPED, CURRENT, PLAIN = RewrapOutcome.REWRAPPED, RewrapOutcome.CURRENT, RewrapOutcome.NOT_ENCRYPTED
 
 
-def test_a_dry_run_says_what_would_be_and_writes_nothing(tier: Tier) -> None:
-    results = list(tier.manager().rewrap(writes=False))
-    assert outcomes(results) == [REWRAPPED, REWRAPPED, REWRAPPED, CURRENT, PLAIN]
-    assert [result.name for result in results][:3] == [tier.name(each) for each in tier.old]
-    assert {call.verb for call in tier.store.calls} == {Verb.LIST, Verb.GET}
-    assert tier.key_ids() == ["key1"] * 3
-
-
 def test_only_the_data_key_changes_and_a_second_run_finds_nothing_to_do(tier: Tier) -> None:
     reader = tier.manager(active="key1")
     opened = [reader.open_log_segment(metadata) for metadata in tier.old]
@@ -108,12 +100,6 @@ def test_only_the_data_key_changes_and_a_second_run_finds_nothing_to_do(tier: Ti
         found = tier.manager().inspect_segment(metadata)
         assert found.manifest_problem is None
         assert all(each.expected_bytes in (None, each.size_bytes) for each in found.objects)
-
-
-def test_a_run_goes_on_behind_a_name(tier: Tier) -> None:
-    results = list(tier.manager().rewrap(writes=True, after=tier.name(tier.old[1])))
-    assert outcomes(results) == [REWRAPPED, CURRENT, PLAIN]
-    assert tier.key_ids() == ["key1", "key1", "key2"]
 
 
 @pytest.mark.parametrize("error", [Killed(), RemoteAccessDeniedError("no more")], ids=["killed", "failed"])
@@ -172,15 +158,3 @@ def test_a_segment_that_is_deleted_meanwhile_does_not_come_back(tier: Tier) -> N
     results = tier.manager(store).rewrap(writes=True)
     assert next(results).outcome is RewrapOutcome.GONE
     assert [head.key for head in tier.store.list(object_key(tier.old[0], ""))] == []
-
-
-def test_without_an_active_pair_there_is_nothing_to_wrap_by(tier: Tier) -> None:
-    config = aiven_config(tier.folder)
-    with pytest.raises(StorageConfigError, match=r"rsm\.config\.encryption\.key\.pair\.id is not set"):
-        AivenRemoteStorageManager(config, store=tier.store).rewrap(writes=False)
-
-
-def test_a_store_that_cannot_be_listed_is_the_callers_to_hear(tier: Tier) -> None:
-    tier.store.fail(RemoteStorageError("no list"), verb=Verb.LIST)
-    with pytest.raises(RemoteStorageError, match="no list"):
-        list(tier.manager().rewrap(writes=False))
