@@ -107,58 +107,6 @@ class MetadataEventLogContract:
         assert recorder.offsets() == list(range(count))
         assert max(recorder.slices) <= DELIVERY_RECORDS_MAX
 
-    def test_several_subscribers_read_independently(self, event_log: Log) -> None:
-        early, late = Recorder(), Recorder()
-        event_log.subscribe({0: 0}, early.deliver)
-        event_log.publish(0, b"a")
-        event_log.publish(0, b"b")
-        event_log.subscribe({0: 1}, late.deliver)
-        event_log.publish(0, b"c")
-        early.wait_for_offset(2)
-        late.wait_for_offset(2)
-
-        assert early.offsets() == [0, 1, 2]
-        assert late.offsets() == [1, 2]
-
-    def test_partitions_are_added_and_removed(self, event_log: Log, recorder: Recorder) -> None:
-        subscription = event_log.subscribe({}, recorder.deliver)
-        assert subscription.assigned() == frozenset()
-        event_log.publish(1, b"a")
-
-        subscription.add(1, 0)
-        recorder.wait_for_offset(0, partition=1)
-        assert subscription.assigned() == {1}
-
-        subscription.remove(1)
-        subscription.remove(1)
-        assert subscription.assigned() == frozenset()
-
-    def test_nothing_is_delivered_once_remove_returned(self, event_log: Log, recorder: Recorder) -> None:
-        subscription = event_log.subscribe({0: 0, 1: 0}, recorder.deliver)
-        event_log.publish(0, b"a")
-        recorder.wait_for_offset(0)
-
-        subscription.remove(0)
-        event_log.publish(0, b"b")
-        event_log.publish(1, b"mark")
-        recorder.wait_for_offset(0, partition=1)
-
-        assert recorder.offsets(0) == [0]
-
-    def test_an_add_from_an_earlier_offset_delivers_each_record_once(self, event_log: Log, recorder: Recorder) -> None:
-        for value in (b"a", b"b", b"c"):
-            event_log.publish(0, value)
-        subscription = event_log.subscribe({0: 0}, recorder.deliver, recorder.advance)
-        recorder.wait_for_offset(2)
-
-        subscription.remove(0)
-        recorder.events.clear()
-        subscription.add(0, 1)
-        event_log.publish(0, b"d")
-        recorder.wait_for_offset(3)
-
-        assert recorder.offsets() == [1, 2, 3]
-
     def test_adding_and_removing_under_load_never_repeats_or_skips(self, event_log: Log, recorder: Recorder) -> None:
         subscription = event_log.subscribe({}, recorder.deliver)
         with ThreadPoolExecutor(1) as pool:
@@ -248,7 +196,3 @@ class MetadataEventLogContract:
         assert sorted(offsets) == recorder.offsets() == list(range(200))
         published = dict(zip(offsets, values, strict=True))
         assert {event.offset: event.value for event in recorder.events} == published
-
-    def test_a_healthy_log_has_no_problems(self, event_log: Log) -> None:
-        assert event_log.problems() == {}
-        assert event_log.failure() is None

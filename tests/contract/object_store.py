@@ -61,17 +61,6 @@ class ObjectStoreContract:
         with pytest.raises(InvalidRangeError, match="BBBB"):
             filled.get(KEY, start, start + 10)
 
-    def test_an_empty_object_exists_and_has_no_range(self, store: ObjectStore) -> None:
-        store.put(KEY, b"")
-        assert store.head(KEY).size_bytes == 0
-        with pytest.raises(InvalidRangeError):
-            store.get(KEY, 0, 1)
-
-    @for_each("start, end", [(5, 5), (6, 5), (-1, 5)])
-    def test_what_is_no_range_is_the_callers_bug(self, filled: ObjectStore, start: int, end: int) -> None:
-        with pytest.raises(ValueError, match="not a range"):
-            filled.get(KEY, start, end)
-
     def test_a_body_is_read_in_pieces_of_any_size(self, filled: ObjectStore) -> None:
         stream = filled.get(KEY, 100, 250_100)
         assert stream.size_bytes == 250_000
@@ -83,16 +72,6 @@ class ObjectStoreContract:
         stream.close()
         assert at == 250_000
         assert found == CONTENT[100:250_100]
-
-    def test_asking_for_more_than_is_left_is_the_callers_bug(self, filled: ObjectStore) -> None:
-        stream = filled.get(KEY, 0, 10)
-        stream.readinto(memoryview(bytearray(6)))
-        with pytest.raises(ValueError, match="4 left"):
-            stream.readinto(memoryview(bytearray(5)))
-        last = bytearray(4)
-        stream.readinto(memoryview(last))
-        assert last == CONTENT[6:10]
-        stream.close()
 
     def test_a_body_may_be_closed_before_its_end_and_twice(self, filled: ObjectStore) -> None:
         for _ in range(20):
@@ -198,12 +177,6 @@ class ObjectStoreContract:
         # Whole seconds in S3, and the clock of another process.
         assert before_ms - 2000 <= head.modified_ms <= time.time_ns() // 1_000_000 + 2000
         assert [found.key for found in store.list("tiered")] == [KEY]
-
-    def test_another_store_of_its_identity_has_its_objects(self, filled: ObjectStore, open_store: OpenStore) -> None:
-        other = open_store()
-        assert other.identity == filled.identity
-        assert fetched(other, KEY, 5, 50) == CONTENT[5:50]
-        other.close()
 
     def test_calls_of_many_threads_do_not_disturb_each_other(self, store: ObjectStore) -> None:
         def put_read_delete(number: int) -> None:

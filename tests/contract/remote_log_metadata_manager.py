@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.errors import IllegalMetadataError, MetadataNotReadyError, RemoteResourceNotFoundError
+from storage.errors import IllegalMetadataError, MetadataNotReadyError
 from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -19,17 +19,7 @@ from storage.model import (
 )
 from storage.remote_log_metadata_manager import RemoteLogMetadataManager
 from tests.support.cases import case
-from tests.support.for_each import for_each
-from tests.support.metadata_records import (
-    COPY_FINISHED,
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    PARTITION,
-    moved,
-    name_of,
-    named_partition,
-    started,
-)
+from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, name_of, named_partition, started
 
 Manager = RemoteLogMetadataManager
 Call = Callable[[Manager], object]
@@ -110,15 +100,6 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == [COPY_FINISHED, COPY_FINISHED]
         assert ready.highest_offset_for_epoch(PARTITION, 2) == 200
 
-    def test_a_segment_is_listed_before_it_can_be_looked_up(self, ready: Manager) -> None:
-        ready.add_remote_log_segment_metadata(S0)
-
-        assert ready.remote_log_segment_metadata(PARTITION, 0, 10) is None
-        assert ready.highest_offset_for_epoch(PARTITION, 0) is None
-        assert list(ready.list_remote_log_segments(PARTITION)) == [S0]
-        assert list(ready.list_remote_log_segments(PARTITION, 1)) == [S0]
-        assert list(ready.list_remote_log_segments(PARTITION, 7)) == []
-
     def test_a_caller_sees_its_own_change_at_once(self, ready: Manager) -> None:
         update = moved(S0, COPY_FINISHED, custom_metadata=b"where it is")
         ready.add_remote_log_segment_metadata(S0)
@@ -132,22 +113,10 @@ class RemoteLogMetadataManagerContract:
             custom_metadata=update.custom_metadata,
         )
 
-    @for_each("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
-    def test_a_new_segment_must_begin_by_being_copied(self, ready: Manager, state: RemoteLogSegmentState) -> None:
-        with pytest.raises(IllegalMetadataError):
-            ready.add_remote_log_segment_metadata(replace(S0, state=state))
-        assert states(ready) == []
-
     def test_a_number_that_has_no_room_in_the_topic_is_illegal(self, ready: Manager) -> None:
         with pytest.raises(IllegalMetadataError):
             ready.add_remote_log_segment_metadata(replace(S0, segment_size_bytes=2**31))
         assert states(ready) == []
-
-    @for_each("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
-    def test_an_unknown_segment_cannot_be_updated(self, ready: Manager, state: RemoteLogSegmentState) -> None:
-        copy(ready, S1)
-        with pytest.raises(RemoteResourceNotFoundError):
-            ready.update_remote_log_segment_metadata(moved(S0, state))
 
     def test_only_the_last_state_of_a_partitions_deletion_forgets_it(self, ready: Manager) -> None:
         copy(ready, S0)

@@ -5,7 +5,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from metrics.meters import Meters
 from metrics.registry import render
-from tests.support.for_each import for_each
 
 
 def test_plain_text_is_the_default_and_parses(meters: Meters) -> None:
@@ -24,10 +23,3 @@ def test_openmetrics_is_given_to_those_who_ask_and_parses(meters: Meters) -> Non
     assert page.endswith(b"# EOF\n")
     families = list(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]  # the library leaves it untyped
     assert len(families) == len(list(meters.registry.collect()))
-
-
-@for_each("accept", ["", "*/*", "text/plain; version=x", "application/openmetrics-text; version=x", ";,="])
-def test_any_accept_header_gets_a_page(accept: str) -> None:
-    content_type, page = render(Meters().registry, accept)
-    assert "charset=utf-8" in content_type
-    assert b"tidegate_loop_stall_seconds" in page

@@ -1,12 +1,12 @@
 """Each verb moves its own series and no other."""
 
 import enum
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from metrics.cache_meters import CacheLevel, DiskErrorCause, GetObject, GetOutcome, StallReason
+from metrics.kip405 import EXPORTED, Writer
 from metrics.meters import (
     AuditOutcome,
     CloseCause,
@@ -239,17 +239,6 @@ def test_enumerated_series_are_there_from_the_start(meters: Meters) -> None:
     assert unread == [0, 0]
 
 
-def test_all_outcomes_of_gets_are_there_once_the_store_is_named(meters: Meters) -> None:
-    meters.gets.on_store("s3")
-    for outcome in GetOutcome:
-        labels = {"store": "s3", "outcome": outcome.value}
-        assert meters.registry.sample_value("tidegate_get_bytes_total", labels) == 0
-        assert meters.registry.sample_value("tidegate_get_seconds_count", labels) == 0
-        for kind in GetObject:
-            assert meters.registry.sample_value("tidegate_gets_total", labels | {"object": kind.value}) == 0
-    assert meters.registry.sample_value("tidegate_get_first_byte_seconds_count", {"store": "s3"}) == 0
-
-
 def test_a_delayed_fetch_that_completes_is_no_longer_waiting(meters: Meters) -> None:
     meters.tier.on_delayed_fetch_parked()
     meters.tier.on_delayed_fetch_completed()
@@ -289,17 +278,6 @@ def test_strange_api_keys_share_one_series(meters: Meters) -> None:
     assert meters.registry.sample_value("tidegate_requests_total", {"api_key": OTHER_LABEL, "route": "relay"}) == 872
 
 
-def test_verbs_lose_nothing_when_threads_call_them(meters: Meters) -> None:
-
-    def count() -> None:
-        for _ in range(2000):
-            meters.cache.on_evicted(CacheLevel.DISK)
-            meters.catalog.on_record_undecodable()
-
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert meters.registry.sample_value("tidegate_cache_evictions_total", {"level": "disk"}) == 8000
-    assert meters.registry.sample_value("tidegate_catalog_undecodable_records_total") == 8000
+def test_a_reader_registers_its_own_rows_and_no_other(meters: Meters) -> None:
+    registered = {family for family in meters.registry.families if not family.name.startswith("tidegate_")}
+    assert registered == {row.family for row in EXPORTED if row.writer is Writer.READER}

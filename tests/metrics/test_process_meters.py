@@ -3,8 +3,6 @@
 import importlib.metadata
 import platform
 
-import pytest
-
 from metrics.meters import Meters, ReloadOutcome
 from proxy.readiness import ConditionState
 from tests.support.for_each import for_each
@@ -49,11 +47,3 @@ def test_the_stall_maximum_forgets_after_600_wakings(meters: Meters) -> None:
 def test_the_build_is_named() -> None:
     version = importlib.metadata.version("tidegate")
     assert value(Meters(), "build_info", version=version, python=platform.python_version()) == 1
-
-
-def test_without_an_installed_package_the_version_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_found(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", not_found)
-    assert value(Meters(), "build_info", version="unknown", python=platform.python_version()) == 1

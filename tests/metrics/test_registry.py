@@ -1,14 +1,12 @@
 """The registry: names by configuration and by rule, limits on labels, no series that a broker has not."""
 
-import math
 import re
 
-import pytest
 from prometheus_client import Counter
 
 from metrics.kip405 import Kind, Kip405Names
 from metrics.meters import Meters
-from metrics.registry import OTHER_LABEL, Children, LabelLimit, Registry, render
+from metrics.registry import OTHER_LABEL, Children, Registry, render
 
 PREFIX = "kafka_server_brokertopicmetrics_"
 TOPIC = {"topic": "orders"}
@@ -76,45 +74,9 @@ def test_partitions_beyond_the_limit_share_one_series_whatever_their_topic() -> 
     assert registry.sample_value(name, {"topic": OTHER_LABEL, "partition": OTHER_LABEL}) == 2
 
 
-def test_a_topic_has_the_same_label_in_every_family() -> None:
-    limit = LabelLimit(1)
-    assert [limit.label_of(value) for value in ("a", "b", "a")] == ["a", OTHER_LABEL, "a"]
-
-
-def test_a_bean_without_meaning_here_cannot_be_registered() -> None:
-    with pytest.raises(KeyError):
-        Registry().kip405_gauge("RemoteLogManager.RetentionSizeInPercent")
-
-
 def test_names_are_ours_and_leave_the_suffix_to_the_library() -> None:
     families = [family for family in Meters().registry.families if not family.name.startswith("kafka_")]
     assert all(re.fullmatch(r"tidegate_[a-z_]+[a-z]", family.name) for family in families)
     assert not [family.name for family in families if family.name.endswith(("_total", "_count", "_bucket"))]
     assert not [family.name for family in families if not family.help.endswith(".")]
     assert all(family.name.endswith("_seconds") for family in families if family.kind is Kind.HISTOGRAM)
-
-
-def test_a_name_is_declared_once() -> None:
-    registry = Registry()
-    registry.gauge("tidegate_ready", "Ready.")
-    with pytest.raises(ValueError, match="tidegate_ready"):
-        registry.counter("tidegate_ready", "Ready.")
-
-
-def test_latencies_have_the_buckets_that_are_promised() -> None:
-    meters = Meters()
-    meters.gets.on_store("s3")
-    bounds: dict[str, list[float]] = {}
-    for metric in meters.registry.collect():
-        if metric.type == "histogram":
-            found = dict.fromkeys(float(each.labels["le"]) for each in metric.samples if "le" in each.labels)
-            bounds[metric.name] = list(found)
-    ages = bounds.pop("tidegate_frontier_age_seconds")  # reads may be routed by one of a minute
-    assert ages == sorted(ages)
-    in_ms = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, math.inf]
-    assert {name: [each * 1000 for each in of_name] for name, of_name in bounds.items()} == dict.fromkeys(bounds, in_ms)
-
-
-def test_two_registries_do_not_collide() -> None:
-    counted(Registry())
-    counted(Registry())

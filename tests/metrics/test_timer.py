@@ -8,16 +8,6 @@ def samples(timer: KafkaTimer) -> dict[str, float]:
     return {sample.name + sample.labels.get("quantile", ""): sample.value for sample in metric.samples}
 
 
-def test_has_no_quantile_before_the_first_observation() -> None:
-    assert samples(KafkaTimer("t", "T.")) == {"t_count": 0, "t_sum": 0}
-
-
-def test_one_observation_is_every_quantile() -> None:
-    timer = KafkaTimer("t", "T.")
-    timer.observe(7.0)
-    assert samples(timer) == {"t_count": 1, "t_sum": 7.0} | {f"t{quantile}": 7.0 for quantile in QUANTILES}
-
-
 def test_quantiles_are_ranks_of_the_sorted_observations() -> None:
     timer = KafkaTimer("t", "T.")
     for duration_ms in reversed(range(1000)):

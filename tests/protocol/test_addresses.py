@@ -1,6 +1,5 @@
 """Every response that carries addresses, in every version, against kio's own codec."""
 
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -74,33 +73,10 @@ def test_all_nodes_are_found_and_those_named_twice_once(api_key: int, api_versio
 
 
 @every_version
-def test_bytes_after_the_body_are_kept(api_key: int, api_version: int) -> None:
-    plain = kio_frames.response_frame(response(api_key, api_version, UPSTREAM))
-    longer = kio_frames.with_length(plain[4:] + b"trailing")
-
-    rewritten = rewrite(api_key, api_version, memoryview(longer), ADVERTISED)
-
-    assert rewritten[4:] == rewrite(api_key, api_version, memoryview(plain), ADVERTISED)[4:] + b"trailing"
-    assert struct.unpack_from(">i", rewritten) == (len(rewritten) - 4,)
-
-
-@every_version
 def test_a_frame_cut_at_any_byte_is_the_peers_error(api_key: int, api_version: int) -> None:
     frame = kio_frames.response_frame(response(api_key, api_version, UPSTREAM, unknown_tag=True), unknown_tag=True)
 
     assert_refused_when_cut(lambda cut: find_nodes(api_key, api_version, cut), frame)
-
-
-@every_version
-def test_a_body_cut_before_its_last_address_is_the_peers_error(api_key: int, api_version: int) -> None:
-    nodes = named_in(api_key, api_version, UPSTREAM)
-    frame = kio_frames.response_frame(response(api_key, api_version, nodes, unknown_tag=True), unknown_tag=True)
-    last_address = frame.rindex(nodes[-1].host.encode() + struct.pack(">i", nodes[-1].port))
-    after_last_address = last_address + len(nodes[-1].host) + 4
-
-    for size in range(4, len(frame)):
-        with case(size), pytest.raises(PeerProtocolError) if size < after_last_address else suppress(PeerProtocolError):
-            rewrite(api_key, api_version, memoryview(kio_frames.with_length(frame[4:size])), ADVERTISED)
 
 
 # A node without an advertised address is withheld. (It was an error before, and nobody got the answer.)
@@ -147,23 +123,6 @@ def _not_found(coordinator: Any, withheld: set[int]) -> Any:
     return replace(coordinator, **values)
 
 
-@given(
-    case=st.sampled_from(REWRITTEN),
-    nodes=st.lists(addresses, min_size=1, max_size=4),
-    host=hosts,
-    port=ports,
-    unknown_tag=st.booleans(),
-)
-def test_any_mapping_gives_what_a_broker_with_those_addresses_would_send(
-    case: tuple[int, int], nodes: list[NodeAddress], host: str, port: int, unknown_tag: bool
-) -> None:
-    advertised = {node.node_id: (f"{host}{index}", port) for index, node in enumerate(nodes)}
-    frame = kio_frames.response_frame(response(*case, nodes, unknown_tag=unknown_tag))
-
-    expected = response(*case, moved(nodes, advertised), unknown_tag=unknown_tag)
-    assert rewrite(*case, memoryview(frame), advertised) == kio_frames.response_frame(expected)
-
-
 @for_each("api_key, api_version", [each for each in REWRITTEN if each[0] != ApiKey.FIND_COORDINATOR])
 def test_nodes_may_be_more_than_one_byte_counts_and_fewer_are_left(api_key: int, api_version: int) -> None:
     nodes = [NodeAddress(number, "host", number) for number in range(130)]
@@ -174,16 +133,6 @@ def test_nodes_may_be_more_than_one_byte_counts_and_fewer_are_left(api_key: int,
     assert rewrite(api_key, api_version, frame, advertised) == kio_frames.response_frame(told)
 
 
-@given(case=st.sampled_from(REWRITTEN), payload=st.binary(max_size=200))
-def test_garbage_is_read_or_is_the_peers_error(case: tuple[int, int], payload: bytes) -> None:
-    frame = memoryview(kio_frames.with_length(payload))
-    try:
-        nodes = find_nodes(*case, frame)
-    except PeerProtocolError:
-        return
-    assert all(node.node_id >= 0 for node in nodes)
-
-
 @given(case=st.sampled_from(REWRITTEN), position=st.integers(8, 10_000), byte=st.integers(0, 255))
 def test_a_response_with_one_wrong_byte_is_read_or_is_the_peers_error(
     case: tuple[int, int], position: int, byte: int
@@ -192,31 +141,6 @@ def test_a_response_with_one_wrong_byte_is_read_or_is_the_peers_error(
     frame[position % (len(frame) - 4) + 4] = byte
     with suppress(PeerProtocolError):
         find_nodes(*case, memoryview(frame))
-
-
-def test_the_predicate_names_exactly_the_responses_of_the_specification() -> None:
-    carrying = {
-        (api_key, api_version)
-        for api_key in range(100)
-        for api_version in range(20)
-        if carries_addresses(api_key, api_version)
-    }
-
-    assert carrying == {
-        *((ApiKey.PRODUCE, version) for version in range(10, 20)),
-        *((ApiKey.FETCH, version) for version in range(16, 20)),
-        *(
-            (api_key, version)
-            for api_key in (
-                ApiKey.METADATA,
-                ApiKey.FIND_COORDINATOR,
-                ApiKey.DESCRIBE_CLUSTER,
-                ApiKey.SHARE_FETCH,
-                ApiKey.SHARE_ACKNOWLEDGE,
-            )
-            for version in range(20)
-        ),
-    }
 
 
 @for_each(

@@ -1,14 +1,11 @@
 """Produce: acks is found as early as it can be, and the endpoints of a response behind any partitions."""
 
 import struct
-from contextlib import suppress
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.addresses import find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
@@ -33,10 +30,6 @@ def request_until_acks(
     if api_version >= 3:
         raw += write_string(transactional_id, flexible=api_version >= 9)
     return raw + struct.pack(">h", acks)
-
-
-def endpoint(node: NodeAddress) -> dict[str, object]:
-    return {"node_id": node.node_id, "host": node.host, "port": node.port}
 
 
 @for_each("api_version, unknown_tag, acks", product(KIOS_VERSIONS, (False, True), (-1, 0, 1)))
@@ -94,13 +87,6 @@ def test_acks_behind_endless_tags_are_not_waited_for() -> None:
         peek_acks(frame[:ACKS_WITHIN_BYTES], 9, 0)
 
 
-@given(st.sampled_from(VERSIONS), st.binary(max_size=80), st.integers(0, 80))
-def test_garbage_is_read_waited_for_or_is_the_peers_error(api_version: int, raw: bytes, size: int) -> None:
-    frame = memoryview(kio_frames.with_length(raw))
-    with suppress(PeerProtocolError):
-        peek_acks(frame[: max(4, size)], api_version, 0)
-
-
 @for_each("api_version", KIOS_VERSIONS)
 def test_responses_without_the_tag_have_no_addresses_and_stay_as_they_are(api_version: int) -> None:
     message = kio_frames.fill(kio_frames.schema(ApiKey.PRODUCE, api_version), {"node_endpoints": []})
@@ -109,21 +95,6 @@ def test_responses_without_the_tag_have_no_addresses_and_stay_as_they_are(api_ve
     assert locate(frame, api_version).sites == ()
     if api_version in WITH_ENDPOINTS:
         assert rewrite(ApiKey.PRODUCE, api_version, frame, {}) == frame
-
-
-@for_each("hosts", [1, 3, 20])
-def test_the_size_of_the_tag_follows_its_content(hosts: int) -> None:
-    """Its varint goes from one byte to two and back."""
-    nodes = [NodeAddress(node_id, "h", 1) for node_id in range(hosts)]
-    short = {node.node_id: (node.host, node.port) for node in nodes}
-    long = {node.node_id: ("h" * 100, 1) for node in nodes}
-    values = {"node_endpoints": [endpoint(node) for node in nodes]}
-    frame = kio_frames.response_frame(kio_frames.fill(kio_frames.schema(ApiKey.PRODUCE, 10), values))
-
-    longer = rewrite(ApiKey.PRODUCE, 10, memoryview(frame), long)
-
-    assert len(longer) > len(frame)
-    assert rewrite(ApiKey.PRODUCE, 10, memoryview(longer), short) == frame
 
 
 def response_with_tags(tags: bytes) -> memoryview:

@@ -1,11 +1,8 @@
 """Node endpoints of an answer that is made of several."""
 
-import contextlib
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS
 from protocol.fetch.response import encode_response
@@ -64,12 +61,6 @@ def test_a_node_without_a_listener_is_left_out() -> None:
 def test_an_endpoint_that_is_no_node_is_the_peers_fault() -> None:
     with pytest.raises(PeerProtocolError, match="names no node"):
         endpoints_of([section(NodeAddress(-1, "", -1))])
-
-
-@given(st.binary(max_size=40))
-def test_garbage_is_the_peers_fault_or_harmless(garbage: bytes) -> None:
-    with contextlib.suppress(PeerProtocolError):
-        endpoints_of([garbage])
 
 
 def test_a_cut_section_is_the_peers_fault() -> None:

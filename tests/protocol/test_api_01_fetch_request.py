@@ -18,7 +18,7 @@ from protocol.fetch.messages import (
     encode_request,
     patch_session,
 )
-from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.protocol.fetch_frames import (
     FETCH,
@@ -33,7 +33,6 @@ from tests.protocol.fetch_frames import (
 )
 from tests.support import kio_frames
 from tests.support.cases import case
-from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
 
 rows = st.tuples(int32s, int32s, int64s, int32s, int64s, int32s)
@@ -155,18 +154,6 @@ def test_unknown_tags_survive(version: int) -> None:
         assert [partition.topic_tags for partition in request.partitions] == [NO_TAGS, NO_TAGS, UNKNOWN_SECTION]
 
 
-@for_each("version", [17, 18])
-def test_the_followers_partition_tags_survive(version: int) -> None:
-    tagged = {"partition": 1, "replica_directory_id": id_of(4), "high_watermark": 5}
-    topics_data = [{"topic_id": id_of(1), "partitions": [tagged, {"partition": 2} | tagged]}]
-    frame = kio_frames.request_frame(message(version, [], topics=topics_data))
-
-    request = decode(frame)
-
-    assert encode_again(request) == frame
-    assert NO_TAGS not in {partition.tags for partition in request.partitions}
-
-
 @every_version
 def test_bytes_that_are_cut_longer_or_changed(version: int) -> None:
     data = [{"topic": "a", "topic_id": id_of(9), "partitions": (1, 2)}]
@@ -206,13 +193,6 @@ def test_a_followers_replica_id_is_seen_wherever_it_stands(version: int) -> None
     assert request.replica_id == 3
 
 
-def test_a_replica_state_too_short_is_the_peers_error() -> None:
-    request = decode(kio_frames.request_frame(message(17, [])))
-    request.tags = b"\x01\x01\x02\x00\x00"  # one field, number 1, two bytes
-    with pytest.raises(PeerProtocolError):
-        decode(encode_again(request))
-
-
 def test_a_probe_may_use_another_version_with_ids() -> None:
     request = decode(kio_frames.request_frame(message(11, SAMPLE_TOPICS)))
     for partition in request.partitions:
@@ -226,32 +206,6 @@ def test_a_probe_may_use_another_version_with_ids() -> None:
     assert (probe.api_version, probe.client_id, probe.rack_id) == (17, "client", "rack-1")
 
 
-def test_encoding_defaults_to_no_session_and_keeps_the_order_of_partitions() -> None:
-    request = decode(kio_frames.request_frame(message(12, SAMPLE_TOPICS)))
-    first, second, third = request.partitions
-
-    again = decode(
-        encode_request(request, [first, third, second], correlation_id=9, max_wait_ms=0, min_bytes=0, max_bytes=1)
-    )
-
-    assert again.partitions == [first, third, second]
-    assert (again.correlation_id, again.session_id, again.session_epoch) == (9, 0, -1)
-    assert (again.max_wait_ms, again.min_bytes, again.max_bytes) == (0, 0, 1)
-
-
-def test_our_own_mistakes_are_local_errors() -> None:
-    request = decode(kio_frames.request_frame(message(11, SAMPLE_TOPICS)))
-    with pytest.raises(LocalProtocolError, match="topic id"):
-        encode_again(request, 13)
-    with pytest.raises(LocalProtocolError, match="not one that is decoded"):
-        encode_again(request, 19)
-    with pytest.raises(LocalProtocolError, match="topic name"):
-        encode_again(decode(kio_frames.request_frame(message(13, SAMPLE_TOPICS))), 12)
-    request.partitions, request.replica_id = [], 3
-    with pytest.raises(LocalProtocolError, match="follower"):
-        encode_again(request, 15)
-
-
 def test_hostile_counts_are_refused() -> None:
     no_topics = kio_frames.request_frame(message(4, []))
     one = kio_frames.request_frame(message(17, [(1, [SAMPLE_TOPICS[0][1][0]])], cluster_id=None))
@@ -262,10 +216,3 @@ def test_hostile_counts_are_refused() -> None:
     for varint in (b"\x00", b"\x03", b"\xff\x7f", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01"):
         with case(varint), pytest.raises(PeerProtocolError):
             decode(one[:partitions_at] + varint + one[partitions_at + 1 :])
-
-
-def test_a_null_topic_name_is_the_peers_error() -> None:
-    frame = kio_frames.request_frame(message(4, [(1, [SAMPLE_TOPICS[0][1][0]])]))
-    raw = name_of(1).encode()
-    with pytest.raises(PeerProtocolError, match="null string"):
-        decode(frame.replace(struct.pack(">h", len(raw)) + raw, b"\xff\xff"))

@@ -30,7 +30,6 @@ from tests.protocol.fetch_frames import (
     name_of,
 )
 from tests.support import kio_frames
-from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_all_of_it_is_read
 
@@ -127,21 +126,6 @@ def test_responses_are_read_and_written_as_kio_does(given_answers: tuple[int, li
 
 
 @every_version
-def test_null_and_empty_are_told_apart(version: int) -> None:
-    aborted: list[list[tuple[int, int]] | None] = [None, [], [(1, 2)]]
-    answers = [
-        answer(version, 1, 0, aborted_transactions=pairs, records=records, records_are_null=null)
-        for pairs in aborted
-        for records, null in (((), False), ((), True), ((b"r",), False))
-    ]
-
-    frame = kio_frames.response_frame(message(version, answers))
-
-    assert encode(version, answers) == frame
-    assert decode(frame, version).partitions == answers
-
-
-@every_version
 def test_records_pass_through_uncopied(version: int) -> None:
     source = bytearray(b"a" * 1000 + b"b" * 3_000_000)
     blocks = (memoryview(source)[:1000], memoryview(source)[1000:])
@@ -229,18 +213,6 @@ def test_an_error_is_written_as_the_broker_does(version: int) -> None:
     assert (decoded.high_watermark, decoded.last_stable_offset, decoded.log_start_offset) == (-1, -1, -1)
     assert (decoded.aborted_transactions, decoded.preferred_read_replica) == (None, -1)
     assert (decoded.records, decoded.records_are_null) == ((), False)
-
-
-def test_our_own_mistakes_are_local_errors() -> None:
-    for version, answers, says in (
-        (13, [answer(12, 1, 0)], "topic id"),
-        (12, [answer(13, 1, 0)], "topic name"),
-        (3, [], "not one that is decoded"),
-    ):
-        with case(version), pytest.raises(LocalProtocolError, match=says):
-            encode(version, answers)
-    with pytest.raises(LocalProtocolError, match="not one that is decoded"):
-        decode(encode(4, []), 19)
 
 
 def test_a_frame_over_two_gibibytes_is_a_local_error() -> None:

@@ -21,7 +21,7 @@ from protocol.fetch.walker import (
     rewrite_endpoints,
 )
 from protocol.wire.endpoints import NodeAddress
-from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.errors import PeerProtocolError
 from protocol.wire.primitives import write_uvarint
 from tests.protocol import fetch_frames
 from tests.protocol.fetch_frames import UNKNOWN_FIELD, UNKNOWN_SECTION
@@ -138,15 +138,6 @@ def test_huge_records_and_many_partitions_pass_as_they_come() -> None:
         assert walk(frame, [piece_bytes] * (len(frame) // piece_bytes)) == renamed(frame, WITH_ENDPOINTS)
 
 
-def test_a_client_sees_no_endpoints_and_the_same_partitions() -> None:
-    frame = frame_of(VARIED, WITH_ENDPOINTS)
-
-    response = decode_response(memoryview(walk(frame, [])), 17)
-
-    assert response.partitions == decode_response(memoryview(frame), 17).partitions
-    assert response.tags == b"\x02\x7f" + WITH_ENDPOINTS[2:]
-
-
 def test_bytes_of_the_next_frame_are_not_touched() -> None:
     frame = frame_of(VARIED, WITH_ENDPOINTS)
     walker = FetchResponseWalker(17)
@@ -196,12 +187,6 @@ def test_a_varint_that_never_ends_is_refused_where_partitions_pass_quickly() -> 
     frame[position : position + 5] = b"\x81\x80\x80\x80\x80"
     with pytest.raises(PeerProtocolError):
         walk(bytes(frame), [])
-
-
-def test_older_and_newer_versions_are_not_walked() -> None:
-    for version in (15, 19):
-        with pytest.raises(LocalProtocolError):
-            FetchResponseWalker(version)
 
 
 @every_version

@@ -5,14 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
 from protocol.fetch.response import decode_response
 from protocol.fetch.walker import edit_partitions
 from protocol.wire.errors import PeerProtocolError
-from tests.protocol.fetch_frames import UNKNOWN_SECTION, VERSIONS, answer_named, encode, every_version
+from tests.protocol.fetch_frames import UNKNOWN_SECTION, answer_named, encode, every_version
 from tests.protocol.test_api_01_fetch_walker import walk
 from tests.support.kio_frames import with_length
 
@@ -101,37 +99,6 @@ def test_error_codes_and_log_starts_are_edited_in_place(version: int) -> None:
     assert len(editor.asked) == len({(topic, partition) for topic, partition, _, _ in editor.asked}) == 8
     empty = frame_of([], version)
     assert walk(empty, [3], version, Editor()) == empty
-
-
-@st.composite
-def responses(draw: st.DrawFn) -> tuple[int, list[PartitionAnswer]]:
-    version = draw(st.sampled_from(VERSIONS))
-    made = st.builds(
-        lambda topic, partition, code, start, aborted, records: answer(
-            topic,
-            partition,
-            version,
-            error_code=code,
-            log_start_offset=start if version >= 5 else -1,
-            aborted_transactions=aborted,
-            records=records,
-        ),
-        st.sampled_from([*EDITED_TOPICS, "c", "é" * 60]),
-        st.integers(0, 2**31 - 1),
-        st.sampled_from([0, 0, 0, 1, 1, 6, -1, 257]),
-        st.integers(-1, 2**62),
-        st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), max_size=5),
-        st.lists(st.binary(min_size=1, max_size=200), max_size=2),
-    )
-    answers = draw(st.lists(made, max_size=8))
-    # As a broker has them: the partitions of a topic stand together.
-    return version, sorted(answers, key=lambda each: (each.topic or "", each.topic_id or b""))
-
-
-@given(responses(), st.lists(st.integers(1, 300), max_size=40))
-def test_any_split_of_any_response(response: tuple[int, list[PartitionAnswer]], pieces: list[int]) -> None:
-    version, answers = response
-    assert walk(frame_of(answers, version), pieces, version, Editor()) == edited_frame(answers, version)
 
 
 @every_version

@@ -23,7 +23,7 @@ from protocol.list_offsets import (
     encode_request,
     encode_response,
 )
-from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.protocol.fetch_frames import UNKNOWN_SECTION, int32s, int64s
 from tests.support import kio_frames
@@ -150,14 +150,3 @@ def test_hostile_counts_are_refused(count: int) -> None:
         decode(empty_request[:-4] + struct.pack(">i", count))
     with pytest.raises(PeerProtocolError):
         decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
-
-
-@for_each("version", [0, 12])
-def test_other_versions_are_our_own_mistake(version: int) -> None:
-    request = ListOffsetsRequest(version, 5, None, -1, 0, [])
-    with pytest.raises(LocalProtocolError):
-        encode_request(request, correlation_id=5)
-    with pytest.raises(LocalProtocolError):
-        decode_response(memoryview(bytes(100)), version)
-    with pytest.raises(LocalProtocolError):
-        encode_response(ListOffsetsResponse(5, 0, []), version, 5)

@@ -1,12 +1,9 @@
 """SaslHandshake: its requests, and a refusal of ours in its own shape."""
 
 import struct
-from contextlib import suppress
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.sign_in import decode_request, encode_refusal
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
@@ -58,9 +55,3 @@ def test_a_version_that_does_not_exist(api_version: int) -> None:
 def test_a_null_mechanism_is_the_peers_error() -> None:
     with pytest.raises(PeerProtocolError):
         decode_request(request_of(b"\xff\xff"))
-
-
-@given(st.binary(max_size=60))
-def test_garbage_is_read_or_is_the_peers_error(body: bytes) -> None:
-    with suppress(PeerProtocolError):
-        decode_request(request_of(body))

@@ -1,15 +1,9 @@
 """ApiVersions: ranges are cut, everything else is upstream's own bytes."""
 
 import struct
-from contextlib import suppress
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from protocol.api_versions import encode_unsupported_version, rewrite_frame, rewrite_response
-from protocol.wire import versions
-from protocol.wire.errors import PeerProtocolError
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 from tests.support.for_each import for_each
@@ -47,26 +41,6 @@ def test_ranges_are_cut_and_all_else_is_kept(api_version: int) -> None:
 def test_an_unsupported_version_is_answered_in_the_shape_of_v0(api_version: int) -> None:
     body = struct.pack(">hihhh", 35, 1, 18, 0, 5)
     assert rewrite_response(api_version, memoryview(body)) == struct.pack(">hihhh", 35, 1, 18, 0, 4)
-
-
-@given(
-    st.sampled_from(VERSIONS),
-    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 20), st.integers(0, 20)), max_size=200),
-)
-def test_any_answer_is_cut_entry_by_entry(api_version: int, ranges: Ranges) -> None:
-    body = kio_frames.encode(response(api_version, ranges, unknown_tag=True))
-    kept = [(api_key, versions.cut(api_key, oldest, newest)) for api_key, oldest, newest in ranges]
-    expected: Ranges = [(api_key, *announced) for api_key, announced in kept if announced is not None]
-
-    assert rewrite_response(api_version, memoryview(body)) == kio_frames.encode(
-        response(api_version, expected, unknown_tag=True)
-    )
-
-
-@given(st.sampled_from(VERSIONS), st.binary(max_size=100))
-def test_garbage_is_read_or_is_the_peers_error(api_version: int, body: bytes) -> None:
-    with suppress(PeerProtocolError):
-        rewrite_response(api_version, memoryview(body))
 
 
 def test_our_answer_to_a_version_that_we_do_not_know_is_kafkas() -> None:

@@ -1,6 +1,5 @@
 """Versions that are negotiated, requests that are built, responses that are not to be believed."""
 
-import importlib.metadata
 import struct
 import uuid
 from datetime import timedelta
@@ -9,7 +8,7 @@ import pytest
 from kio import index
 from kio.schema.index import schema_name_map
 
-from protocol.client.errors import UpstreamProtocolError, UpstreamRefusedError, UpstreamUnsupportedError
+from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
@@ -20,7 +19,6 @@ from protocol.client.messages import (
     encode_request,
     kio_uuid,
     negotiate,
-    software_version,
     uuid_bytes,
 )
 from protocol.wire.framing import decode_request_header
@@ -83,11 +81,6 @@ def test_one_set_of_values_makes_a_request_of_every_version(version: int) -> Non
     assert (topic.topic if version <= 12 else topic.topic_id) == ("t" if version <= 12 else uuid.UUID(int=7))
 
 
-def test_a_missing_field_is_our_bug() -> None:
-    with pytest.raises(TypeError, match="min_bytes"):
-        encode_request(FETCH, 12, {key: FETCH_VALUES[key] for key in FETCH_VALUES if key != "min_bytes"}, 1, "me")
-
-
 def test_a_response_is_read_whole_and_refused_when_cut_or_too_long() -> None:
     frame = encode_response(API_VERSIONS.key, 3, 1, api_versions_values({1: (4, 18), 3: (0, 13)}))
     response = decode_response(API_VERSIONS, 3, frame, "b")
@@ -99,30 +92,7 @@ def test_a_response_is_read_whole_and_refused_when_cut_or_too_long() -> None:
         decode_response(API_VERSIONS, 3, frame + b"\0\0", "b")
 
 
-def test_an_unknown_error_code_is_a_protocol_error() -> None:
-    frame = bytearray(encode_response(API_VERSIONS.key, 3, 1, api_versions_values({})))
-    frame[4:6] = struct.pack(">h", 30000)
-    with pytest.raises(UpstreamProtocolError):
-        decode_response(API_VERSIONS, 3, frame, "b")
-
-
 def test_the_zero_topic_id_is_none_for_kio_and_back() -> None:
     assert kio_uuid(bytes(16)) is None
     assert uuid_bytes(None) == bytes(16)
     assert uuid_bytes(kio_uuid(b"0123456789abcdef")) == b"0123456789abcdef"
-
-
-def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_found(_name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError
-
-    monkeypatch.setattr(importlib.metadata, "version", not_found)
-    software_version.cache_clear()
-    assert software_version() == "0"
-    software_version.cache_clear()
-
-
-def test_a_refusal_made_again_from_its_arguments_is_the_same() -> None:
-    first = UpstreamRefusedError("no", 29, True)
-    second = type(first)(*first.args)
-    assert (str(second), second.error_code, second.retriable) == ("no", 29, True)

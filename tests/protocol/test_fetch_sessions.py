@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -18,7 +17,6 @@ from protocol.fetch.sessions import (
     FetchSession,
     SessionSlots,
     SessionTable,
-    next_epoch,
 )
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
@@ -175,39 +173,11 @@ def test_each_partition_is_told_once_after_a_session_became_ours() -> None:
     assert session.changed(answers) == []
 
 
-def test_after_an_error_the_high_watermark_is_told_again_though_it_is_the_same() -> None:
-    session = FetchSession(request_of(17, (0, 0), [(0, 0)]))
-    good = [answer_of(asked) for asked in session.asked()]
-    bad = [answer_of(asked, error_code=56) for asked in session.asked()]
-    session.told_all(good)
-    assert [session.changed(answers) for answers in (good, bad, bad, good, good)] == [[], bad, bad, good, []]
-
-
-def test_an_answer_for_a_partition_that_was_not_asked_for_is_not_passed_on() -> None:
-    session = FetchSession(request_of(17, (0, 0), [(0, 0)]))
-    assert session.changed([answer_of(asks([(1, 0)])[0])]) == []
-    session.told_all([answer_of(asks([(1, 0)])[0])])
-    assert len(session) == 1
-
-
-@given(st.lists(st.tuples(numbers, st.sampled_from([NO_TAGS, OTHER_TAG, DIVERGING]))))
-def test_a_diverging_epoch_is_told_each_time(tagged: list[tuple[int, bytes]]) -> None:
-    session = FetchSession(request_of(17, (0, 0), [(number, 0) for number in range(6)]))
-    session.told_all([answer_of(asked) for asked in session.asked()])
-    for number, tags in tagged:
-        (asked,) = asks([(number, 0)])
-        assert len(session.changed([answer_of(asked, tags=tags)])) == (tags == DIVERGING)
-
-
 def test_a_relayed_partition_that_moved_on_goes_to_the_end() -> None:
     session = FetchSession(request_of(17, (0, 0), [(0, 5), (1, 5), (2, 5)]))
     session.become_relayed(7)
     session.update(asks([(0, 5), (1, 6)]), ())
     assert [asked.partition for asked in session.asked()] == [0, 2, 1]
-
-
-def test_epochs_wrap_to_one() -> None:
-    assert [next_epoch(epoch) for epoch in (1, EPOCH_MAX - 1, EPOCH_MAX)] == [2, EPOCH_MAX, 1]
 
 
 # --- limits ---
@@ -277,15 +247,6 @@ def test_a_connection_that_took_all_loses_it_when_others_want_their_share() -> N
     assert goes_on(modest, session)
 
 
-def test_a_session_that_was_taken_away_meanwhile_is_not_noted() -> None:
-    slots = SessionSlots(partitions_max=10)
-    table, other = SessionTable(slots), SessionTable(slots)
-    session = opened(table, 10)
-    opened(other, 1)
-    assert not table.note(session, going_on(session), 1.0)
-    assert (slots.sessions, slots.partitions) == (1, 1)
-
-
 def test_an_idle_session_goes_before_one_in_use() -> None:
     slots = SessionSlots(partitions_max=10)
     idle, busy, third = (SessionTable(slots) for _ in range(3))
@@ -294,26 +255,6 @@ def test_an_idle_session_goes_before_one_in_use() -> None:
     assert goes_on(busy, session, IDLE_S_MIN)
     opened(third, 3, IDLE_S_MIN)
     assert goes_on(busy, session, IDLE_S_MIN)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), max_size=40))
-def test_whatever_is_opened_nobody_is_refused_his_share(openings: list[tuple[int, int]]) -> None:
-    slots = SessionSlots(partitions_max=60)
-    tables = [SessionTable(slots) for _ in range(4)]
-    held: list[list[FetchSession]] = [[] for _ in tables]
-    for number, partitions in openings:
-        kept = [each for each in held[number] if tables[number].find(going_on(each)) is each]
-        session = FetchSession(opening(partitions))
-        is_begun = tables[number].begin(session, 0.0)
-        assert slots.partitions <= 60
-        if is_begun:
-            tables[number].give_id(session)
-            held[number] = [*kept, session]
-        else:
-            assert sum(map(len, kept)) + partitions > 60 // 4
-    for table in tables:
-        table.clear()
-    assert (slots.sessions, slots.partitions) == (0, 0)
 
 
 @for_each("version", [7, 12, 17])

@@ -4,7 +4,6 @@ import random
 import struct
 
 import pytest
-from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,8 +11,6 @@ from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import (
     BIG_BUFFERS_MAX,
     IDLE_BUFFER_BYTES,
-    LENGTH_BYTES,
-    POOLED_BUFFERS_MAX,
     QUIET_READS_MAX,
     RECEIVE_BUFFER_BYTES,
     SMALL_BUFFER_BYTES,
@@ -21,7 +18,6 @@ from protocol.wire.framing import (
     frame_size,
     pooled_buffers,
 )
-from tests.support.kio_frames import with_length
 
 
 def receive(buffer: FrameBuffer, data: bytes) -> None:
@@ -42,19 +38,6 @@ def read_quietly(buffer: FrameBuffer) -> None:
         buffer.consume(9)
 
 
-def take_frames(buffer: FrameBuffer) -> list[bytes]:
-    """Every frame that is whole; room is made for one that is not."""
-    frames = []
-    while len(buffer) >= LENGTH_BYTES:
-        size = frame_size(buffer.view, buffer.start, frame_bytes_max=1 << 24, body_bytes_min=0)
-        if len(buffer) < size:
-            buffer.reserve(size)
-            break
-        frames.append(bytes(buffer.view[buffer.start + LENGTH_BYTES : buffer.start + size]))
-        buffer.consume(size)
-    return frames
-
-
 def test_a_frames_size_includes_its_length_field_and_is_bounded() -> None:
     for length in (8, 9, 100):
         view = memoryview(b"xx" + struct.pack(">i", length) + b"trailing")
@@ -62,23 +45,6 @@ def test_a_frames_size_includes_its_length_field_and_is_bounded() -> None:
     for length in (-(2**31), -1, 0, 7, 101, 2**31 - 1, 0x47455420):
         with pytest.raises(PeerProtocolError, match=str(length)):
             frame_size(memoryview(struct.pack(">i", length)), 0, frame_bytes_max=100, body_bytes_min=8)
-
-
-@given(st.lists(st.binary(max_size=3 * IDLE_BUFFER_BYTES), max_size=6), st.lists(st.integers(1, 5000), min_size=1))
-@example([b"", b"a", b"bc" * 300], [1])
-def test_any_split_of_a_stream_gives_the_same_frames(payloads: list[bytes], splits: list[int]) -> None:
-    stream = b"".join(map(with_length, payloads))
-    buffer = FrameBuffer()
-    frames = []
-    position = 0
-    while position < len(stream):
-        size = splits[position % len(splits)]
-        receive(buffer, stream[position : position + size])
-        position += size
-        frames += take_frames(buffer)
-
-    assert frames == payloads
-    assert len(buffer) == 0
 
 
 def test_a_read_that_fills_the_buffer_makes_it_big_and_quiet_reads_give_that_back() -> None:
@@ -90,15 +56,6 @@ def test_a_read_that_fills_the_buffer_makes_it_big_and_quiet_reads_give_that_bac
     assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
     buffer.prepare()
     assert buffer.capacity_bytes == IDLE_BUFFER_BYTES
-
-
-def test_a_buffer_filled_and_not_handled_grows() -> None:
-    buffer = FrameBuffer()
-    data = random.Random(1).randbytes(RECEIVE_BUFFER_BYTES + 1)
-    receive(buffer, data)
-
-    assert buffer.capacity_bytes == 2 * RECEIVE_BUFFER_BYTES
-    assert bytes(buffer.view[buffer.start : buffer.end]) == data
 
 
 def test_room_for_a_frame_follows_what_has_arrived() -> None:
@@ -148,33 +105,6 @@ def test_streams_beyond_a_number_get_on_with_small_buffers() -> None:
     assert busy_buffer().capacity_bytes == RECEIVE_BUFFER_BYTES
 
 
-def test_a_reserved_size_between_idle_and_busy_does_not_stay_for_ever() -> None:
-    # Failed before: only the idle size grew when a read filled it, so a busy stream kept reading into 5,000 bytes.
-    buffer = FrameBuffer()
-    buffer.reserve(5000)
-    receive(buffer, bytes(5000))
-    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
-
-    quiet = FrameBuffer()
-    quiet.reserve(5000)
-    receive(quiet, bytes(4999))
-    quiet.consume(4999)
-    read_quietly(quiet)
-    quiet.prepare()
-    assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
-
-
-def test_reserving_what_fits_moves_the_bytes_only_when_they_stand_too_far_back() -> None:
-    buffer = FrameBuffer()
-    receive(buffer, bytes(4000))
-    buffer.consume(3990)
-
-    buffer.reserve(50)
-    assert buffer.start == 3990
-    buffer.reserve(200)
-    assert (buffer.start, buffer.end) == (0, 10)
-
-
 def busy_buffer() -> FrameBuffer:
     """Empty, after traffic that made it big."""
     buffer = FrameBuffer()
@@ -206,13 +136,6 @@ def test_big_storage_goes_from_the_stream_that_rests_to_the_next_one() -> None:
 
     assert other.view.obj is storage
     assert pooled_buffers() == pooled - 1
-
-
-def test_the_pool_has_an_end() -> None:
-    for buffer in [busy_buffer() for _ in range(POOLED_BUFFERS_MAX + 5)]:
-        buffer.rest()
-        assert buffer.capacity_bytes == 0
-    assert pooled_buffers() == POOLED_BUFFERS_MAX
 
 
 def test_two_streams_never_share_storage() -> None:

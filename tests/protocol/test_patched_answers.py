@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from protocol import delete_records, offset_for_leader_epoch
 from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX
-from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.framing import RequestHeader, decode_request_header
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
 from tests.support.drawn import drawn
 from tests.support.hostile_bytes import assert_all_of_it_is_read
@@ -169,12 +169,3 @@ def test_more_than_is_read_is_refused() -> None:
     for refused, says in ((more, "ask for fewer"), (longer, "ask for less")):
         with pytest.raises(PeerProtocolError, match=says):
             DELETIONS.read("request", refused, 2)
-
-
-@both_apis
-def test_other_versions_are_our_own_mistake(api: Api) -> None:
-    for version in (-1, api.versions.stop):
-        with pytest.raises(LocalProtocolError):
-            api.codec.decode_request(memoryview(bytes(30)), RequestHeader(api.key, version, 1, None, 14))
-        with pytest.raises(LocalProtocolError):
-            api.codec.decode_response(memoryview(bytes(30)), version)

@@ -11,7 +11,7 @@ from kio.serial import writers
 from kio.static.primitive import uvarint
 
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
+from protocol.wire.primitives import STRING_BYTES_MAX, Cursor, write_string, write_uvarint
 from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut
@@ -86,11 +86,6 @@ def test_hostile_lengths_are_the_peers_error(name: str) -> None:
         read(Cursor(memoryview(raw)))
 
 
-def test_a_position_beyond_the_view_is_the_peers_error() -> None:
-    with pytest.raises(PeerProtocolError):
-        Cursor(memoryview(b"abc"), 8).int8()
-
-
 @given(st.integers(0, 2**32 - 1))
 @example(0)
 @example(127)
@@ -118,13 +113,6 @@ def test_strings_are_kafkas(value: str | None, flexible: bool) -> None:
     assert cursor.position == len(raw)
 
 
-@given(st.integers(-1, 300), flexibilities)
-def test_array_lengths_read_back(count: int, flexible: bool) -> None:
-    raw = write_array_length(count, flexible=flexible)
-
-    assert Cursor(memoryview(raw + bytes(300))).array_length(flexible=flexible) == count
-
-
 @for_each("flexible", (False, True))
 def test_the_longest_string_can_be_written_and_a_longer_one_is_our_error(flexible: bool) -> None:
     longest = "x" * STRING_BYTES_MAX
@@ -132,25 +120,3 @@ def test_the_longest_string_can_be_written_and_a_longer_one_is_our_error(flexibl
     assert Cursor(memoryview(write_string(longest, flexible=flexible))).string(flexible=flexible) == longest
     with pytest.raises(LocalProtocolError):
         write_string(longest + "x", flexible=flexible)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=200)), max_size=5), st.binary(max_size=3))
-def test_any_tagged_section_is_passed_over(tags: list[tuple[int, bytes]], after: bytes) -> None:
-    section = write_uvarint(len(tags)) + b"".join(
-        write_uvarint(tag) + write_uvarint(len(content)) + content for tag, content in tags
-    )
-    cursor = Cursor(memoryview(section + after))
-
-    cursor.skip_tags()
-
-    assert cursor.position == len(section)
-
-
-@given(st.binary(max_size=40), st.sampled_from(sorted(READS)))
-def test_any_bytes_are_read_or_are_the_peers_error(raw: bytes, name: str) -> None:
-    cursor = Cursor(memoryview(raw))
-    try:
-        READS[name][1](cursor)
-    except PeerProtocolError:
-        return
-    assert 0 <= cursor.position <= len(raw)

@@ -11,7 +11,6 @@ import pytest
 from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Question
 from protocol.client.sasl import Compute, SaslCredentials, SignIn, sign_in
-from protocol.wire.errors import PeerProtocolError
 from tests.protocol.test_scram import server_final
 
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
@@ -88,14 +87,3 @@ def test_a_refused_token_is_ended_as_the_rfc_says() -> None:
     assert asked_bytes(steps.send(answer(b'{"status":"invalid_token"}'))) == b"\x01"
     with pytest.raises(UpstreamAuthenticationError, match="OAUTHBEARER for 'svc' failed: the token was refused"):
         steps.send(answer())
-
-
-def test_a_lifetime_that_is_no_time_is_the_brokers_fault() -> None:
-    steps, _ = begun("OAUTHBEARER", "svc", "abc.def")
-    with pytest.raises(PeerProtocolError, match="session lifetime is None"):
-        steps.send(answer(lifetime=None))
-
-
-def test_an_unknown_mechanism_is_refused_when_it_is_configured() -> None:
-    with pytest.raises(ValueError, match="GSSAPI"):
-        SaslCredentials("GSSAPI", "alice", "x")

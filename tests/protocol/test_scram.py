@@ -1,15 +1,12 @@
 """SCRAM against the example of RFC 7677 §3 and against answers that a client must not believe."""
 
 import base64
-import hashlib
 import hmac
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.client.errors import UpstreamAuthenticationError
-from protocol.client.sasl import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
+from protocol.client.sasl import SERVER_MESSAGE_BYTES_MAX, ScramClient
 from tests.support.for_each import for_each
 
 # RFC 7677 §3
@@ -78,33 +75,6 @@ def test_each_conversation_draws_its_own_nonce() -> None:
     assert first != second
 
 
-@given(st.sampled_from(sorted(HASHES)), st.text(max_size=20), st.text(max_size=20), st.binary(min_size=1, max_size=32))
-def test_a_server_that_follows_rfc_5802_accepts_the_proof(
-    mechanism: str, username: str, password: str, salt: bytes
-) -> None:
-    try:
-        username.encode(), password.encode()
-    except UnicodeEncodeError:
-        return
-    client = ScramClient(mechanism, username, password)
-    first_bare = client.first_message().decode()[3:]
-    server_first = f"{first_bare[first_bare.rindex('r=') :]}more,s={base64.b64encode(salt).decode()},i={ITERATIONS_MIN}"
-    final = client.final_message(server_first.encode()).decode()
-    without_proof, proof = final.rsplit(",p=", 1)
-    message = ",".join((first_bare, server_first, without_proof)).encode()
-    name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS_MIN)
-    stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
-    signature = hmac.digest(stored, message, name)
-    recovered = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
-    assert hashlib.new(name, recovered).digest() == stored
-    client.verify(server_final(name, salted, message))
-
-
 def server_final(name: str, salted: bytes, message: bytes) -> bytes:
     """RFC 5802 §3: the server's signature over the whole exchange."""
     return b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", name), message, name))
-
-
-def test_the_bounds_are_kafkas_minimum_and_a_million() -> None:
-    assert (ITERATIONS_MIN, ITERATIONS_MAX) == (4096, 1_000_000)

@@ -8,20 +8,6 @@ from protocol.wire.errors import LocalProtocolError
 from protocol.wire.framing import ResponseSequencer, Turn
 
 
-def test_a_turn_completed_before_it_was_current_is_passed_over() -> None:
-    """Produce with acks=0 behind a long Fetch: there is nothing to write."""
-    sequencer = ResponseSequencer()
-    fetch, produce, metadata = (sequencer.allocate() for _ in range(3))
-
-    produce.complete()
-    assert sequencer.current is fetch
-    assert sequencer.in_flight == 3
-    fetch.complete()
-
-    assert sequencer.current is metadata
-    assert sequencer.in_flight == 1
-
-
 class SequencerMachine(RuleBasedStateMachine):
     """The sequencer against a list of turn numbers."""
 

@@ -7,8 +7,6 @@ from contextlib import nullcontext, suppress
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SaslHandshakeRequest, SignIn
@@ -16,7 +14,6 @@ from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import RequestHeader
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
-from tests.support.drawn import drawn
 from tests.support.for_each import for_each
 
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -307,42 +304,3 @@ def test_nobody_speaks_out_of_turn() -> None:
 
 
 # Any order of answers.
-
-_TOKENS = [b"", SERVER_FIRST, SERVER_FINAL, BEARER_ERROR]
-_KEYS = [ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FETCH]
-_ANSWERS = st.one_of(
-    st.tuples(st.just("handshake"), st.sampled_from([*KNOWN, *OTHERS]), st.sampled_from([0, 0, 33])),
-    st.tuples(st.just("token"), st.sampled_from(_TOKENS), st.sampled_from([0, 0, 58])),
-    st.tuples(st.just("other"), st.sampled_from(_KEYS), st.just(0)),
-)
-_Answer = tuple[str, str | bytes | int, int]
-
-
-@drawn(150)
-@given(st.lists(_ANSWERS, max_size=12))
-def test_in_any_order_an_error_puts_an_end_to_what_was_accepted(answers: list[_Answer]) -> None:
-    """The rule told backwards: what is signed in has an accepted handshake, no error since, and a last answer."""
-    sign_in = SignIn(is_demanded=True)
-    has_signed_in = False
-    for position, (kind, what, error_code) in enumerate(answers):
-        match kind, what:
-            case "handshake", str(mechanism):
-                sign_in.on_handshake_answer(handshake(mechanism, 1), handshake_head(error_code))
-            case "token", bytes(token):
-                authenticate_answer(sign_in, authenticate_frame(2, token, error_code=error_code))
-            case _, int(api_key):
-                sign_in.on_answer(api_key)
-        has_signed_in = has_signed_in or _signs_in(answers[: position + 1])
-        assert sign_in.is_signed_in == has_signed_in
-
-
-def _signs_in(answers: list[_Answer]) -> bool:
-    kind, what, error_code = answers[-1]
-    since = [position for position, (kind, _, _) in enumerate(answers) if kind == "handshake"]
-    if not since or error_code or any(error for _, _, error in answers[since[-1] :]):
-        return False
-    mechanism = str(answers[since[-1]][1])
-    if mechanism in OTHERS:
-        return kind == "other" and what != ApiKey.API_VERSIONS
-    expected = {"PLAIN": True, "OAUTHBEARER": what == b""}.get(mechanism, what == SERVER_FINAL)
-    return kind == "token" and expected

@@ -15,18 +15,15 @@ from protocol.fetch.messages import (
     PARTITIONS_MAX,
     REQUEST_BYTES_MAX,
     FetchPartition,
-    FetchRequest,
     PartitionAnswer,
     decode_request,
     decode_request_in_slices,
-    encode_request,
 )
-from protocol.fetch.messages import encode_request_in_slices as encode_fetch_in_slices
 from protocol.fetch.response import decode_response_in_slices, encode_response, encode_response_in_slices
-from protocol.list_offsets import ListOffsetsAnswer, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
-from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX, Slices, at_once, cut
+from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX
 from tests.support.for_each import for_each
 from tests.support.tier_world import client_frame, fetch_of
 
@@ -93,26 +90,6 @@ def counted() -> Iterator[Counted]:
 # --- slices themselves ---
 
 
-def test_work_in_slices_is_done_at_once_too() -> None:
-    @at_once
-    def total(*numbers: int) -> Slices[int]:
-        result = 0
-        for number in numbers:
-            result += number
-            yield
-        return result
-
-    assert total(1, 2, 3) == 6
-    assert total() == 0
-
-
-@for_each("count", [0, 1, SLICE_ITEMS, SLICE_ITEMS + 1, 3 * SLICE_ITEMS])
-def test_items_are_cut_into_runs(count: int) -> None:
-    runs = [list(run) for run in cut(range(count))]
-    assert [item for run in runs for item in run] == list(range(count))
-    assert max(map(len, runs)) <= SLICE_ITEMS
-
-
 # --- requests ---
 
 
@@ -128,17 +105,6 @@ def test_a_large_fetch_is_decoded_in_slices(version: int, topics: bool, counted:
     assert decode_request(frame, decode_request_header(frame)).partitions == asked
     small = frame_of(asked[:100], version)
     assert slice_count(decode_request_in_slices(small, decode_request_header(small))) == 1
-
-
-@for_each("version", [12, 17])
-def test_partitions_with_tags_are_slices_by_their_bytes(version: int, counted: Counted) -> None:
-    asked = asked_of(500, version)
-    for each in asked:
-        each.tags = b"\x01\x63\x64" + bytes(100)
-    frame = frame_of(asked, version)
-    handled = stretches(decode_request_in_slices(frame, decode_request_header(frame)), lambda: counted.count)
-    assert max(handled) <= SLICE_BYTES // 100
-    assert decode_request(frame, decode_request_header(frame)).partitions == asked
 
 
 def test_a_section_of_too_many_tags_is_no_request() -> None:
@@ -193,19 +159,6 @@ def test_a_request_of_too_many_bytes_is_not_read() -> None:
         assert decode_request(frame, decode_request_header(frame)).is_unread == is_unread
 
 
-@versions_and_topics
-def test_a_large_fetch_of_our_own_is_encoded_in_slices(version: int, topics: bool) -> None:
-    asked = asked_of(MANY, version, topics=topics)
-    request = FetchRequest(version, 1, "c", -1, 500, 1, 1 << 20, 0, 0, -1, None, [], "")
-    fields: dict[str, Any] = {"correlation_id": 1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1}
-    with counting(fetch_request, "_encode_partition") as counted:
-        handled = stretches(encode_fetch_in_slices(request, asked, **fields), lambda: counted.count)
-    assert sum(handled) == MANY
-    assert max(handled) <= SLICE_ITEMS
-    frame = memoryview(encode_request(request, asked, **fields))
-    assert decode_request(frame, decode_request_header(frame)).partitions == asked
-
-
 # --- responses ---
 
 
@@ -222,24 +175,6 @@ def test_a_large_response_is_made_and_read_in_slices(version: int, topics: bool)
 
 
 # --- ListOffsets ---
-
-
-@for_each("version, topics", product((1, 5, 11), (False, True)))
-def test_a_large_list_offsets_goes_in_slices_both_ways(version: int, topics: bool) -> None:
-    names = [f"orders-{number if topics else 0:050}" for number in range(MANY)]
-    asked = [ListOffsetsPartition(name, number, -1, 4000) for number, name in enumerate(names)]
-    request = ListOffsetsRequest(version, 1, "c", -1, 0, asked)
-    assert slice_count(list_offsets.encode_request_in_slices(request, correlation_id=1)) >= MANY // SLICE_ITEMS
-    frame = memoryview(list_offsets.encode_request(request, correlation_id=1))
-    with counting(list_offsets, "ListOffsetsPartition") as counted:
-        work = list_offsets.decode_request_in_slices(frame, decode_request_header(frame))
-        handled = stretches(work, lambda: counted.count)
-    assert (sum(handled), max(handled) <= SLICE_BYTES // 12 + 1) == (MANY, True)
-    answers = [ListOffsetsAnswer(name, number, 0) for number, name in enumerate(names)]
-    response = ListOffsetsResponse(1, 0, answers)
-    assert slice_count(list_offsets.encode_response_in_slices(response, version, 1)) >= MANY // SLICE_ITEMS
-    answered = memoryview(list_offsets.encode_response(response, version, 1))
-    assert slice_count(list_offsets.decode_response_in_slices(answered, version)) >= MANY // SLICE_ITEMS
 
 
 def test_of_list_offsets_of_too_many_no_question_is_read() -> None:

@@ -1,10 +1,9 @@
 """The version table is complete and current, and ranges are cut, never raised."""
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.wire.identifiers import ApiKey
-from protocol.wire.versions import NEWEST, OLDEST, cut, is_known
+from protocol.wire.versions import NEWEST, OLDEST, cut
 from tests.support.for_each import for_each
 
 versions = st.integers(0, 40)
@@ -41,17 +40,3 @@ def test_every_api_that_is_decoded_is_in_the_table() -> None:
 )
 def test_ranges(api_key: int, upstream: tuple[int, int], announced: tuple[int, int] | None) -> None:
     assert cut(api_key, *upstream) == announced
-
-
-@given(st.integers(-5, 120), versions, versions)
-def test_what_is_announced_is_known_and_upstreams(api_key: int, upstream_min: int, upstream_max: int) -> None:
-    announced = cut(api_key, upstream_min, upstream_max)
-
-    both = [version for version in range(41) if upstream_min <= version <= upstream_max and is_known(api_key, version)]
-    assert announced == ((both[0], both[-1]) if both else None)
-
-
-@given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**15), 2**15 - 1))
-def test_no_strange_request_is_known(api_key: int, api_version: int) -> None:
-    if is_known(api_key, api_version):
-        assert 0 <= api_version <= NEWEST[api_key]
