@@ -63,15 +63,6 @@ def test_a_tail_is_what_an_answer_lists_below_the_local_log_start(
     assert tails.get(1, PARTITION, START, EPOCH) == tail
 
 
-def test_it_counts_for_its_broker_partition_local_log_start_and_leader_epoch(tails: AbortedTails) -> None:
-    learned(tails, answer())
-    assert tails.get(2, PARTITION, START, EPOCH) is None
-    assert tails.get(1, topic_partition("other"), START, EPOCH) is None
-    assert tails.get(1, PARTITION, START + 1, EPOCH) is None
-    assert tails.get(1, PARTITION, START, EPOCH + 1) is None
-    assert tails.get(1, PARTITION, START, EPOCH) == TAIL
-
-
 def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls(tails: AbortedTails) -> None:
     learned(tails, answer())
     for last_stable_offset in (1400, 2000):
@@ -79,20 +70,6 @@ def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls
         assert tails.get(1, PARTITION, START, EPOCH) == TAIL
     tails.saw(2, PARTITION, 1)
     tails.saw(1, PARTITION, 1399)
-    assert tails.get(1, PARTITION, START, EPOCH) is None
-
-
-@for_each("said", [None, answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)])
-def test_an_answer_that_does_not_tell_ends_what_was_known(tails: AbortedTails, said: PartitionAnswer | None) -> None:
-    learned(tails, answer())
-    assert tails.learn(1, PARTITION, START, EPOCH, said) is None
-    assert len(tails) == 0
-
-
-def test_what_is_forgotten_is_asked_for_again(tails: AbortedTails) -> None:
-    learned(tails, answer())
-    tails.forget(1, PARTITION)
-    tails.forget(1, PARTITION)
     assert tails.get(1, PARTITION, START, EPOCH) is None
 
 

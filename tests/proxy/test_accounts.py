@@ -148,22 +148,6 @@ async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World) -> Non
     assert world.accounts.held.held == AT_ONCE_BYTES_MAX
 
 
-async def test_who_waits_for_no_peer_does_not_end(world: World) -> None:
-    busy = world.account()
-    await busy.hold(HELD_BYTES_MAX)
-    with trio.move_on_after(2 * STALL_S):
-        await world.account().hold(AT_ONCE_BYTES_MAX + 1)
-    assert not world.ended
-
-
-async def test_a_closed_account_holds_nothing(world: World) -> None:
-    account = world.account()
-    await account.hold(1000)
-    account.close()
-    assert world.accounts.held.held == 0
-    assert len(world.accounts) == 0
-
-
 async def test_a_fetch_of_our_own_may_ask_for_half_of_the_room(world: World) -> None:
     account, other = world.account(), world.account()
     assert account.granted(1000) == 1000

@@ -1,7 +1,6 @@
 """Listeners that stand for brokers: bound in time, at the port that was configured, following brokers that move."""
 
 import dataclasses
-import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -82,21 +81,6 @@ async def test_a_broker_keeps_its_listener() -> None:
         assert len(targets) == 2
 
 
-async def test_many_that_ask_at_once_get_one_listener() -> None:
-    told: list[dict[int, tuple[str, int]]] = []
-    async with open_book() as (book, targets):
-
-        async def ask() -> None:
-            told.append(await book.advertise([ONE, TWO]))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(10):
-                nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked()
-        assert [told[0]] * 10 == told
-        assert len(targets) == 2
-
-
 async def test_ports_are_the_rules_or_a_brokers_own_and_clients_get_the_advertised() -> None:
     port = free_port()
     async with open_book(broker_port_start=port - 2, broker_id_min=1000) as (book, _):
@@ -128,19 +112,6 @@ async def test_a_port_out_of_range_names_broker_and_key() -> None:
             assert (targets, book.advertised) == ([], {}), changes
 
 
-async def test_a_taken_port_names_broker_address_and_key() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-        keys: dict[str, Any] = {"proxy.broker.port.start": port - 1, "proxy.broker.ports": {1: port}}
-        for key, value in keys.items():
-            readiness = Readiness()
-            changes = {key.removeprefix("proxy.").replace(".", "_"): value}
-            async with open_book(readiness=readiness, **changes) as (book, _):
-                await book.advertise([ONE])
-                assert re.search(f"127.0.0.1:{port}.* {key}", readiness.broker_problems[1])
-                assert book.withheld == readiness.broker_problems
-
-
 async def test_a_taken_port_withholds_its_broker_alone() -> None:
     # Failed before: an answer that named this broker reached nobody, so no client could bootstrap.
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -168,16 +139,6 @@ async def test_a_taken_port_is_tried_again(mock_clock: MockClock) -> None:
     assert [entry["event"] for entry in logs] == ["broker_withheld", "broker_listening"]
 
 
-async def test_a_withheld_broker_that_leaves_is_no_problem_any_more() -> None:
-    readiness = Readiness()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        async with open_book(readiness=readiness, broker_ports={1: int(taken.getsockname()[1])}) as (book, _):
-            await book.follow([ONE, TWO])
-            assert readiness.broker_problems.keys() == {1}
-            await book.follow([TWO])
-            assert (book.withheld, readiness.broker_problems) == ({}, {})
-
-
 async def test_the_brokers_that_are_followed_have_listeners_before_any_answer_names_them() -> None:
     # Failed before: after a restart clients that remembered a broker were refused until somebody bootstrapped.
     async with open_book() as (book, _):
@@ -195,16 +156,6 @@ async def test_brokers_get_the_free_ports_of_the_last_run() -> None:
         await book.follow([ONE])
         await book.follow([ONE, TWO])
         assert book.advertised == before
-
-
-async def test_a_broker_that_moves_keeps_its_listener_and_new_connections_follow() -> None:
-    async with open_book() as (book, targets):
-        told = await book.advertise([ONE])
-        await trio.testing.wait_all_tasks_blocked()
-        with structlog.testing.capture_logs() as logs:
-            assert await book.advertise([NodeAddress(1, "elsewhere", 9093)]) == told
-        assert list(targets[0].addresses) == [("elsewhere", 9093)]
-        assert [entry["event"] for entry in logs] == ["broker_moved"]
 
 
 async def test_a_broker_that_left_has_no_listener() -> None:

@@ -25,12 +25,6 @@ def world() -> World:
     return World()
 
 
-def test_without_limits_nobody_is_refused(world: World) -> None:
-    for _ in range(1000):
-        assert world.limits.refusal(HERE, connections_max=None, rate_max=None) is None
-        world.limits.entered(HERE)
-
-
 def test_an_address_has_so_many_connections_and_the_others_are_not_concerned(world: World) -> None:
     for _ in range(2):
         assert world.limits.refusal(HERE, connections_max=2, rate_max=None) is None
@@ -39,11 +33,6 @@ def test_an_address_has_so_many_connections_and_the_others_are_not_concerned(wor
     assert world.limits.refusal(THERE, connections_max=2, rate_max=None) is None
     world.limits.left(HERE)
     assert world.limits.refusal(HERE, connections_max=2, rate_max=None) is None
-
-
-def test_connections_count_while_no_limit_is_set(world: World) -> None:
-    world.limits.entered(HERE)
-    assert world.limits.refusal(HERE, connections_max=1, rate_max=None) is RefusalReason.ADDRESS_CONNECTIONS
 
 
 def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> None:
@@ -55,13 +44,6 @@ def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> Non
         assert world.admitted(HERE, 1000, rate_max=10) == 10
     world.now_s += 3600
     assert world.admitted(HERE, 1000, rate_max=10) == burst
-
-
-def test_a_lower_rate_counts_at_once_and_none_forgets(world: World) -> None:
-    assert world.admitted(HERE, 1, rate_max=100) == 1
-    assert world.admitted(HERE, 1000, rate_max=1) == BURST_S
-    assert world.admitted(HERE, 1000, rate_max=None) == 1000
-    assert world.admitted(HERE, 1000, rate_max=1) == BURST_S
 
 
 def test_the_table_forgets_who_came_longest_ago(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Answers on their way: the same bytes reach the client, whatever it made us give up meanwhile."""
 
 import itertools
-import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -114,19 +113,6 @@ async def test_what_is_given_up_is_read_again_when_the_client_goes_on(tier: Tier
             assert tier.inflight_bytes == 0
 
 
-async def test_given_up_again_and_again(tier: Tier, nursery: trio.Nursery) -> None:
-    for is_plain in (True, False):
-        rand, taker = random.Random(5), Taker(is_plain=is_plain)
-        sending = await start(nursery, await holding(tier), taker)
-        while len(taker.taken) < len(WHOLE):
-            await taker.take(rand.randrange(1, 900))
-            if rand.random() < 0.7:
-                sending.release()
-                await wait_all_tasks_blocked()
-                assert tier.inflight_bytes == 0
-        assert taker.taken == WHOLE, is_plain
-
-
 async def test_nobody_keeps_what_was_given_up(client: ClientReads, nursery: trio.Nursery) -> None:
     (records,) = client.held
     block = records.buffers[0].obj
@@ -164,10 +150,3 @@ async def test_other_bytes_than_before_or_none_end_the_connection(
             await sending.send(taker, Wait(sending))
         clients.cancel_scope.cancel()
     assert tier.inflight_bytes == client.blocks_bytes == 0
-
-
-async def test_a_broken_connection_is_told(client: ClientReads, nursery: trio.Nursery) -> None:
-    taker, sending = Taker(), answer_of(client)
-    nursery.start_soon(taker.take, -1)
-    with pytest.raises(TransportError):
-        await sending.send(taker, Wait(sending))

@@ -16,9 +16,7 @@ from proxy.connection.address_book import AddressBook, KnownBrokersFile
 from proxy.process import exit_codes
 from proxy.process.reload import Cause
 from proxy.serve import run, serve
-from storage.errors import StorageConfigError
 from tests.support.config_files import load_lines
-from tests.support.metadata_records import finish, started
 from tests.support.opened_bytes import ReadOnlyManager
 
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -58,14 +56,6 @@ async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -
         await application.server.wait_empty()
 
 
-async def test_ready_counts_segments_that_can_be_read(tmp_path: Path) -> None:
-    # Failed before: a copy that has only begun was counted, too.
-    async with run(config_of(tmp_path)) as application:
-        finish(application.catalog, started("finished", 0, 9))
-        application.catalog.apply(started("under way", 10, 19), initialized=True)
-        assert application.ready_line.endswith(", brokers 0, segments 1")
-
-
 async def test_it_listens_at_once_for_the_brokers_of_the_last_run(tmp_path: Path) -> None:
     # Failed before: clients that remembered them were refused until a broker had answered somebody's Metadata.
     path = tmp_path / "kept"
@@ -80,14 +70,6 @@ async def test_it_listens_at_once_for_the_brokers_of_the_last_run(tmp_path: Path
         client = await trio.open_tcp_stream("127.0.0.1", port)
         await client.aclose()
         assert not application.readiness.ready
-
-
-async def test_leaving_the_block_ends_everything_that_runs(tmp_path: Path) -> None:
-    async with run(config_of(tmp_path)) as application:
-        client = await trio.open_tcp_stream(*application.bootstrap)
-    with pytest.raises(OSError, match="connect"):
-        await trio.open_tcp_stream(*application.bootstrap)
-    await client.aclose()
 
 
 async def test_a_thread_that_waits_for_the_store_does_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -145,9 +127,3 @@ def test_a_storage_plug_in_with_wrong_settings_is_usage(tmp_path: Path, capsys: 
     assert (told[0]["store"], told[0]["upstream"]) == ("LocalTieredStorage", "127.0.0.1:1")
     assert told[1]["exit_code"] == exit_codes.USAGE
     assert "open-sesame" not in error
-
-
-async def test_a_storage_plug_in_that_is_configured_wrongly_starts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError):
-        async with run(config_of(tmp_path, "rsm.config.dir=\n")):
-            pass

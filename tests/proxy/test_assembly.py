@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnswer
 from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
-from protocol.wire.errors import ErrorCode
 from proxy.fetch import assembly
 from proxy.fetch.assembly import key_of
 from proxy.fetch.known import AbortedTail, Authority, Frontier
@@ -31,18 +30,6 @@ def decoded(buffers: list[Buffer], api_version: int = 17) -> FetchResponse:
 def records_with(aborted: list[tuple[int, int]], **changes: Any) -> TierRecords:
     aborts = TierAborts(aborted, 1000, is_complete=False, searched_below=1000)
     return TierRecords([memoryview(b"x")], 1, aborts=replace(aborts, **changes))
-
-
-def offsets_of(answer: PartitionAnswer) -> tuple[int, int, int]:
-    return answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
-
-
-def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
-    views = [memoryview(b"one"), memoryview(b"two")]
-    answer = assembly.tier_answer(fetch_of([]), PART, AUTHORITY, TierRecords(views, 6))
-    assert (answer.error_code, offsets_of(answer)) == (ErrorCode.NONE, (1500, 1490, 3))
-    assert answer.records is views  # never joined
-    assert answer.preferred_read_replica == -1
 
 
 @for_each(
@@ -85,21 +72,6 @@ def test_aborts_are_known_if_the_tier_tells_all_up_to_the_brokers_tail(
     assert assembly.lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
 
 
-def test_a_read_that_was_late_is_empty_and_no_error() -> None:
-    answer = assembly.tier_answer(fetch_of([]), PART, AUTHORITY, None)
-    assert (answer.error_code, offsets_of(answer), answer.records) == (ErrorCode.NONE, (1500, 1490, 3), ())
-
-
-def test_what_nobody_answered_is_an_unexpected_error() -> None:
-    asked = [ask(topic_partition("orders", number), 17) for number in range(2)]
-    answer = PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)
-    answers = {key_of(answer): answer}
-    asked[1].topic = asked[0].topic = None
-    response = decoded(assembly.encode_answer(fetch_of(asked), assembly.assemble(fetch_of(asked), answers, 7)))
-    assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
-    assert (response.throttle_time_ms, response.error_code, response.session_id) == (7, 0, 0)
-
-
 @for_each("version", range(4, 19))
 def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
     request = fetch_of([], api_version=version)
@@ -107,14 +79,6 @@ def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
     assert (response.throttle_time_ms, response.partitions) == (5, [])
     assert response.error_code == (70 if version >= 7 else 0)
     assert response.correlation_id == 4711
-
-
-def test_a_throttled_answer_or_an_error_stands_for_the_whole_request() -> None:
-    answer = PartitionAnswer("orders", None, 0, 0, 1, 1, 0)
-    assert assembly.is_whole(FetchResponse(1, 100, 0, 0, []))
-    assert assembly.is_whole(FetchResponse(1, 0, 35, 0, []))
-    assert not assembly.is_whole(FetchResponse(1, 0, 0, 0, []))
-    assert not assembly.is_whole(FetchResponse(1, 100, 0, 0, [answer]))
 
 
 @for_each("version, top, codes", [(6, 0, [35, 35]), (7, 35, []), (17, 35, [])])

@@ -75,25 +75,6 @@ async def test_the_last_lines_are_written_at_the_end(tmp_path: Path, nursery: tr
     assert log.counted == (2, 0)
 
 
-async def test_lines_are_written_as_each_minute_ends(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    log = Log(tmp_path / "log")
-    async with trio.open_nursery() as running:
-        running.start_soon(log.log.run)
-        await wait_all_tasks_blocked()
-        for minute in range(3):
-            log.count(size=minute + 1)
-            await wait_all_tasks_blocked()
-            assert log.counted == (minute, 0)
-            mock_clock.jump(60)
-            await until(log.has_counted(minute + 1, 0))
-        running.cancel_scope.cancel()
-    assert [(line["minute"], line["bytes"]) for line in written(tmp_path / "log")] == [
-        ("2025-02-19T21:20:00Z", 1),
-        ("2025-02-19T21:21:00Z", 2),
-        ("2025-02-19T21:22:00Z", 3),
-    ]
-
-
 async def test_what_cannot_be_written_is_counted_and_said_once(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
@@ -146,31 +127,6 @@ async def test_a_disk_that_hangs_stops_nothing_and_costs_lines(
     assert [entry["event"] for entry in said] == ["audit_log_failed"]
     assert log.lines(AuditOutcome.DROPPED) >= ROWS_MAX + 1
     assert 2 * ROWS_MAX == ROWS_WAITING_MAX
-
-
-async def test_an_end_inside_a_write_waits_for_it_and_drops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cancelled write would have been counted as lost, though its thread goes on."""
-    freed, begun, log = threading.Event(), trio.Event(), Log(tmp_path / "log")
-    token, write = trio.lowlevel.current_trio_token(), OwnedFile(tmp_path / "log").append
-
-    def wait_and_write(lines: bytes) -> None:
-        token.run_sync_soon(begun.set)
-        assert freed.wait(60), "nobody ended the wait"
-        write(lines)
-
-    monkeypatch.setattr(log.log, "_write_piece", wait_and_write)
-    with structlog.testing.capture_logs() as said:
-        async with trio.open_nursery() as running:
-            running.start_soon(log.log.run)
-            await wait_all_tasks_blocked()
-            log.count(ROWS_MAX + 1)
-            await begun.wait()
-            running.cancel_scope.cancel()
-            freed.set()
-    assert (log.counted, said) == ((ROWS_MAX + 1, 0), [])
-    assert len(written(tmp_path / "log")) == ROWS_MAX + 1
 
 
 async def test_standard_output_gets_pieces_that_a_pipe_does_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:

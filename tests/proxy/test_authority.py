@@ -17,14 +17,6 @@ def authority(given_at_s: float = 0.0) -> Authority:
     return Authority(1500, 1500, 0, 5, 1000, given_at_s)
 
 
-async def test_a_no_ends_it() -> None:
-    authorities = Authorities(1.0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    authorities.end(KEY)
-    authorities.end(KEY)
-    assert authorities.get(KEY, trio.current_time()) is None
-
-
 async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() -> None:
     generation = LogStartGeneration()
     authorities = Authorities(1.0, generation)
@@ -35,15 +27,6 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() 
 
 
 # --- the right ---
-
-
-async def test_a_no_under_any_epoch_takes_the_right_away() -> None:
-    authorities = Authorities(1.0, LogStartGeneration())
-    other = replace(KEY, partition=topic_partition("orders", 1))
-    for key in (KEY, other):
-        authorities.put(key, authority())
-    authorities.end(replace(KEY, current_leader_epoch=7, isolation_level=1))
-    assert [authorities.has_right(key.partition) for key in (KEY, other)] == [False, True]
 
 
 async def test_a_full_table_is_dropped_whole_and_as_many_rights_are_remembered_as_probes(

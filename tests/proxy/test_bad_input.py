@@ -4,19 +4,15 @@ import struct
 from collections.abc import Sequence
 
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
-from protocol.wire.errors import PeerProtocolError
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_connection import ask_once, assert_closed
+from tests.proxy.test_connection import assert_closed
 from tests.support import kio_frames
-from tests.support.drawn import drawn
 from tests.support.for_each import for_each
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 from tests.support.virtual_time import for_each_run
@@ -91,22 +87,6 @@ async def test_of_a_request_too_large_to_be_read_that_is_answered_the_rest_is_dr
         await talk.pass_on(request(HEARTBEAT, 4, 2))
 
 
-@drawn(200)
-@given(st.binary(max_size=300))
-def test_any_bytes_of_a_client_end_in_one_line_or_in_silence(garbage: bytes) -> None:
-    """Either what came are whole frames, which pass, or the connection ends: never a fault."""
-
-    async def talk_nonsense() -> None:
-        async with conversation() as talk:
-            await talk.client.send(garbage)
-            await trio.testing.wait_all_tasks_blocked()
-            await talk.upstream.close()
-            assert await talk.wait_end() in (CloseCause.MALFORMED_FRAME, CloseCause.UPSTREAM)
-            assert len(talk.shown_lines) == (1 if talk.cause is CloseCause.MALFORMED_FRAME else 0)
-
-    trio.run(talk_nonsense)
-
-
 BAD_RESPONSES = {
     "another correlation id": response(2),
     "a negative length": struct.pack(">i", -1),
@@ -160,23 +140,6 @@ async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiK
         assert f"api key {int(api_key)} exceeds proxy.response.held.bytes.max" in detail
 
 
-async def test_an_answer_to_a_question_of_ours_is_bound_by_the_same_limit() -> None:
-    async with conversation(handle_fetch=ask_once) as talk:
-        await talk.client.send(FETCH_ONE)
-        await talk.upstream.receive_frame()
-        await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 7))
-        assert await one_line(talk, CloseCause.LIMIT)
-
-
-async def test_a_fetch_that_its_decoder_refuses_ends_its_connection() -> None:
-    async def refuse(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        raise PeerProtocolError("a topic without a name")
-
-    async with conversation(handle_fetch=refuse) as talk:
-        await talk.client.send(FETCH_ONE)
-        assert await one_line(talk, CloseCause.MALFORMED_FRAME) == "a topic without a name"
-
-
 async def test_a_fault_of_ours_ends_only_its_connection() -> None:
     # Failed before: it was two lines.
     async def fail(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
@@ -188,16 +151,6 @@ async def test_a_fault_of_ours_ends_only_its_connection() -> None:
         await talk.wait_end()
         await other.pass_on(request(HEARTBEAT, 4, 1))
         assert talk.cause is CloseCause.FAULT
-
-
-async def test_a_fault_of_ours_is_an_error_with_what_is_needed_to_find_it() -> None:
-    async def fail(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        raise ZeroDivisionError("bug")
-
-    async with conversation(handle_fetch=fail) as talk:
-        await talk.client.send(FETCH_ONE)
-        assert "bug" in await one_line(talk, CloseCause.FAULT, level="error")
-        assert isinstance(talk.shown_lines[0]["exc_info"], ZeroDivisionError)
 
 
 async def test_a_broker_that_is_withheld_is_left_out_of_the_answer() -> None:

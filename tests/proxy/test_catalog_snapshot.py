@@ -3,7 +3,6 @@
 Threads and files are real; the clock moves when a test says so.
 """
 
-import errno
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -172,13 +171,6 @@ async def test_what_was_read_before_the_fork_is_followed_as_if_read_now(stage: S
         assert second.catalog.segment_count == 3
 
 
-async def test_without_a_snapshot_everything_is_read(stage: Stage) -> None:
-    stage.publish("a")
-    async with stage.process() as first:
-        assert (first.counted.loaded, first.read_from) == ([SnapshotOutcome.ABSENT], {})
-        assert first.catalog.segment_count == 1
-
-
 async def test_one_is_written_each_interval_in_which_something_was_read(stage: Stage, mock_clock: MockClock) -> None:
     stage.publish("a")
     async with stage.process() as first:
@@ -196,17 +188,6 @@ async def test_one_is_written_each_interval_in_which_something_was_read(stage: S
         assert answers(second.catalog) == answers(first.catalog)
 
 
-async def test_after_a_restart_nothing_is_written_until_something_is_new(stage: Stage) -> None:
-    await stage.leave_snapshot("a")
-    async with stage.process() as second:
-        await second.snapshots.aclose()
-        assert second.counted.written == []
-        stage.publish("b")
-        await until(lambda: second.catalog.segment_count == 2)
-        await second.snapshots.aclose()
-        assert len(second.counted.written) == 1
-
-
 async def test_nothing_is_written_before_all_is_read(stage: Stage) -> None:
     await stage.leave_snapshot("a")
     stage.publish("b")
@@ -215,12 +196,6 @@ async def test_nothing_is_written_before_all_is_read(stage: Stage) -> None:
         await second.snapshots.aclose()
         assert (second.counted.written, second.counted.failed) == ([], 0)
         second.manager.close()
-
-
-async def test_shutdown_before_the_topic_is_known_writes_nothing(stage: Stage) -> None:
-    stopped = replace(stage, cluster_id=None).opened()
-    await stopped.snapshots.aclose()
-    assert (stopped.counted.failed, list(stage.folder.parent.iterdir())) == (0, [])
 
 
 async def test_nothing_is_written_of_a_topic_that_was_made_anew(stage: Stage, mock_clock: MockClock) -> None:
@@ -290,12 +265,6 @@ async def test_one_that_ends_where_records_are_lost_is_set_aside(stage: Stage) -
     await check_set_aside(stage, SnapshotOutcome.OUT_OF_RANGE, segments=1)
 
 
-async def test_one_that_ends_beyond_the_log_is_set_aside(stage: Stage) -> None:
-    await stage.leave_snapshot("a", "b")
-    del stage.topic.logs[HOME][2:]
-    await check_set_aside(stage, SnapshotOutcome.OUT_OF_RANGE, segments=1)
-
-
 async def check_set_aside(stage: Stage, outcome: SnapshotOutcome, *, segments: int) -> None:
     """It is not used, said so once and gone; the next one is written and used."""
     async with replace(stage, folder=stage.folder.parent / "fresh").process() as reference:
@@ -338,36 +307,6 @@ async def test_logs_that_do_not_say_where_they_end_are_asked_again_for_a_while(
     assert seen[0].catalog.segment_count == 1
     # Not used is not bad: it is there for the next start.
     assert stage.files == [SNAPSHOT_NAME]
-
-
-async def test_a_disk_that_fails_is_said_once_a_spell(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_file: SnapshotFile, *_arguments: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    stage.publish("a")
-    with capture_logs() as logs:
-        async with stage.process() as first:
-            with monkeypatch.context() as patch:
-                patch.setattr(SnapshotFile, "draft", full)
-                for _ in range(2):
-                    await first.snapshots.aclose()
-            assert first.counted.failed == 2
-            assert first.catalog.segment_count == 1
-            await first.snapshots.aclose()
-            assert len(first.counted.written) == 1
-    events = [entry["event"] for entry in logs if entry["log_level"] != "debug"]
-    assert events == ["catalog_snapshot_failed", "catalog_snapshot_written_again"]
-
-
-async def test_a_bad_file_that_stays_is_not_used_either(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stuck(_file: SnapshotFile) -> Path:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    await stage.leave_snapshot("a")
-    cut_short(stage.folder / SNAPSHOT_NAME)
-    monkeypatch.setattr(SnapshotFile, "set_aside", stuck)
-    async with stage.process() as second:
-        assert (second.counted.loaded, second.read_from) == ([SnapshotOutcome.UNREADABLE], {})
 
 
 class HeldDraft:
@@ -445,14 +384,3 @@ async def test_shutdown_waits_for_no_disk_that_hangs(stage: Stage, held: HeldDra
         await until(lambda: not nursery.child_tasks)
         assert first.counted.failed == 1
     held.let_go.set()
-
-
-async def test_a_fault_of_ours_costs_the_snapshot_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_file: SnapshotFile, *_arguments: object) -> int:
-        raise RuntimeError("dictionary changed size during iteration")
-
-    monkeypatch.setattr(SnapshotFile, "draft", broken)
-    stage.publish("a")
-    async with stage.process() as first:
-        await first.snapshots.aclose()
-        assert first.counted.failed == 1

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import structlog.testing
 import trio
 import trio.testing
 
@@ -14,11 +13,10 @@ from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH, Values
 from proxy.offsets.log_starts import TierLogStarts
-from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail, start_catalog
+from proxy.process.catalog import TopicCatalogTail, start_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
-from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
@@ -87,13 +85,6 @@ def tail_of(
     return TopicCatalogTail(cast(TopicBasedRemoteLogMetadataManager, manager), lambda: COUNT, scripted.ranges, nursery)
 
 
-async def test_what_is_applied_already_is_not_waited_for(nursery: trio.Nursery) -> None:
-    manager = ScriptedManager()
-    manager.positions[NUMBER] = 7
-    await tail_of(nursery, manager, {NUMBER: 7}).catch_up(PARTITION)
-    await tail_of(nursery, manager, {}).catch_up(PARTITION)
-
-
 @pytest.mark.autojump
 async def test_reads_that_miss_share_one_question_to_their_own_metadata_partition(nursery: trio.Nursery) -> None:
     """Failed before: each asked all metadata partitions. A read that missed after a question was asked needs another:
@@ -112,19 +103,6 @@ async def test_reads_that_miss_share_one_question_to_their_own_metadata_partitio
     assert trio.current_time() == 2.0
 
 
-@pytest.mark.autojump
-async def test_a_question_whose_asker_left_goes_on_and_its_failure_is_nobodys(nursery: trio.Nursery) -> None:
-    manager, topic = ScriptedManager(), ScriptedTopic({})
-    topic.latency_s, topic.failure = 1.0, RetriableRemoteStorageError("no leader")
-    tail = tail_of(nursery, manager, topic)
-    with trio.move_on_after(0.1):
-        await tail.catch_up(PARTITION)
-    await trio.sleep(2)
-    topic.failure = None
-    await tail.catch_up(PARTITION)
-    assert topic.asked == [[NUMBER]] * 2
-
-
 async def test_every_read_that_waits_is_woken(nursery: trio.Nursery) -> None:
     # Failed before: each waiter took the others' event away, and only the last one was ever woken.
     manager = ScriptedManager()
@@ -137,76 +115,7 @@ async def test_every_read_that_waits_is_woken(nursery: trio.Nursery) -> None:
             await trio.to_thread.run_sync(manager.apply, NUMBER, 10)
 
 
-async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery: trio.Nursery) -> None:
-    manager = ScriptedManager()
-    tail = tail_of(nursery, manager, {NUMBER: 10})
-    done = trio.Event()
-
-    async def wait() -> None:
-        await tail.catch_up(PARTITION)
-        done.set()
-
-    async with trio.open_nursery() as waiting:
-        waiting.start_soon(wait)
-        for number, position in ((NUMBER, 9), ((NUMBER + 1) % COUNT, 99)):
-            await trio.testing.wait_all_tasks_blocked()
-            manager.apply(number, position)
-            await trio.testing.wait_all_tasks_blocked()
-            assert not done.is_set()
-        manager.apply(NUMBER, 11)
-
-
-async def test_a_topic_that_does_not_say_where_it_ends_is_the_readers_error(nursery: trio.Nursery) -> None:
-    topic = ScriptedTopic({})
-    topic.failure = RetriableRemoteStorageError("no leader")
-    with pytest.raises(RetriableRemoteStorageError):
-        await tail_of(nursery, ScriptedManager(), topic).catch_up(PARTITION)
-
-
-async def test_readiness_is_the_managers(nursery: trio.Nursery) -> None:
-    manager = ScriptedManager()
-    tail = tail_of(nursery, manager, {})
-    assert not tail.is_ready(PARTITION)
-    manager.ready = True
-    assert tail.is_ready(PARTITION)
-
-
-async def test_a_catalog_without_a_log_is_always_there() -> None:
-    tail = InMemoryCatalogTail()
-    assert tail.is_ready(PARTITION)
-    await tail.catch_up(PARTITION)
-
-
 # --- before there is a metadata topic ---
-
-
-@pytest.mark.autojump
-@pytest.mark.parametrize(
-    ("lines", "maker", "event"),
-    [
-        ("", "nobody has made it yet", "metadata_topic_not_usable"),
-        ("mode=standalone\n", "tidegate copy makes it, and has to run once", "metadata_topic_not_usable"),
-        (
-            "mode=standalone\ncopy.enabled=true\ncopy.topics=orders\ncache.path=/cache\n",
-            "the copier is making it",
-            "metadata_topic_awaited",
-        ),
-    ],
-    ids=["replica", "serves only", "copies"],
-)
-async def test_readiness_says_who_makes_the_metadata_topic(
-    kafka: FakeKafka, nursery: trio.Nursery, tmp_path: Path, lines: str, maker: str, event: str
-) -> None:
-    kafka.add(1, "a")
-    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
-    meters, readiness = Meters(Registry()), Readiness()
-    with structlog.testing.capture_logs() as logs:
-        await start_catalog(load_lines(tmp_path, lines), cluster, Catalog(10), readiness, meters, nursery)
-        await trio.sleep(30)
-
-    (reason,) = [reason for reason in readiness.reasons if "metadata topic" in reason]
-    assert f"topic __remote_log_metadata does not exist: {maker}, or ours may not describe it" in reason
-    assert [line["event"] for line in logs if line["event"].startswith("metadata_topic")] == [event]
 
 
 @pytest.mark.autojump

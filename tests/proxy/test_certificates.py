@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from proxy.process.reload import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from proxy.process.reload import CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 
@@ -64,18 +63,6 @@ def test_below_thirty_days_it_is_said_once_a_day(chain: bytes) -> None:
     assert watched.told(chain) == ["certificate_expired"]
 
 
-async def test_it_is_looked_at_every_hour(chain: bytes) -> None:
-    watched, looks = Watched(now_s=0), list[float]()
-
-    def chains() -> dict[str, bytes]:
-        looks.append(trio.current_time())
-        return {KEY: chain}
-
-    with trio.move_on_after(2.5 * INTERVAL_S):
-        await watched.watch.run(chains)
-    assert looks == [0, INTERVAL_S, 2 * INTERVAL_S]
-
-
 def test_each_certificate_that_is_presented_is_named_by_its_key(tmp_path: Path) -> None:
     for name in ("clients", "upstream", "metadata"):
         (tmp_path / name).mkdir()
@@ -94,10 +81,3 @@ def test_each_certificate_that_is_presented_is_named_by_its_key(tmp_path: Path) 
             tmp_path / "metadata" / "server.pem"
         ).read_bytes(),
     }
-
-
-def test_the_metadata_client_with_upstreams_certificate_is_not_named_twice(tmp_path: Path) -> None:
-    certificate, key = server_certificate(tmp_path)
-    (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
-    config = load_lines(tmp_path, "upstream.security.protocol=SSL\nupstream.ssl.certificate.location=both.pem\n")
-    assert list(certificates_in_use(config, None)) == ["upstream.ssl.certificate.location"]

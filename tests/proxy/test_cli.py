@@ -1,12 +1,10 @@
 """The command line: what each command calls, what it returns, and what it must not import."""
 
 import re
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TextIO
 
 import pytest
 
@@ -48,32 +46,6 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
     assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
 
 
-def test_serving_leaves_the_handlers_of_signals_as_they_were(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
-
-    async def serve(_config: Config) -> int:
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        return 0
-
-    fake_module(monkeypatch, "proxy.serve", serve=serve)
-    assert cli.main(["serve", file]) == 0
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
-
-
-@for_each("code", [0, 1])
-def test_check_writes_to_standard_output(
-    file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    def run(config: Config, out: TextIO, **how: object) -> int:
-        assert how == {"opens_all": True, "as_json": False, "workers": 1}
-        out.write(f"{config.mode}\n")
-        return code
-
-    fake_module(monkeypatch, "proxy.commands.check", run=run)
-    assert cli.main(["check", "--all", file]) == code
-    assert capsys.readouterr().out == "replica\n"
-
-
 NEEDED = {
     "stat": ["a:0:1"],
     "cat": ["a:0"],
@@ -97,51 +69,12 @@ def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path
     )
 
 
-def test_warnings_are_lines_too_and_stop_nothing(file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    monkeypatch.setenv("TIDEGATE_SERVICE_HOST", "10.0.0.1")
-    fake_module(monkeypatch, "proxy.commands.check", run=lambda config, out, **_how: 0)
-    assert cli.main(["check", file]) == 0
-    assert "tidegate: warning: environment variable TIDEGATE_SERVICE_HOST names no key" in capsys.readouterr().err
-
-
-def test_an_interrupted_command_is_a_line_and_code_1(
-    file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    def run(config: Config, out: TextIO, **_how: object) -> int:
-        raise KeyboardInterrupt
-
-    fake_module(monkeypatch, "proxy.commands.check", run=run)
-    assert cli.main(["check", file]) == 1
-    assert capsys.readouterr().err == "tidegate: interrupted\n"
-
-
-@for_each("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy"], ["--unknown"]])
-def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    assert caught.value.code == 2
-    assert "usage: tidegate" in capsys.readouterr().err
-
-
-def test_the_version_names_the_command(capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("tidegate ")
-
-
 def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as caught:
         cli.main([*name.split(), "--help"])
     assert caught.value.code == 0
     return capsys.readouterr().out
-
-
-def test_help_fits_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    lines = help_of("", monkeypatch, capsys).splitlines()
-    assert len(lines) < 24
-    assert max(map(len, lines)) <= 80
 
 
 DOCS = Path(cli.__file__).parents[1] / "docs"
@@ -208,8 +141,3 @@ def test_a_wrong_argument_is_named_with_what_is_right(arguments: list[str], said
     assert caught.value.code == 2
     assert said in (told := capsys.readouterr().err)
     assert f"tidegate {arguments[0]} --help shows how it is used" in told
-
-
-def test_times_are_milliseconds_or_iso_8601() -> None:
-    for text in ("1700000000500", "2023-11-14T22:13:20.500Z", "2023-11-14T22:13:20.5", "2023-11-14T23:13:20.5+01:00"):
-        assert cli._parser().parse_args(["cat", "f", "a:0", "--to-timestamp", text]).to_timestamp == 1_700_000_000_500

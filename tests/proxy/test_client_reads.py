@@ -25,10 +25,6 @@ AUTHORITY = Authority(1500, 1490, 0, 5, 1000, 0.0)
 PART = TierPart(REQUEST.partitions[0], PARTITION, Frontier(1000, 1500, 5, 0.0))
 
 
-def test_every_client_is_another_reader() -> None:
-    assert ClientReads().identity != ClientReads().identity
-
-
 async def test_what_is_held_is_released_once(tier: Tier) -> None:
     client = ClientReads()
     client.release()
@@ -54,17 +50,6 @@ async def test_what_is_dropped_counts_no_longer_and_the_rest_is_held(tier: Tier)
     await tier.settled()  # it may have looked further ahead than its answer reaches
     assert tier.inflight_bytes == 3 * BLOCK
     client.release()
-    assert tier.inflight_bytes == 0
-
-
-async def test_clients_release_what_is_theirs(tier: Tier) -> None:
-    one, two = ClientReads(), ClientReads()
-    one.hold(await tier.read(0, max_bytes=2500))
-    two.hold(await tier.read(0, max_bytes=2500))
-    await tier.settled()
-    one.release()
-    assert tier.inflight_bytes == 3 * BLOCK
-    two.release()
     assert tier.inflight_bytes == 0
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from protocol.api_versions import encode_unsupported_version
@@ -18,7 +16,7 @@ from protocol.fetch.response import encode_response
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.framing import IDLE_BUFFER_BYTES
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
+from proxy.connection.connection import LAST_ANSWER_STALL_S
 from proxy.connection.request_handlers import Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
@@ -59,24 +57,8 @@ async def answer_nothing(frame: memoryview, connection: UpstreamWire) -> Sequenc
     return [frame[:4], b"exchanged " + bytes(frame[8:12])]
 
 
-async def ask_once(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-    """An exchange that answers with what upstream says to one question."""
-    return [await (await connection.ask(1, 12, 7, response(7))).frame()]
-
-
 def exchanged(correlation_id: int, size: int = len(fetch(1)) - 4) -> bytes:
     return struct.pack(">i", size) + b"exchanged " + struct.pack(">i", correlation_id)
-
-
-async def send_in_pieces(talk: Conversation, stream: bytes, splits: list[int]) -> None:
-    """The client sends it in pieces of these sizes, again and again."""
-    position = 0
-    for size in itertools.cycle(splits):
-        await talk.client.send(stream[position : position + size])
-        await trio.testing.wait_all_tasks_blocked()
-        position += size
-        if position >= len(stream):
-            break
 
 
 async def take_slowly(receiver: RemoteEnd, size: int, source: MemoryTransport, sink: MemoryTransport) -> None:
@@ -108,18 +90,6 @@ async def test_frames_pass_both_ways_in_any_pieces(piece_bytes: int | None, pipe
         await talk.client.expect_silence()
 
 
-@given(st.lists(st.binary(max_size=9000), min_size=1, max_size=5), st.lists(st.integers(1, 4000), min_size=1))
-def test_any_split_of_what_a_client_sends_passes_unchanged(bodies: list[bytes], splits: list[int]) -> None:
-    stream = b"".join(request(HEARTBEAT, 4, number, body) for number, body in enumerate(bodies))
-
-    async def talk_in_pieces() -> None:
-        async with conversation() as talk:
-            await send_in_pieces(talk, stream, splits)
-            await talk.upstream.expect(stream)
-
-    trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 @for_each_run("piece_bytes", PIECES)
 async def test_a_produce_without_acks_has_no_place_among_the_answers(piece_bytes: int | None) -> None:
     requests = [produce(1, acks=0), request(HEARTBEAT, 4, 2), produce(3, acks=0), produce(4, acks=-1)]
@@ -128,38 +98,12 @@ async def test_a_produce_without_acks_has_no_place_among_the_answers(piece_bytes
         await talk.pass_back(response(2), response(4))
 
 
-async def test_a_list_offsets_request_is_read_and_passed_on_unchanged() -> None:
-    message = kio_frames.fill(kio_frames.schema(ApiKey.LIST_OFFSETS, 7, kind="request"), {})
-    frame = kio_frames.request_frame(message)
-    async with conversation(piece_bytes=1) as talk:
-        await talk.pass_on(frame)
-
-
 @for_each_run("piece_bytes", PIECES)
 async def test_api_versions_that_we_do_not_know_are_refused_without_upstream(piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
         await talk.client.send(request(ApiKey.API_VERSIONS, 5, 1, b"whatever v5 may hold"), request(HEARTBEAT, 4, 2))
         await talk.upstream.expect(request(HEARTBEAT, 4, 2))
         await talk.client.expect(encode_unsupported_version(1))
-
-
-async def test_announced_versions_are_cut() -> None:
-    def announcing(newest_fetch: int) -> bytes:
-        values = {"api_keys": [{"api_key": 1, "min_version": 4, "max_version": newest_fetch}]}
-        return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(ApiKey.API_VERSIONS, 3), values), 1)
-
-    async with conversation() as talk:
-        await talk.pass_on(request(ApiKey.API_VERSIONS, 3, 1))
-        await talk.upstream.send(announcing(99))
-        await talk.client.expect(announcing(18))
-
-
-async def test_an_older_upstreams_refusal_of_api_versions_is_cut_in_the_shape_of_v0() -> None:
-    async with conversation() as talk:
-        await talk.pass_on(request(ApiKey.API_VERSIONS, 3, 1))
-        refusal = struct.pack(">hi", 35, 2) + struct.pack(">hhh", 18, 0, 2) + struct.pack(">hhh", 999, 0, 2)
-        await talk.upstream.send(response(1, refusal))
-        await talk.client.expect(response(1, struct.pack(">hi", 35, 1) + struct.pack(">hhh", 18, 0, 2)))
 
 
 async def test_addresses_are_replaced_and_their_listeners_bound_first() -> None:
@@ -246,21 +190,6 @@ async def test_an_exchange_asks_in_its_place_and_its_answers_stay_with_us() -> N
         await talk.upstream.expect(request(HEARTBEAT, 4, 3))
 
 
-async def test_a_fetch_may_be_relayed_after_an_exchange_asked() -> None:
-    async def ask_and_relay(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
-        number = connection.next_correlation_id()
-        await (await connection.ask(1, 12, number, response(number))).frame()
-        frame[-4:] = b"BODY"
-        return None
-
-    async with conversation(handle_fetch=ask_and_relay) as talk:
-        await talk.client.send(fetch(1))
-        own = struct.unpack_from(">i", await talk.upstream.receive_frame(), 4)[0]
-        await talk.upstream.send(response(own))
-        await talk.upstream.expect(fetch(1, body=b"BODY"))
-        await talk.pass_back(response(1))
-
-
 @for_each_run("body_bytes, piece_bytes", [*itertools.product((0, 3), PIECES), (300, 1), (9000, 7), (9000, None)])
 async def test_a_response_head_is_seen_and_patched_before_it_goes_on(body_bytes: int, piece_bytes: int | None) -> None:
     heads: list[bytes] = []
@@ -313,21 +242,6 @@ async def test_a_fetch_response_is_edited_as_it_passes_held_or_not(
         await talk.pass_on(fetch(1, version))
         await talk.upstream.send(answer(1, 1000))
         await talk.client.expect(answer(9, 7))
-
-
-async def test_an_answer_that_no_exchange_awaits_is_dropped() -> None:
-    async def ask_and_answer(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        number = connection.next_correlation_id()
-        await connection.ask(1, 12, number, response(number))
-        return [frame[:4], b"exchanged " + bytes(frame[8:12])]
-
-    async with conversation(handle_fetch=ask_and_answer) as talk:
-        await talk.client.send(fetch(1), request(HEARTBEAT, 4, 2))
-        own = struct.unpack_from(">i", await talk.upstream.receive_frame(), 4)[0]
-        await talk.client.expect(exchanged(1))
-        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
-        await talk.upstream.send(response(own, b"dropped"), response(2))
-        await talk.client.expect(response(2))
 
 
 async def test_no_more_requests_are_taken_than_may_be_in_flight() -> None:
@@ -467,14 +381,6 @@ async def test_a_client_that_takes_nothing_of_its_last_answer_is_given_up() -> N
         assert trio.current_time() == pytest.approx(LAST_ANSWER_STALL_S)
 
 
-async def test_an_exchange_is_cancelled_when_upstream_leaves() -> None:
-    async with conversation(handle_fetch=ask_once) as talk:
-        await talk.client.send(fetch(1))
-        await talk.upstream.receive_frame()
-        await talk.upstream.close()
-        await assert_closed(talk, CloseCause.UPSTREAM)
-
-
 async def test_an_idle_connection_that_drains_ends_at_once_also_before_it_runs() -> None:
     async with conversation() as talk:
         await trio.testing.wait_all_tasks_blocked()
@@ -496,18 +402,6 @@ async def test_a_drain_answers_what_has_begun_and_takes_nothing_more() -> None:
         assert await talk.client.expect_end() == response(1)
         await assert_closed(talk, CloseCause.DRAIN)
         assert talk.client_transport.is_closed
-
-
-async def test_a_drain_takes_no_request_that_waits_for_others_to_be_answered() -> None:
-    # Failed before: a request held back by the in-flight limit was passed on in the midst of a drain.
-    requests = [request(HEARTBEAT, 4, number) for number in range(2)]
-    async with conversation(limits=ConnectionLimits(1 << 20, 1 << 20, 1 << 16, 1)) as talk:
-        await talk.client.send(*requests)
-        await talk.upstream.expect(requests[0])
-        talk.connection.drain()
-        await talk.upstream.send(response(0))
-        assert await talk.client.expect_end() == response(0)
-        await assert_closed(talk, CloseCause.DRAIN)
 
 
 def test_cancelled_at_any_point_it_closes_both_sides() -> None:

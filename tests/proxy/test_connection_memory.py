@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
-from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_client_reads import REQUEST, SEGMENT, talking
-from tests.support.memory_transport import HELD_BYTES_MAX, LIMITS, conversation, request, response
+from tests.support.memory_transport import LIMITS, conversation, request, response
 from tests.support.tier import Tier
 from tests.support.tier_world import client_frame
 
@@ -70,17 +68,6 @@ async def test_twelve_bytes_take_no_more_than_that_and_a_held_request_is_charged
     assert len(talk.accounts) == 0
 
 
-async def test_who_keeps_others_waiting_for_held_bytes_is_closed(autojump_clock: MockClock) -> None:
-    async with conversation(limits=replace(LIMITS, request_frame_bytes_max=16 * MIB)) as talk:
-        await talk.client.send(request(ApiKey.FETCH, 12, 1, bytes(10 * MIB))[:900_000])
-        await trio.testing.wait_all_tasks_blocked()
-        other = talk.accounts.open(lambda _reason: None)
-        await other.hold(HELD_BYTES_MAX - MIB // 4)
-        await talk.ended.wait()
-        assert talk.cause is CloseCause.LIMIT
-        assert "proxy.held.bytes.max" in str(talk.shown_lines)
-
-
 @pytest.mark.autojump
 async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_the_same(tier: Tier) -> None:
     """Failed before: a client that did not read ended tier reads for all, for as long as it stayed."""
@@ -95,21 +82,3 @@ async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_
         assert answers.held == answers.bytes_max
         answers.release(answers.bytes_max)
         assert SEGMENT.log[:5000] in await talk.client.receive_frame()
-
-
-@pytest.mark.autojump
-async def test_a_consumer_that_pauses_for_minutes_keeps_its_connection(tier: Tier) -> None:
-    """Ten pauses of three minutes, in each of which somebody else needs all of the memory."""
-    answers = tier.storage.answers
-    await tier.read_bytes(0, max_bytes=5000)  # from here on no thread is waited for, which this clock would not see
-    await tier.settled()
-    async with talking(tier, lockstep=True) as (talk, _):
-        for _ in range(10):
-            await talk.client.send(client_frame(REQUEST))
-            await trio.sleep(90)
-            await answers.acquire(answers.bytes_max)
-            await trio.sleep(90)
-            answers.release(answers.bytes_max)
-            assert SEGMENT.log[:5000] in await talk.client.receive_frame()
-        assert not talk.ended.is_set()
-    assert answers.held == 0

@@ -7,7 +7,7 @@ import trio.testing
 
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_connection import exchanged, fetch
+from tests.proxy.test_connection import fetch
 from tests.support.memory_transport import HEARTBEAT, conversation, request, response
 
 
@@ -50,30 +50,3 @@ async def test_an_exchange_is_an_answer_that_is_due() -> None:
         await talk.client.receive_exactly(len(response(7)) + 100_000 - 10)
         await trio.testing.wait_all_tasks_blocked()
         assert (shown.answered, shown.has_unanswered, shown.is_answering) == (2, False, False)
-
-
-async def test_an_exchange_that_has_nothing_to_ask_upstream_is_due_too() -> None:
-    reading, read = trio.Event(), trio.Event()
-
-    async def read_the_tier(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
-        reading.set()
-        await read.wait()
-        return [exchanged(1)]
-
-    async with conversation(handle_fetch=read_the_tier) as talk:
-        await talk.client.send(fetch(1))
-        await reading.wait()
-        assert talk.connection.has_unanswered
-        read.set()
-        await talk.client.expect(exchanged(1))
-        assert not talk.connection.has_unanswered
-
-
-async def test_a_request_that_is_to_be_held_and_has_not_come_whole_is_none_yet() -> None:
-    async with conversation() as talk:
-        await talk.client.send(fetch(1)[:-1])
-        await trio.testing.wait_all_tasks_blocked()
-        assert (talk.connection.asked, talk.connection.has_unanswered) == (1, False)
-        await talk.client.send(fetch(1)[-1:])
-        await talk.upstream.expect(fetch(1))
-        assert talk.connection.has_unanswered

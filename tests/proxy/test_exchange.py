@@ -8,7 +8,6 @@ import trio
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
@@ -171,26 +170,12 @@ async def test_a_late_probe_begins_the_time_again_and_nothing_is_held_for_it(wor
     assert len(world.reader.reads) == (1 if is_first else 2)
 
 
-async def test_a_read_faster_than_the_probe_waits_for_its_word(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.broker.latency_s = 0.3
-    response = await world.client().fetch([ask(partition, 17, max_bytes=100)])
-    assert records_of(response) == [tier_run(partition, 17, 1)]
-    assert trio.current_time() == pytest.approx(0.3)
-
-
 async def test_records_of_a_refused_partition_do_not_end_the_wait_for_the_others(world: TierWorld) -> None:
     refused, slow = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.log(refused).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     world.reader.delays_s[slow] = 0.4
     response = await world.client().fetch([ask(refused, 17), ask(slow, 17, max_bytes=100)])
     assert records_of(response) == [b"", tier_run(slow, 17, 1)]
-
-
-async def test_a_preferred_read_replica_comes_with_empty_records(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.log(partition).preferred_read_replica = 3
-    response = await world.client().fetch([ask(partition, 17)])
-    assert (codes_of(response), records_of(response)) == ([0], [b""])
-    assert response.partitions[0].preferred_read_replica == 3
 
 
 async def test_a_throttled_probe_is_the_whole_answer(world: TierWorld) -> None:
@@ -207,15 +192,6 @@ async def test_a_top_level_error_of_the_probe_is_the_whole_answer(
     world.broker.error_code = ErrorCode.UNSUPPORTED_VERSION
     response = await world.client().fetch([ask(partition, 17)])
     assert (response.error_code, response.partitions) == (ErrorCode.UNSUPPORTED_VERSION, [])
-
-
-async def test_an_offset_below_the_log_start_gets_the_brokers_own_out_of_range(world: TierWorld) -> None:
-    partition = world.add_partition(log_start_offset=100)
-    response = await world.client().fetch([ask(partition, 99)])
-    (answer,) = response.partitions
-    assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset) == (-1, -1, -1)
-    assert not answer.records
 
 
 async def test_a_read_under_a_dead_lineage_is_done_again_after_a_truncation(world: TierWorld) -> None:
@@ -289,14 +265,6 @@ async def test_what_is_given_back_keeps_its_charge_beside_a_batch_larger_than_it
 # --- docs/protocol.md#l3: deadlines and budgets ---
 
 
-async def test_of_hundreds_of_tier_partitions_some_are_read_at_a_time(world: TierWorld) -> None:
-    """Failed before: one Fetch of thousands of partitions had all GETs of the process wait for its own."""
-    partitions = [world.add_partition("orders", number) for number in range(3 * READS_AT_ONCE_MAX)]
-    world.reader.delay_s = 0.3
-    await world.client().fetch([ask(partition, 17) for partition in partitions])
-    assert len(world.reader.reads) == 2 * READS_AT_ONCE_MAX  # the second half of them when the first had ended
-
-
 @for_each_run("max_wait_ms, limit_s", [(0, 0.5), (499, 0.5), (2000, 2.0), (60_000, 5.0)])
 async def test_a_late_read_is_answered_empty_in_its_time(world: TierWorld, max_wait_ms: int, limit_s: float) -> None:
     partition = world.add_partition(high_watermark=1234, log_start_offset=3)
@@ -308,30 +276,6 @@ async def test_a_late_read_is_answered_empty_in_its_time(world: TierWorld, max_w
     assert world.sample(EXPIRED) == 1
 
 
-async def test_a_read_that_is_not_waited_for_to_the_deadline_did_not_expire(world: TierWorld) -> None:
-    quick, slow = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delays_s = {quick: 0.1, slow: 10.0}
-    response = await world.client().fetch([ask(quick, 17, max_bytes=100), ask(slow, 17)])
-    assert records_of(response) == [tier_run(quick, 17, 1), b""]
-    assert trio.current_time() == pytest.approx(0.12)
-    assert world.sample(EXPIRED) == 0
-
-
-async def test_records_at_the_broker_end_the_wait_for_a_slow_tier(world: TierWorld, nursery: trio.Nursery) -> None:
-    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = 10.0
-
-    async def produce() -> None:
-        await trio.sleep(1.0)
-        world.broker.append(world.log(hot))
-
-    nursery.start_soon(produce)
-    response = await world.client().fetch([ask(cold, 17), ask(hot, 1000)], max_wait_ms=5000)
-    assert records_of(response) == [b"", broker_batch(1, 1000)]
-    # The broker waits for records in a quarter second of each interval; here they fall into the rest of one.
-    assert trio.current_time() == pytest.approx(0.62 + 0.64 + 0.02)
-
-
 async def test_limits_are_charged_in_request_order_and_nothing_left_is_no_read(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in range(3)]
     asked = [ask(partition, 17, max_bytes=1000) for partition in partitions]
@@ -339,16 +283,6 @@ async def test_limits_are_charged_in_request_order_and_nothing_left_is_no_read(w
     assert [len(records) for records in records_of(response)] == [1000, 500, 0]
     assert {partition for partition, *_ in world.reader.reads} == set(partitions[:2])
     assert response.partitions[2].high_watermark == 1000
-
-
-async def test_thousands_of_partitions_cost_reads_up_to_the_budget_only(world: TierWorld) -> None:
-    partitions = [world.add_partition("orders", number, segments=[(0, 999)]) for number in range(2000)]
-    asked = [ask(partition, 17, max_bytes=1000) for partition in partitions]
-    response = await world.client().fetch(asked, max_bytes=20_000)
-    assert len(response.partitions) == 2000
-    assert len(world.reader.reads) == 20
-    assert sum(map(len, records_of(response))) == 20_000
-    assert len(world.broker.fetches) == 1
 
 
 async def test_a_log_start_that_another_connection_heard_of_ends_a_good_probe(world: TierWorld) -> None:
@@ -360,13 +294,3 @@ async def test_a_log_start_that_another_connection_heard_of_ends_a_good_probe(wo
     world.log(partition).log_start_offset = 100
     assert codes_of(await other.fetch([ask(partition, 17)])) == [ErrorCode.OFFSET_OUT_OF_RANGE]
     assert codes_of(await one.fetch([ask(partition, 17)])) == [ErrorCode.OFFSET_OUT_OF_RANGE]
-
-
-async def test_nodes_that_the_broker_names_are_named_at_our_addresses(world: TierWorld) -> None:
-    partition = world.add_partition("orders", 0, high_watermark=1500)
-    world.broker.tags = b"\x01\x00\x13\x02" + b"\x00\x00\x00\x07" + b"\x08kafka-7" + b"\x00\x00\x23\x84" + b"\x00\x00"
-    world.log(partition).error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    response = await world.client().fetch([ask(partition, 17)])
-    assert codes_of(response) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert b"advertised" in response.tags
-    assert b"kafka-7" not in response.tags

@@ -18,8 +18,6 @@ from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
-from tests.support.session_model import EPOCH_MAX
-from tests.support.session_world import EMPTY_OFFSET, Conversation, World
 from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
 from tests.support.virtual_time import for_each_run
 
@@ -27,11 +25,6 @@ pytestmark = pytest.mark.autojump
 
 FEW, MANY = 10, 300
 
-RELAY_CALLS_MAX = 120
-"""To decide that an incremental Fetch which names nothing is relayed."""
-
-NAMED_CALLS_MAX = 250
-"""The same for one that names one partition."""
 
 READ_CALLS_MAX = 270
 """For each partition of a Fetch that is read from the tier, from the request's decoding to the answer's encoding,
@@ -82,37 +75,6 @@ class RepeatingBroker(FakeBrokerLog):
 
 
 # --- what is relayed ---
-
-
-async def calls_of_unchanged(nursery: trio.Nursery, partitions: int, *, is_named: bool) -> int:
-    """Of one incremental Fetch of a session with so many partitions, which names one of them anew or none."""
-    world = World(nursery)
-    conversation = Conversation(world)
-    everything = [world.add_partition("many", number, high_watermark=EMPTY_OFFSET) for number in range(partitions)]
-    named = [ask(everything[0], EMPTY_OFFSET)] if is_named else []
-    await conversation.send([ask(partition, EMPTY_OFFSET) for partition in everything])
-    for _ in range(2):
-        await conversation.send(named)
-    assert conversation.relayed
-    assert conversation.session[1] < EPOCH_MAX
-    assert world.slots.partitions == partitions
-    session_id, session_epoch = conversation.session
-    request = fetch_of(named, session_id=session_id, session_epoch=session_epoch)
-    frame = memoryview(bytearray(client_frame(request)))
-    service, wire = conversation.client.fetcher.service, conversation.client.fetcher.wire
-    with counted() as calls:
-        outcome = await service.handle(frame, wire)
-    assert isinstance(outcome, Relay)
-    return calls.count
-
-
-@for_each_run("is_named, calls_max", [(False, RELAY_CALLS_MAX), (True, NAMED_CALLS_MAX)])
-async def test_partitions_that_an_incremental_fetch_does_not_name_cost_nothing(
-    nursery: trio.Nursery, is_named: bool, calls_max: int
-) -> None:
-    few = await calls_of_unchanged(nursery, FEW, is_named=is_named)
-    assert 0 < few < calls_max
-    assert await calls_of_unchanged(nursery, MANY, is_named=is_named) == few
 
 
 # --- what is read from the tier ---

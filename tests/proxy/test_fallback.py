@@ -4,13 +4,11 @@
 import inspect
 
 import pytest
-import structlog.testing
 import trio
 
 from metrics.meters import FallbackReason
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import ASKS_MIN
 from proxy.fetch import fallback
 from storage import errors
 from storage.log.log_walk import CorruptLogError
@@ -96,16 +94,6 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) ->
         assert await one(world.client(), partition) == (COME_AGAIN, b"")
 
 
-@for_each_run("max_wait_ms", [0, 499, 500, 2000, 60_000])
-async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wait_ms: int) -> None:
-    partition = world.add_partition()
-    world.fallback.settings.partitions_max = 0
-    world.reader.failures[partition] = DENIED
-    assert await one(world.client(), partition, max_wait_ms=max_wait_ms) == (COME_AGAIN, b"")
-    expected_s = min(max(fallback.COME_AGAIN_S_MIN, max_wait_ms / 1000), fallback.COME_AGAIN_S_MAX)
-    assert trio.current_time() == expected_s == fallback.comes_again_s(0.0, max_wait_ms)
-
-
 # --- the broker's answer is taken whole ---
 
 
@@ -146,20 +134,6 @@ async def test_beside_records_of_others_nobody_is_held(world: TierWorld) -> None
     response = await world.client().fetch([ask(bad, 17, max_bytes=100), ask(good, 17, max_bytes=100)])
     assert (codes_of(response), records_of(response)) == ([0, 0], [b"", tier_batch(1, 17)])
     assert trio.current_time() == pytest.approx(0.02, abs=0.02)
-
-
-async def test_records_that_come_to_the_broker_end_the_wait(world: TierWorld, nursery: trio.Nursery) -> None:
-    bad, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.failures[bad] = errors.RetriableRemoteStorageError("reset")
-
-    async def produce() -> None:
-        await trio.sleep(0.2)
-        world.broker.append(world.log(hot))
-
-    nursery.start_soon(produce)
-    response = await world.client().fetch([ask(bad, 17), ask(hot, 1000)], max_wait_ms=5000)
-    assert (codes_of(response), records_of(response)) == ([0, 0], [b"", broker_batch(1, 1000)])
-    assert trio.current_time() == pytest.approx(0.2)
 
 
 # --- how much at a time ---
@@ -280,47 +254,6 @@ async def test_a_partition_that_never_failed_is_served_from_the_tier(world: Tier
     assert world.sample("tidegate_fallback_partitions", reason="denied") == 1
 
 
-async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(world: TierWorld) -> None:
-    partitions = [world.add_partition("orders", number) for number in range(3)]
-    world.reader.failures = dict.fromkeys(partitions, DENIED)
-    client = world.client()
-    with structlog.testing.capture_logs() as lines:
-        for partition in partitions * 5:
-            await one(client, partition)
-        (complaint,) = world.fallback.complaints()
-        assert complaint.startswith("tier reads of 3 partitions are left to the brokers (denied)")
-        assert str(DENIED) in complaint
-        world.reader.failures.clear()
-        await trio.sleep(fallback.SPELL_S_MIN)
-        await one(client, partitions[0])
-    said = [line for line in lines if line["log_level"] != "debug"]
-    assert [line["event"] for line in said] == ["tier_fallback_begun", "tier_fallback_ended"]
-    assert [line["log_level"] for line in said] == ["warning", "info"]
-    assert (said[0]["reason"], said[0]["detail"], said[0]["offset"]) == ("denied", str(DENIED), 17)
-    assert world.fallback.complaints() == []
-
-
-async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.reader.failures[partition] = DENIED
-    await one(world.client(), partition)
-    await trio.sleep(fallback.SPELL_IDLE_S_MAX)
-    assert len(world.fallback.complaints()) == 1
-    await trio.sleep(1.0)
-    assert world.fallback.complaints() == []
-
-
-async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world: TierWorld) -> None:
-    partition = world.add_partition()
-    client = world.client()
-    world.reader.failures[partition] = DENIED
-    await one(client, partition)
-    await trio.sleep(fallback.SPELL_S_MIN)
-    world.reader.failures[partition] = errors.CorruptObjectError("crc")
-    await one(client, partition)
-    (complaint,) = world.fallback.complaints()
-    assert "(corrupt)" in complaint
-
-
 # --- late ---
 
 
@@ -333,13 +266,6 @@ async def test_an_offset_that_never_comes_is_read_by_the_broker_after_five_secon
     assert answers == [(0, b"")] * 9 + [from_broker(partition)]
     assert trio.current_time() == pytest.approx(5.0)
     assert world.sample("tidegate_fallback_partitions", reason="late") == 1
-
-
-async def test_it_takes_three_asks_at_least(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.reader.delay_s = 1000.0
-    client = world.client()
-    answers = [await one(client, partition, max_wait_ms=5000) for _ in range(ASKS_MIN)]
-    assert answers == [(0, b"")] * (ASKS_MIN - 1) + [from_broker(partition)]
 
 
 async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld, partition: TopicIdPartition) -> None:

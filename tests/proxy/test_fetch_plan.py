@@ -1,7 +1,6 @@
 """The split of a Fetch and the shares of its byte budget."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,15 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.assembly import (
-    FETCH_BYTES_MAX,
-    FetchPlan,
-    key_of,
-    leave_out,
-    leave_to_broker,
-    limited_to_budget,
-    plan_fetch,
-)
+from proxy.fetch.assembly import FetchPlan, key_of, leave_out, leave_to_broker, plan_fetch
 from proxy.fetch.known import Frontier
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.for_each import for_each
@@ -69,20 +60,6 @@ def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
     assert plan.local == asked[:2]
 
 
-@for_each("max_bytes", [0, -1, -(2**31)])
-def test_a_request_without_a_limit_left_is_no_read(max_bytes: int) -> None:
-    assert budgets_of(plan_of(tier_asks(100, 100), max_bytes=max_bytes)) == [(0, False), (0, False)]
-
-
-def test_the_first_part_that_has_a_limit_may_exceed_it() -> None:
-    assert budgets_of(plan_of(tier_asks(0, -5, 10, 10))) == [(0, False), (0, False), (10, True), (10, False)]
-
-
-def test_a_request_is_never_given_more_than_a_broker_gives() -> None:
-    plan = plan_of(tier_asks(2**31 - 1, 2**31 - 1), max_bytes=2**31 - 1)
-    assert budgets_of(plan) == [(FETCH_BYTES_MAX, True), (0, False)]
-
-
 def test_shares_that_fall_to_others_are_named() -> None:
     asked = tier_asks(600, 600, 600)
     request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, max_bytes=1000)
@@ -95,12 +72,6 @@ def test_shares_that_fall_to_others_are_named() -> None:
     assert first.budget_bytes == 600
 
 
-def test_parts_are_told_apart_by_identity() -> None:
-    one, other = plan_of(tier_asks(100) * 2).tier
-    assert one != other
-    assert len({one, other}) == 2
-
-
 def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
     asked = tier_asks(100, 100, 100)
     plan = plan_of(asked, 150)
@@ -109,27 +80,6 @@ def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
     assert [part.asked for part in left.tier] == asked[1:]
     assert budgets_of(left) == [(50, True), (0, False)]
     assert left.local_bytes_max == 100
-
-
-@for_each("limit", [0, -1])
-def test_a_part_left_to_the_broker_without_a_limit_takes_no_right(limit: int) -> None:
-    asked = tier_asks(limit, 100)
-    left = leave_to_broker(fetch_of(asked), plan := plan_of(asked), {plan.tier[0]})
-    assert budgets_of(left) == [(100, True)]
-
-
-@given(st.lists(st.tuples(st.integers(-10, 2000), st.integers(-10, 1000)), max_size=30), st.integers(-10, 5000))
-def test_each_partition_is_planned_once_within_the_limits(asks: list[tuple[int, int]], max_bytes: int) -> None:
-    asked = [
-        ask(topic_partition("orders", number), offset, max_bytes=limit) for number, (offset, limit) in enumerate(asks)
-    ]
-    plan = plan_of(asked, max_bytes)
-    planned = [key_of(part.asked) for part in plan.tier] + [key_of(entry) for entry in plan.local]
-    assert sorted(planned) == sorted(key_of(entry) for entry in asked)
-    budgets = [part.budget_bytes for part in plan.tier]
-    assert all(0 <= part.budget_bytes <= max(0, part.asked.partition_max_bytes) for part in plan.tier)
-    assert sum(budgets) + plan.local_bytes_max == max(0, max_bytes)
-    assert len([part for part in plan.tier if part.minimum_one_batch]) <= 1
 
 
 # --- the broker's order ---
@@ -163,36 +113,12 @@ def test_each_place_gets_what_it_gets_at_the_broker(asks: list[tuple[int, int]],
     assert charges_of_broker(plan.local, plan.local_bytes_max) == [expected[key_of(entry)] for entry in plan.local]
 
 
-def test_local_partitions_behind_are_asked_with_what_their_place_leaves() -> None:
-    offsets = [NOTHING, 17, NOTHING, 17, NOTHING]
-    asked = [ask(topic_partition("orders", n), offset, max_bytes=400) for n, offset in enumerate(offsets)]
-    plan = plan_of(asked, 700)
-    assert budgets_of(plan) == [(400, True), (300, False)]
-    assert [entry.partition_max_bytes for entry in plan.local] == [400, 300, 0]
-    assert plan.local_bytes_max == 0
-
-
-@for_each("limit", [0, 1, 1000])
-@for_each("offset", [PLENTY, NOTHING])
-def test_the_right_to_exceed_a_limit_is_planned_for_the_first_of_the_tier(limit: int, offset: int) -> None:
-    """Whoever stands in front may be told an error, or that logs diverge, and then gives none: seeds 1772920613 and
-    1078174291 of the differential test."""
-    first = ask(topic_partition("local", 0), offset, max_bytes=limit)
-    assert budgets_of(plan_of([first, *tier_asks(10, 10)])) == [(10, True), (10, False)]
-
-
 def test_an_answered_partition_leaves_its_share_to_tier_and_local_ones_behind_it() -> None:
     asked = [*tier_asks(600, 600), ask(topic_partition("local", 0), PLENTY, max_bytes=600)]
     request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, 1000)
     assert (plan.local_bytes_max, plan.local[0].partition_max_bytes) == (0, 0)
     left, _ = leave_out(request, plan, set(plan.tier))
     assert (left.tier, left.local_bytes_max, left.local) == ([], 1000, asked[2:])
-
-
-def test_what_a_broker_reads_in_the_tiers_stead_is_limited_to_its_share() -> None:
-    first, second = plan_of(tier_asks(600, 600), 1000).tier
-    assert limited_to_budget(first) == first.asked
-    assert limited_to_budget(second) == replace(second.asked, partition_max_bytes=400)
 
 
 # --- whole Fetches ---
@@ -262,15 +188,6 @@ async def test_the_first_that_has_records_may_exceed_its_limit_by_one_batch_and_
     assert await sizes_of(world, kinds, 5000, limit=BATCH_BYTES - 1) == sizes
 
 
-async def test_a_tier_partition_has_no_right_behind_an_unknown_local_one(world: TierWorld) -> None:
-    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    asked = [ask(partition, offset, max_bytes=BATCH_BYTES - 1) for partition, offset in ((idle, 1000), (cold, 17))]
-    client = world.client()
-    assert [len(each) for each in records_of(await client.fetch(asked))] == [0, BATCH_BYTES]
-    world.broker.append(world.log(idle))
-    assert [len(each) for each in records_of(await client.fetch(asked))] == [BATCH_BYTES, 0]
-
-
 async def test_what_is_given_back_without_a_share_is_not_waited_for(world: TierWorld) -> None:
     served, unanswered = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.left_out.add(unanswered)
@@ -306,16 +223,6 @@ async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorl
             session_epoch=epoch,
         )
     assert turns == ["ab", "ab", "cu", "vw", "xa"]  # the full answer that opens a session moves nobody
-
-
-async def test_an_unknown_local_partition_gets_its_share_from_the_second_fetch(world: TierWorld) -> None:
-    cold = world.add_partition("orders", 0)
-    unknown = topic_partition("not in the tier")
-    world.broker.add(unknown, high_watermark=1500)
-    asked = [ask(unknown, 1100, max_bytes=1000), ask(cold, 17, max_bytes=1000)]
-    client = world.client()
-    sizes = [[len(each) for each in records_of(await client.fetch(asked, max_bytes=1000))] for _ in range(3)]
-    assert sizes == [[BATCH_BYTES, 1000], [1000, 0], [1000, 0]]
 
 
 async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind_it(world: TierWorld) -> None:

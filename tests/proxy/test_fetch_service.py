@@ -9,12 +9,12 @@ from structlog.testing import capture_logs
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import PartitionLeader
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
-from protocol.wire.errors import ErrorCode, PeerProtocolError
+from protocol.wire.errors import ErrorCode
 from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS
 from proxy.connection.request_handlers import Relay
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
-from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.fake_wire import tier_batch
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.stretches import Stretches
@@ -87,15 +87,6 @@ async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(world: 
     assert records_of(response) == [tier_batch(0, 600), tier_batch(1, 3)]
 
 
-async def test_two_topics_with_the_same_partition_number_are_told_apart(world: TierWorld) -> None:
-    world.add_partition("a", 3, local_log_start_offset=500)
-    partitions = [world.add_partition(topic, 3, high_watermark=1500) for topic in ("b", "c")]
-    for version in (12, 13):
-        asked = [ask(partitions[0], 17, max_bytes=100), ask(partitions[1], 1200, max_bytes=100)]
-        response = await world.client().fetch(asked, api_version=version)
-        assert records_of(response) == [tier_batch(3, 17), broker_batch(3, 1200)]
-
-
 async def test_both_places_are_read_from_the_tier_if_that_is_preferred(world: TierWorld) -> None:
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
     world.settings = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=True)
@@ -116,22 +107,6 @@ async def test_settings_that_change_count_for_connections_that_are_open(world: T
     world.settings.authority_age_s_max = 0
     assert await served_by(world, client, partition, 996) == "tier"
     assert len(world.broker.fetches) > probes
-
-
-async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_hold_aborts(world: TierWorld) -> None:
-    partition = world.add_partition(segments=[(500, 999)])
-    world.add_segment(partition, 0, 499, has_aborts=True)
-    for isolation_level in (0, READ_COMMITTED):
-        response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=isolation_level)
-        assert records_of(response) == [tier_batch(0, 17)]
-
-
-async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld, client: FakeFetcher) -> None:
-    partition = world.add_partition()
-    frame = client_frame(fetch_of([ask(partition, 17)]))
-    for cut in (frame[:-1], frame + b"\x00"):
-        with pytest.raises(PeerProtocolError):
-            await client.service.handle(memoryview(bytearray(cut)), client.wire)
 
 
 # --- what is learned first ---
@@ -168,13 +143,6 @@ async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above
     assert frontier.local_log_start_offset == 1300
 
 
-async def test_a_fresh_frontier_costs_no_question(world: TierWorld, partition: TopicIdPartition) -> None:
-    client = world.client()
-    for offset in (17, 18, 1000):
-        await client.is_relayed([ask(partition, offset)])
-    assert len(world.client_of_ours.offsets_asked) == 1
-
-
 async def test_a_broker_that_cannot_be_asked_leaves_the_fetch_to_the_relay(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.failure = UpstreamConnectionError("down")
@@ -189,12 +157,6 @@ async def test_a_question_that_takes_long_holds_a_fetch_a_second(world: TierWorl
     await trio.sleep(25.0)
     world.client_of_ours.latency_s = 0.0
     assert await served_by(world, client, partition, 17) == "tier"
-
-
-async def test_topic_ids_are_learned_for_those_who_ask_by_name(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.cluster.unlearned = {"orders": world.cluster.ids.pop("orders")}
-    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], api_version=12)
-    assert records_of(response) == [tier_batch(0, 17)]
 
 
 async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(world: TierWorld) -> None:
@@ -217,10 +179,6 @@ async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(w
 
 
 # --- divergence ---
-
-
-async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, partition: TopicIdPartition) -> None:
-    assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
 @for_each_run("epoch", [0, 4, 9])

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from protocol.fetch.sessions import IDLE_S_MIN, SessionSlots
-from protocol.wire.errors import ErrorCode, PeerProtocolError
-from proxy.connection.request_handlers import RELAY, Relay
+from protocol.wire.errors import ErrorCode
+from proxy.connection.request_handlers import RELAY
 from tests.support.fake_wire import tier_batch
 from tests.support.for_each import for_each
 from tests.support.session_model import EPOCH_MAX
@@ -72,15 +72,6 @@ async def test_an_incremental_request_without_news_looks_up_no_partition(
     assert conversation.relayed
 
 
-async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(world: World, relayed: Conversation) -> None:
-    session_id, epoch = relayed.session
-    request = fetch_of([ask(world.first, EMPTY_OFFSET)], session_id=session_id, session_epoch=epoch)
-    frame = bytearray(client_frame(request))
-    fetcher = relayed.client.fetcher
-    assert isinstance(await fetcher.service.handle(memoryview(frame), fetcher.wire), Relay)
-    assert bytes(frame) == client_frame(request)
-
-
 @for_each_run("state", ["opening", "relayed"])
 async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World, state: str) -> None:
     conversation = Conversation(world)
@@ -98,23 +89,6 @@ async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World
     assert world.slots.sessions == 0
 
 
-@for_each_run("offset", [17, EMPTY_OFFSET])
-async def test_a_throttled_opening_gives_no_session(world: World, offset: int) -> None:
-    world.sessions.throttle_time_ms = 100
-    response = await Conversation(world).send([ask(world.first, offset)])
-    assert (response.session_id, response.partitions, response.throttle_time_ms) == (0, [], 100)
-    assert world.slots.sessions == 0
-
-
-async def test_a_relayed_session_left_empty_is_closed(world: World, relayed: Conversation) -> None:
-    session_id = relayed.session[0]
-    response = await relayed.send([ask(world.first, 1490, max_bytes=100)], forgotten=[world.first, world.second])
-    assert (response.session_id, told(response)) == (0, {0: b"broker"})
-    assert (relayed.relayed, world.upstream_sessions, world.slots.sessions) == (True, [], 0)
-    refused = await relayed.send(session_id=session_id, session_epoch=2)
-    assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
 async def test_what_is_named_and_forgotten_at_once_brings_no_session_to_us(world: World, relayed: Conversation) -> None:
     response = await relayed.send([ask(world.first, 17)], forgotten=[world.first])
     assert (relayed.relayed, told(response)) == (True, {})
@@ -128,16 +102,6 @@ async def test_followers_and_bootstrap_connections_have_sessions_of_their_own(wo
         frame = bytearray(client_frame(request))
         assert await fetcher.service.handle(memoryview(frame), fetcher.wire) is RELAY
         assert bytes(frame) == client_frame(request)
-
-
-async def test_a_response_head_that_holds_no_session_is_the_peers_fault(world: World) -> None:
-    fetcher = world.client()
-    frame = memoryview(bytearray(client_frame(fetch_of([ask(world.first, EMPTY_OFFSET)]))))
-    outcome = await fetcher.service.handle(frame, fetcher.wire)
-    assert isinstance(outcome, Relay)
-    assert outcome.on_response_head is not None
-    with pytest.raises(PeerProtocolError):
-        outcome.on_response_head(memoryview(bytearray(12)))
 
 
 # --- from relayed to ours ---
@@ -192,34 +156,6 @@ async def test_partitions_that_gave_records_go_to_the_end(world: World) -> None:
     assert [[number for number, word in turn.items() if word] for turn in turns] == [[2], [2], [3], [4], [2], [3]]
 
 
-async def test_an_error_is_told_each_time_and_its_end_too(world: World, own: Conversation) -> None:
-    world.log(world.second).error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    for _ in range(2):
-        assert told(await own.send()) == {0: b"tier", 1: b""}
-    world.log(world.second).error_code = 0
-    assert told(await own.send()) == {0: b"tier", 1: b""}
-    assert told(await own.send()) == {0: b"tier"}
-
-
-async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: World, own: Conversation) -> None:
-    world.sessions.throttle_time_ms = 100
-    session_id, epoch = own.session
-    response = await own.send([ask(world.first, 18, max_bytes=100)])
-    assert (response.session_id, response.partitions, response.throttle_time_ms) == (session_id, [], 100)
-    world.sessions.throttle_time_ms = 0
-    assert own.session == (session_id, epoch + 1)
-    assert records_of(await own.send()) == [tier_batch(0, 18)]
-
-
-@for_each_run("offsets, said", [([17], {0: b"tier"}), ([1490], {0: b"broker"}), ([], {})])
-async def test_a_session_of_ours_left_empty_is_closed(world: World, offsets: list[int], said: dict[int, bytes]) -> None:
-    conversation = await own_session(world)
-    wishes = [ask(world.first, offset, max_bytes=100) for offset in offsets]
-    response = await conversation.send(wishes, forgotten=[world.first, world.second])
-    assert (response.session_id, response.error_code, told(response)) == (0, 0, said)
-    assert (world.slots.sessions, world.upstream_sessions) == (0, [])
-
-
 # --- and back ---
 
 
@@ -266,22 +202,6 @@ async def test_a_session_that_upstream_does_not_take_stays_ours(world: World) ->
     world.sessions.append(world.log(world.first))
     assert told(await conversation.send()) == {0: b"broker"}
     assert {header[:2] for header in world.headers[-3:]} == {(0, 0)}
-
-
-async def test_bytes_that_come_with_a_session_given_back_are_counted_as_relayed(world: World) -> None:
-    conversation = await own_session(world)
-    before = world.sample("tidegate_relayed_bytes_total", direction="upstream_to_client")
-    assert told(await conversation.send([ask(world.first, 1490, max_bytes=100)])) == {0: b"broker"}
-    assert world.sample("tidegate_relayed_bytes_total", direction="upstream_to_client") == before + 100
-
-
-async def test_a_throttled_way_back_keeps_the_session_ours(world: World, own: Conversation) -> None:
-    world.sessions.throttle_time_ms = 100
-    response = await own.send([ask(world.first, EMPTY_OFFSET)])
-    assert (response.session_id, response.partitions) == (own.session[0], [])
-    world.sessions.throttle_time_ms = 0
-    world.sessions.append(world.log(world.first))
-    assert told(await own.send()) == {0: b"broker"}
 
 
 async def test_epochs_wrap_on_both_sides_by_themselves(world: World) -> None:

@@ -15,10 +15,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_stays_is_seen_the_same(file: Path) -> None:
-    assert look([file]) == look([file])
-
-
 def test_another_content_time_or_inode_is_seen(file: Path) -> None:
     seen = [look([file])]
     file.write_text("other content")
@@ -57,12 +53,3 @@ def test_a_change_counts_when_it_was_seen_twice_and_once_only(file: Path) -> Non
     assert watch.has_settled(look([file]))
     watch.acted_upon(look([file]))
     assert not watch.has_settled(look([file]))
-
-
-def test_a_change_that_is_taken_back_is_none(file: Path) -> None:
-    before = look([file])
-    watch = FileWatch(before)
-    file.unlink()
-    assert not watch.has_settled(look([file]))
-    assert not watch.has_settled(before)
-    assert not watch.has_settled(before)

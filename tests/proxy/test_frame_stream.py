@@ -1,7 +1,6 @@
 """One direction of a connection: whole frames held, large ones passed in parts, and what an idle one costs."""
 
 import itertools
-import struct
 
 import pytest
 import trio
@@ -10,7 +9,7 @@ import trio.testing
 from metrics.meters import CloseCause
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
-from proxy.connection.frame_stream import ConnectionEnd, FrameStream
+from proxy.connection.frame_stream import FrameStream
 from tests.support.memory_transport import MemoryTransport, framed, open_accounts
 from tests.support.virtual_time import for_each_run
 
@@ -65,19 +64,6 @@ async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: 
     assert sum(ends.passed) == len(frame)
 
 
-@for_each_run("piece_bytes", [1, 1000, None])
-async def test_a_frame_is_held_whole_and_not_consumed(piece_bytes: int | None) -> None:
-    ends = Ends(piece_bytes=piece_bytes)
-    frame = framed(b"h" * 9000)
-    await ends.feed(frame + b"\0\0")
-
-    held = await ends.stream.hold(await ends.frame_begun())
-
-    assert bytes(held) == frame
-    assert bytes(await ends.stream.hold(len(frame))) == frame
-    assert ends.passed == []
-
-
 async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
     ends = Ends(piece_bytes=1000)
     frame = framed(b"a" * 5000)
@@ -95,12 +81,6 @@ async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
     assert await ends.taken() == framed(b"A" * 5000)
 
 
-async def test_the_end_between_frames_is_the_end() -> None:
-    ends = Ends()
-    await ends.feed(b"")
-    assert not await ends.stream.receive()
-
-
 @for_each_run("came", [1, 3, 7, 50])
 async def test_the_end_inside_a_frame_is_the_peers_error(came: int) -> None:
     ends = Ends(piece_bytes=1)
@@ -113,24 +93,6 @@ async def _until_end(ends: Ends) -> int:
     while await ends.stream.receive():
         pass
     return 0
-
-
-async def test_a_source_that_breaks_is_named() -> None:
-    ends = Ends()
-    ends.transport.abort()
-    with pytest.raises(ConnectionEnd) as caught:
-        await ends.stream.receive()
-    assert caught.value.cause is CloseCause.UPSTREAM
-    with pytest.raises(ConnectionEnd):
-        await ends.stream.receive_inside()
-
-
-@for_each_run("length", [-1, 3, 64 * MIB + 1])
-async def test_a_bad_length_is_seen_before_more_is_received(length: int) -> None:
-    ends = Ends()
-    await ends.feed(struct.pack(">i", length), end=False)
-    with pytest.raises(PeerProtocolError, match=str(length)):
-        await ends.frame_begun()
 
 
 async def test_a_silent_stream_gives_its_big_buffer_back() -> None:

@@ -12,7 +12,7 @@ from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_M
 from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeBroker, FakeKafka
-from tests.support.segments import topic_partition, uuid_of
+from tests.support.segments import topic_partition
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
 from tests.support.virtual_time import for_each_run
 from tests.support.waiting import HANG_S_MAX
@@ -47,21 +47,6 @@ async def test_a_frontier_is_what_one_broker_said(world: TierWorld) -> None:
     assert world.frontiers.get(NODE_ID + 1, partition) is None
 
 
-async def test_the_probe_offset_is_the_high_watermark_or_the_local_log_start(world: TierWorld) -> None:
-    partition = world.add_partition()
-    assert (await learned(world, partition)).probe_offset == 1000
-    saw(world, partition, 1500)
-    assert (await learned(world, partition)).probe_offset == 1500
-
-
-async def test_a_frontier_ages(world: TierWorld) -> None:
-    frontier = await learned(world, world.add_partition())
-    await trio.sleep(1.0)
-    assert world.frontiers.is_fresh(frontier, trio.current_time())
-    await trio.sleep(0.001)
-    assert not world.frontiers.is_fresh(frontier, trio.current_time())
-
-
 async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(world: TierWorld) -> None:
     """Failed before: a refresh beside a probe moved the local log start that its answer was judged by."""
     partition = world.add_partition()
@@ -71,18 +56,6 @@ async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(
     after = await learned(world, partition)
     assert (before.local_log_start_offset, before.high_watermark) == (1000, UNKNOWN_OFFSET)
     assert (after.local_log_start_offset, after.high_watermark) == (1200, 1500)
-
-
-async def test_the_log_start_is_learned_with_the_rest(world: TierWorld) -> None:
-    partition = world.add_partition(log_start_offset=7)
-    assert (await learned(world, partition)).log_start_offset == 7
-    saw(world, partition, 1500)
-    frontier = world.frontiers.get(NODE_ID, partition)
-    assert frontier is not None
-    assert frontier.log_start_offset == 3
-    world.log(partition).log_start_offset = 9
-    assert (await learned(world, partition)).log_start_offset == 9
-    assert world.client_of_ours.partitions_asked == [[("orders", 0)]] * 2
 
 
 async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld, partition: TopicIdPartition) -> None:
@@ -135,13 +108,6 @@ async def test_questions_are_gathered_while_one_is_under_way(world: TierWorld, n
     assert sorted(second) == [("orders", number) for number in range(4)]
 
 
-async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld) -> None:
-    """Failed before: the event of an empty question was never set."""
-    with trio.fail_after(HANG_S_MAX):
-        await world.frontiers.refresh(NODE_ID, [])
-    assert not world.client_of_ours.offsets_asked
-
-
 @for_each_run("failure", [UpstreamConnectionError("down"), KeyError("a fault of ours")])
 async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: TierWorld, failure: Exception) -> None:
     """Failed before for the second: it went through the application's nursery."""
@@ -158,30 +124,6 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: Tie
     await learned(world, unknown)
 
 
-async def test_brokers_are_asked_side_by_side(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.brokers[2] = world.broker
-    world.client_of_ours.latency_s = 1.0
-    async with trio.open_nursery() as asking:
-        for node_id in (1, 2):
-            asking.start_soon(world.frontiers.refresh, node_id, [partition])
-    assert trio.current_time() == 1.0
-
-
-async def test_many_partitions_are_asked_for_in_requests_of_so_many(world: TierWorld) -> None:
-    partitions = [world.add_partition("orders", number, segments=[]) for number in range(2 * QUESTIONS_MAX + 9)]
-    await world.frontiers.refresh(NODE_ID, [*partitions, *partitions[:10]])
-    assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [QUESTIONS_MAX, QUESTIONS_MAX, 9]
-    assert all(world.frontiers.get(NODE_ID, partition) for partition in partitions)
-
-
-async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld) -> None:
-    new = world.add_partition("orders", 0)
-    old = TopicIdPartition(uuid_of("deleted"), 0, "orders")
-    await world.frontiers.refresh(NODE_ID, [old, new])
-    assert world.client_of_ours.partitions_asked == [[("orders", 0)]]
-    assert world.frontiers.get(NODE_ID, old) == world.frontiers.get(NODE_ID, new)
-
-
 async def test_the_least_recently_used_frontier_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.FRONTIERS_MAX", 2)
     first, second, third = (world.add_partition("orders", number) for number in range(3))
@@ -191,6 +133,13 @@ async def test_the_least_recently_used_frontier_goes_first(world: TierWorld, mon
     await learned(world, third)
     assert world.frontiers.get(NODE_ID, second) is None
     assert world.frontiers.get(NODE_ID, first) is not None
+
+
+async def test_many_partitions_are_asked_for_in_requests_of_so_many(world: TierWorld) -> None:
+    partitions = [world.add_partition("orders", number, segments=[]) for number in range(2 * QUESTIONS_MAX + 9)]
+    await world.frontiers.refresh(NODE_ID, [*partitions, *partitions[:10]])
+    assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [QUESTIONS_MAX, QUESTIONS_MAX, 9]
+    assert all(world.frontiers.get(NODE_ID, partition) for partition in partitions)
 
 
 # --- brokers before Kafka 3.6 ---

@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import structlog
-import trio
-import trio.testing
 
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
@@ -35,19 +32,6 @@ async def test_the_next_run_knows_brokers_and_ports(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "made" / FILE_NAME).stat().st_mode) == 0o600
 
 
-async def test_without_a_folder_nothing_is_kept() -> None:
-    kept = KnownBrokersFile(None, SERVERS)
-    kept.note([ONE], {})
-    await kept.write()
-    assert await kept.read() == NOTHING
-
-
-async def test_a_first_start_finds_nothing(tmp_path: Path) -> None:
-    with structlog.testing.capture_logs() as logs:
-        assert await KnownBrokersFile(tmp_path, SERVERS).read() == NOTHING
-    assert logs == []
-
-
 async def test_what_has_not_changed_is_not_written(tmp_path: Path) -> None:
     await keep(tmp_path, [ONE], {})
     written = (tmp_path / FILE_NAME).stat().st_ino
@@ -59,25 +43,6 @@ async def test_what_has_not_changed_is_not_written(tmp_path: Path) -> None:
     kept.note([ONE, TWO], {})
     await kept.write()
     assert (tmp_path / FILE_NAME).stat().st_ino != written
-
-
-async def test_it_is_written_whenever_brokers_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, writes = KnownBrokersFile(tmp_path, SERVERS), list[str]()
-
-    async def write() -> None:
-        await trio.lowlevel.checkpoint()
-        writes.append("write")
-
-    monkeypatch.setattr(kept, "write", write)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(kept.run)
-        await trio.testing.wait_all_tasks_blocked()
-        assert writes == []
-        for count, brokers in enumerate(([ONE], [ONE, TWO]), 1):
-            kept.note(brokers, {})
-            await trio.testing.wait_all_tasks_blocked()
-            assert len(writes) == count
-        nursery.cancel_scope.cancel()
 
 
 async def test_other_bootstrap_servers_may_be_another_cluster(tmp_path: Path) -> None:
@@ -123,17 +88,3 @@ async def test_a_damaged_file_is_unused_and_replaced(tmp_path: Path) -> None:
             await kept.write()
             assert [entry["event"] for entry in logs] == ["known_brokers_not_used"]
             assert await KnownBrokersFile(tmp_path, SERVERS).read() == KnownBrokers((TWO,))
-
-
-async def test_a_disk_in_trouble_is_said_once_and_tried_again(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.write_text("in the way")
-    kept = KnownBrokersFile(folder, SERVERS)
-    kept.note([ONE], {})
-    with structlog.testing.capture_logs() as logs:
-        await kept.write()
-        await kept.write()
-        folder.unlink()
-        await kept.write()
-    assert (folder / FILE_NAME).exists()
-    assert [entry["event"] for entry in logs] == ["known_brokers_not_written"]

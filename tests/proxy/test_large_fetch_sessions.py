@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from protocol.wire.errors import ErrorCode
-from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session, told
+from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session
 from tests.support.tier_world import ask
 from tests.support.virtual_time import for_each_run
 
@@ -66,25 +66,3 @@ async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then
     conversation.session = (0, 0)
     assert (await conversation.send(asked)).session_id > 0
     assert conversation.relayed
-
-
-@for_each_run("offset", [17, EMPTY_OFFSET])
-async def test_a_large_session_is_kept_in_slices(world: World, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    """The same conversation, with a slice for each partition."""
-    for module in (
-        "protocol.wire.primitives",
-        "protocol.fetch.response",
-        "proxy.connection.request_handlers",
-        "proxy.fetch.service",
-    ):
-        monkeypatch.setattr(f"{module}.SLICE_ITEMS", 1)
-    conversation = Conversation(world)
-    await conversation.send([ask(world.first, offset, max_bytes=100), ask(world.second, EMPTY_OFFSET)])
-    assert world.slots.partitions == 2
-    third = world.add_partition("orders", 2, high_watermark=EMPTY_OFFSET)
-    response = await conversation.send(
-        [ask(third, 17, max_bytes=100), ask(world.second, 17, max_bytes=100)], forgotten=[world.first, world.second]
-    )
-    assert told(response) == {2: b"tier"}
-    assert world.slots.partitions == 1
-    assert told(await conversation.send()) == {2: b"tier"}

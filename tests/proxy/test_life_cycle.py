@@ -147,15 +147,6 @@ async def test_readiness_fails_first_and_listeners_close_after_the_delay(
     assert world.has_ended()
 
 
-async def test_a_second_signal_also_ends_the_delay(world: World) -> None:
-    world.application.drain_delay_s = 3600.0
-    await world.signal(SIGTERM)
-    assert not world.has_ended()
-    await world.signal(SIGTERM)
-    assert world.application.scripted_server.drained
-    assert world.has_ended()
-
-
 async def test_a_second_signal_stops_at_once_without_a_snapshot(world: World) -> None:
     world.application.may_close = trio.Event()
     with structlog.testing.capture_logs() as logs:
@@ -164,15 +155,6 @@ async def test_a_second_signal_stops_at_once_without_a_snapshot(world: World) ->
     assert world.has_ended()
     assert world.application.steps == ["started", "ended"]
     assert [entry["event"] for entry in logs] == ["draining", "stopped_at_once"]
-
-
-async def test_a_second_signal_also_ends_the_wait_for_the_snapshot(world: World) -> None:
-    world.application.may_close = trio.Event()
-    world.application.scripted_server.empty.set()
-    await world.signal(SIGTERM)
-    assert not world.has_ended()
-    await world.signal(SIGINT)
-    assert world.has_ended()
 
 
 async def test_a_signal_while_it_starts_ends_the_start(nursery: trio.Nursery) -> None:
@@ -195,13 +177,3 @@ async def test_sighup_reloads_as_long_as_it_serves(world: World) -> None:
     world.application.scripted_server.empty.set()
     await wait_all_tasks_blocked()
     assert world.has_ended()
-
-
-async def test_sighup_while_it_starts_changes_nothing(nursery: trio.Nursery) -> None:
-    world = World()
-    world.application.may_start = trio.Event()
-    nursery.start_soon(world.live)
-    await world.signal(SIGHUP)
-    assert world.application.reloads == []
-    assert not world.has_ended()
-    await world.signal(SIGTERM)

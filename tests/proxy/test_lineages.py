@@ -39,12 +39,6 @@ async def test_an_epoch_new_to_the_catalog_has_it_built_anew(world: TierWorld, p
     assert lineage.end_offset(6) is None
 
 
-async def test_a_forgotten_one_is_built_anew(world: TierWorld, partition: TopicIdPartition) -> None:
-    first = await world.lineages.get(partition, LEADER_EPOCH)
-    world.lineages.forget(partition)
-    assert await world.lineages.get(partition, LEADER_EPOCH) is not first
-
-
 async def test_the_least_recently_used_one_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.LINEAGES_MAX", 2)
     partitions = [world.add_partition("orders", number) for number in range(3)]
@@ -84,12 +78,6 @@ async def test_a_leader_that_is_gone_is_looked_for_again(world: TierWorld, parti
     assert world.cluster.learned == [["orders"]]
 
 
-async def test_upstream_that_is_gone_is_an_upstream_error(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.client_of_ours.failure = UpstreamConnectionError("down")
-    with pytest.raises(UpstreamConnectionError):
-        await world.lineages.get(partition, LEADER_EPOCH)
-
-
 @for_each_run("leader", [None, PartitionLeader(-1, LEADER_EPOCH)])
 async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
     world: TierWorld, partition: TopicIdPartition, leader: PartitionLeader | None
@@ -102,21 +90,6 @@ async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
     assert world.cluster.learned == [["orders"]]
     world.cluster.on_learn = lambda: world.set_leader(partition, 1)
     await world.lineages.get(partition, LEADER_EPOCH)
-
-
-async def test_a_partition_without_segments_needs_no_question_answered(world: TierWorld) -> None:
-    partition = world.add_partition(segments=[])
-    lineage = await world.lineages.get(partition, LEADER_EPOCH)
-    assert lineage.epoch_for(17) is None
-
-
-async def test_a_request_names_a_limited_count_of_partitions(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.QUESTIONS_MAX", 8)
-    partitions = [world.add_partition("orders", number) for number in range(20)]
-    async with trio.open_nursery() as reads:
-        for partition in partitions:
-            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
-    assert [len(request) for request in world.client_of_ours.epoch_requests] == [8, 8, 4]
 
 
 async def test_one_refused_partition_leaves_the_others_their_lineages(world: TierWorld) -> None:

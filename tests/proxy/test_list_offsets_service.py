@@ -9,7 +9,7 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamUnsupportedE
 from protocol.list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
-from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
+from proxy.offsets.service import LOOKUP_TIMEOUT_S
 from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
@@ -61,12 +61,6 @@ async def test_what_is_not_the_tiers_is_relayed(world: OffsetsWorld, questions: 
     world.add()
     assert await world.is_relayed(questions, **fields)
     assert not world.broker.offset_requests
-
-
-async def test_a_connection_to_no_broker_in_particular_is_relayed(nursery: trio.Nursery) -> None:
-    world = OffsetsWorld(nursery, node_id=None)
-    world.add()
-    assert await world.is_relayed([("orders", 0, 4000)])
 
 
 async def test_a_segment_that_the_broker_has_too_is_the_brokers(world: OffsetsWorld) -> None:
@@ -179,19 +173,6 @@ async def test_what_the_tier_does_not_have_is_asked_of_the_broker(world: Offsets
     assert response.throttle_time_ms == 70
 
 
-async def test_the_longer_throttle_time_is_told(world: OffsetsWorld) -> None:
-    world.add()
-    world.broker.throttle_times_ms = [90, 20]
-    assert (await world.list_offsets([("orders", 0, 4000)])).throttle_time_ms == 90
-
-
-async def test_a_segment_that_retention_took_is_asked_of_the_broker(world: OffsetsWorld) -> None:
-    partition = world.add()
-    world.search.results[partition] = errors.RemoteResourceNotFoundError("no log")
-    world.search.on_search = lambda: world.catalog.forget(partition.topic_id, 0)
-    assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
-
-
 async def test_a_partition_that_the_broker_leaves_out_is_left_out(world: OffsetsWorld) -> None:
     partition = world.add()
     world.search.results[partition] = FOUND
@@ -274,13 +255,6 @@ async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_later(world: O
     assert trio.current_time() >= COME_AGAIN_S_MIN
 
 
-async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(world: OffsetsWorld) -> None:
-    partitions = [world.add("orders", number) for number in range(6)]
-    world.search.results = dict.fromkeys(partitions, errors.RemoteAccessDeniedError("no"))
-    answers = await world.answers([("orders", number, 4000) for number in range(6)])
-    assert answers == [BROKERS] * 4 + [(ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)] * 2
-
-
 @for_each_run(
     "version, timeout_ms, waited_s",
     [(11, 250, 0.25), (11, 2**31 - 1, LOOKUP_TIMEOUT_S), (10, 0, LOOKUP_TIMEOUT_S), (9, 0, LOOKUP_TIMEOUT_S)],
@@ -304,27 +278,6 @@ async def test_a_search_that_is_too_much_work_is_asked_of_the_broker(world: Offs
     assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [BROKERS, OURS]
     assert world.broker.offsets_asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 0, 4000)]]
     assert world.fallback.reads_tier(much)
-
-
-async def test_the_connections_searches_are_counted_as_its_own(world: OffsetsWorld, nursery: trio.Nursery) -> None:
-    """Failed before: a client with forty slow look-ups kept all others waiting."""
-    slow = [world.add("orders", number) for number in range(40)]
-    quick = world.add("quick")
-    world.search.delays_s = dict.fromkeys(slow, 1000.0)
-    world.search.results[quick] = FOUND
-    nursery.start_soon(world.answers, [("orders", number, 4000) for number in range(40)])
-    await trio.sleep(1.0)
-    world.service = ListOffsetsService(world.lookup, world.fallback)
-    assert await world.answers([("quick", 0, 4000)]) == [OURS]
-    assert trio.current_time() == pytest.approx(1.0)
-
-
-async def test_what_names_too_much_is_the_brokers_unread(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.list_offsets.PARTITIONS_MAX", 2)
-    world.search.results[world.add()] = FOUND
-    assert await world.is_relayed([("orders", number, 4000) for number in range(3)])
-    assert world.search.searched == []
-    assert world.sample("tidegate_requests_unread_total", api_key="2") == 1
 
 
 # --- names ---

@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
 import trio
 
 from protocol.client.leaders import BrokerNode
@@ -12,7 +11,7 @@ from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
-from proxy.serve import address_of, listen, node_at
+from proxy.serve import listen
 from proxy.upstream.cluster import Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
@@ -63,19 +62,3 @@ async def test_a_listener_for_each_broker_or_one_for_all(tmp_path: Path) -> None
             assert list(target.addresses) == [("broker-3", 9092)]
         assert host == "127.0.0.1"
         assert port > 0
-
-
-async def test_a_taken_port_is_an_error_that_names_address_and_key(tmp_path: Path, nursery: trio.Nursery) -> None:
-    (taken,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = taken.socket.getsockname()[1]
-    config = load_lines(tmp_path, f"proxy.listen=127.0.0.1:{port}\n")
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}, which proxy.listen names"):
-        await listen(config, CLUSTER, cast(Server, ScriptedServer()), KNOWN, Readiness(), nursery)
-    await taken.aclose()
-
-
-def test_brokers_are_found_by_id_and_by_address() -> None:
-    assert address_of(CLUSTER, 7) == ("broker-7", 9092)
-    assert address_of(CLUSTER, 8) is None
-    assert node_at(CLUSTER, "broker-7", 9092) == 7
-    assert node_at(CLUSTER, "broker-7", 9093) is None

@@ -7,21 +7,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
-from proxy.config.model import SERVE_KEYS, ClientAuth, LogFormat, ServerTls
+from proxy.config.model import SERVE_KEYS, LogFormat
 from proxy.connection.server import Server
 from proxy.fetch.known import Frontiers
 from proxy.process import live_settings
-from proxy.process.live_settings import LiveSettings, server_ssl_context
+from proxy.process.live_settings import LiveSettings
 from proxy.workers.shares import share_of
 from storage.config.keys import Reload
-from storage.config.model import ClientTls, SecurityProtocol
-from storage.config.ssl_contexts import client_ssl_context
+from storage.config.model import SecurityProtocol
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.for_each import for_each
-from tests.support.tls_handshake import handshake
 
 FOLLOWED: dict[str, tuple[str, str, object]] = {
     "proxy.connections.max": ("7", "server_settings.slots.connections_max", 7),
@@ -137,19 +134,6 @@ def test_tls_towards_clients_is_followed(key: str, tmp_path: Path) -> None:
         assert after.get_ca_certs(binary_form=True) != before.get_ca_certs(binary_form=True)
 
 
-def test_a_key_that_has_got_a_password_is_followed(tmp_path: Path) -> None:
-    live = LiveSettings(load_lines(tmp_path, tls_lines(tmp_path)))
-    before = live.server_settings.client_tls
-    key = serialization.load_pem_private_key((tmp_path / "other" / "server.key").read_bytes(), None)
-    encrypted = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
-    )
-    (tmp_path / "encrypted.key").write_bytes(encrypted)
-    files = {"proxy.tls.certificate.file": "other/server.pem", "proxy.tls.key.file": "encrypted.key"}
-    live.follow(load_lines(tmp_path, tls_lines(tmp_path, **files, **{"proxy.tls.key.password": "secret"})))
-    assert live.server_settings.client_tls is not before
-
-
 def test_new_content_of_the_same_files_is_followed_and_the_same_is_not(tmp_path: Path) -> None:
     lines = tls_lines(tmp_path)
     live = LiveSettings(load_lines(tmp_path, lines))
@@ -185,40 +169,3 @@ def test_a_certificate_that_openssl_refuses_changes_nothing(tmp_path: Path, monk
     with pytest.raises(ssl.SSLError):
         live.follow(changed)
     assert live.server_settings is before
-
-
-def test_names_go_on_to_be_heard_with_a_new_certificate(tmp_path: Path) -> None:
-    lines = tls_lines(tmp_path) + "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
-    live = LiveSettings(load_lines(tmp_path, lines))
-    server_certificate(tmp_path)
-    live.follow(load_lines(tmp_path, lines))
-    assert live.server_settings.client_tls is not None
-    assert live.server_settings.client_tls.sni_callback is not None
-
-
-@pytest.fixture
-def pem(tmp_path: Path) -> tuple[bytes, bytes]:
-    certificate_file, key_file = server_certificate(tmp_path)
-    return certificate_file.read_bytes(), key_file.read_bytes()
-
-
-def test_a_trusted_server_is_accepted_and_asks_for_no_certificate(pem: tuple[bytes, bytes]) -> None:
-    server = server_ssl_context(ServerTls(certificate_chain_pem=pem[0], private_key_pem=pem[1]))
-    done = handshake(client_ssl_context(ClientTls(ca_certificates_pem=pem[0])), server, "localhost")
-    assert done.version() == "TLSv1.3"
-    assert done.getpeercert() is None
-
-
-def test_a_client_shows_its_certificate_when_it_must(pem: tuple[bytes, bytes]) -> None:
-    server = server_ssl_context(
-        ServerTls(
-            certificate_chain_pem=pem[0],
-            private_key_pem=pem[1],
-            client_ca_certificates_pem=pem[0],
-            client_auth=ClientAuth.REQUIRED,
-        )
-    )
-    known = ClientTls(ca_certificates_pem=pem[0], certificate_chain_pem=pem[0], private_key_pem=pem[1])
-    assert handshake(client_ssl_context(known), server, "localhost").getpeercert()
-    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        handshake(client_ssl_context(ClientTls(ca_certificates_pem=pem[0])), server, "localhost")

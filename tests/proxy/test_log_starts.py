@@ -11,7 +11,6 @@ from proxy.offsets.log_starts import (
     COMMIT_AGAIN_S,
     LOG_START_GROUP,
     POLL_S,
-    START_POLL_S,
     UNANSWERED_S_MAX,
     CommittedLogStarts,
     CopierLogStarts,
@@ -124,23 +123,6 @@ async def test_a_coordinator_that_does_not_answer_is_not_waited_for_for_ever(
     assert not world.log_starts.is_known(later)
 
 
-async def test_a_start_does_not_wait_for_the_first_question(world: World, nursery: trio.Nursery) -> None:
-    """The catalog is empty at first, and there is nothing to ask about."""
-    world.remove(ORDERS, 100, 199)
-    world.remove(ORDERS, 200, 299)
-    nursery.start_soon(world.log_starts.run)
-    await trio.sleep(10.05)
-    world.add(ORDERS, 300, 399)
-    await trio.sleep(2 * START_POLL_S)
-    assert world.log_starts.are_known()
-    assert START_POLL_S < POLL_S / 4
-
-
-async def test_a_segment_that_is_not_finished_does_not_count(world: World) -> None:
-    apply_all(world.catalog, started("half", 0, 99, partition=ORDERS))
-    assert world.log_starts.get(ORDERS) == 100
-
-
 async def test_what_is_committed_counts_if_it_is_this_topics(world: World) -> None:
     for kept, log_start in (
         ((150, ID), 150),
@@ -164,10 +146,6 @@ async def test_it_is_committed_before_it_is_raised_and_never_goes_back(world: Wo
     assert await other_process.raise_all({ORDERS: 165}) == {ORDERS: 170}, "it has not heard of it yet"
     assert world.group.offsets["orders", 0] == (170, ID)
     assert await world.log_starts.raise_all({ORDERS: 180, OTHER: 5}) == {ORDERS: 180, OTHER: 5}
-
-
-async def test_below_the_first_segment_it_stays_where_it_is(world: World) -> None:
-    assert await world.log_starts.raise_all({ORDERS: 50}) == {ORDERS: 100}
 
 
 async def test_what_cannot_be_committed_does_not_count(world: World) -> None:
@@ -227,23 +205,6 @@ async def test_what_counts_no_more_is_left_to_expire(world: World, nursery: trio
     assert not world.group.committed
 
 
-async def test_trouble_is_told_once_and_what_was_heard_last_counts(world: World, nursery: trio.Nursery) -> None:
-    world.group.offsets["orders", 0] = (170, ID)
-    nursery.start_soon(world.log_starts.run)
-    await trio.sleep(POLL_S / 2)
-    world.group.codes = [ErrorCode.coordinator_load_in_progress] * 1000
-    with structlog.testing.capture_logs() as lines:
-        await trio.sleep(20 * POLL_S)
-        assert world.log_starts.get(ORDERS) == 170
-        (complaint,) = world.log_starts.complaints()
-        assert "as they were heard last" in complaint
-        world.group.codes = []
-        await trio.sleep(2 * POLL_S)
-    assert not world.log_starts.complaints()
-    events = [line["event"] for line in lines]
-    assert (events.count("log_starts_unknown"), events.count("log_starts_known")) == (1, 1)
-
-
 async def test_a_topic_without_a_right_is_named_and_harms_no_other(world: World) -> None:
     world.add(OTHER, 0, 99)
     world.group.offsets |= {("orders", 0): (170, ID), ("other", 1): (50, uuid_to_text(OTHER.topic_id))}
@@ -271,3 +232,7 @@ async def test_a_copier_gets_its_own_errors(world: World) -> None:
         await store.commit({ORDERS: 180})
     assert not isinstance(caught.value, RetriableRemoteStorageError)
     assert isinstance(caught.value.__cause__, UpstreamRefusedError)
+
+
+async def test_below_the_first_segment_it_stays_where_it_is(world: World) -> None:
+    assert await world.log_starts.raise_all({ORDERS: 50}) == {ORDERS: 100}

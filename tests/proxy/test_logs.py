@@ -8,15 +8,7 @@ import pytest
 import structlog
 
 from proxy.config.model import LogFormat
-from proxy.process.logs import (
-    DEPTH_MAX,
-    ENTRIES_MAX,
-    RECENT_CHARS_MAX,
-    RECENT_MAX,
-    VALUE_CHARS_MAX,
-    configure_logs,
-    recent_errors,
-)
+from proxy.process.logs import configure_logs, recent_errors
 from storage.config.masking import HIDDEN, sounds_secret
 from tests.support.for_each import for_each
 
@@ -31,64 +23,6 @@ def json_stream(level: str = "info") -> io.StringIO:
 
 def events(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
-
-
-def test_json_holds_event_level_logger_time_and_values() -> None:
-    stream = json_stream()
-    structlog.get_logger("proxy.server").info("client connected", peer="127.0.0.1:9", connections=3)
-    (event,) = events(stream)
-    timestamp = event.pop("timestamp")
-    assert isinstance(timestamp, str)
-    assert timestamp.endswith("Z")
-    assert (event.pop("event"), event.pop("level")) == ("client connected", "info")
-    assert event == {"logger": "proxy.server", "peer": "127.0.0.1:9", "connections": 3}
-
-
-def test_console_is_one_readable_line() -> None:
-    stream = io.StringIO()
-    configure_logs("info", LogFormat.CONSOLE, stream)
-    structlog.get_logger("proxy.server").warning("frame refused", peer="a b", size_bytes=9, topic="x\ny", none="")
-    (line,) = stream.getvalue().splitlines()
-    assert line.partition(" ")[2] == (
-        'WARNING frame refused peer="a b" size_bytes=9 topic="x\\ny" none="" logger=proxy.server'
-    )
-
-
-def test_the_standard_librarys_logging_goes_the_same_way() -> None:
-    stream = json_stream()
-    logging.getLogger("storage.reader").info("segment %s skipped", "s1", extra={"topic": "orders", "password": "p"})
-    (event,) = events(stream)
-    assert event["event"] == "segment s1 skipped"
-    assert event["logger"] == "storage.reader"
-    assert event["topic"] == "orders"
-    assert event["password"] == HIDDEN
-
-
-def test_level_is_ours_and_libraries_speak_from_warning_on() -> None:
-    stream = json_stream("debug")
-    structlog.get_logger("proxy.x").debug("ours")
-    logging.getLogger("storage.x").debug("ours too")
-    logging.getLogger("botocore").info("not this")
-    logging.getLogger("botocore").warning("but this")
-    assert [event["event"] for event in events(stream)] == ["ours", "ours too", "but this"]
-
-
-def test_what_is_below_the_level_is_not_written() -> None:
-    stream = json_stream("error")
-    structlog.get_logger("proxy.x").warning("no")
-    logging.getLogger("botocore").warning("no")
-    assert events(stream) == []
-
-
-def test_an_unknown_level_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such log level: 'loud'"):
-        configure_logs("loud")
-
-
-def test_a_later_configuration_replaces_an_earlier_one() -> None:
-    first, second = json_stream(), json_stream()
-    structlog.get_logger("proxy.x").info("once")
-    assert (len(events(first)), len(events(second))) == (0, 1)
 
 
 @for_each("log_format", LogFormat)
@@ -143,65 +77,6 @@ def test_secrets_are_masked_at_any_depth() -> None:
         "secret": HIDDEN,
     }
     assert event["password"] is None
-
-
-def test_what_is_nested_too_deep_is_left_out() -> None:
-    stream = json_stream()
-    value: object = {"password": "hunter2"}
-    for _ in range(DEPTH_MAX):
-        value = [value]
-    structlog.get_logger("proxy.x").info("deep", value=value)
-    assert "hunter2" not in stream.getvalue()
-    assert "<1 entries>" in stream.getvalue()
-
-
-def test_long_values_and_lists_are_cut() -> None:
-    stream = json_stream()
-    structlog.get_logger("proxy.x").info("long", text="x" * (VALUE_CHARS_MAX + 1), numbers=list(range(1000)))
-    (event,) = events(stream)
-    assert event["text"] == "x" * VALUE_CHARS_MAX + f"… ({VALUE_CHARS_MAX + 1} characters)"
-    assert event["numbers"] == list(range(ENTRIES_MAX))
-
-
-@for_each("level, with_stack", [("info", False), ("debug", True)])
-def test_a_stack_trace_is_given_at_debug_only(level: str, with_stack: bool) -> None:
-    stream = json_stream(level)
-    try:
-        raise ValueError("bad")
-    except ValueError:
-        structlog.get_logger("proxy.x").exception("failed")
-        logging.getLogger("storage.x").exception("failed")
-    for event in events(stream):
-        assert event["error"] == "ValueError: bad"
-        assert ("stack" in event) is with_stack
-    assert ("Traceback" in stream.getvalue()) is with_stack
-
-
-def test_an_error_that_is_handed_over_is_shown_too() -> None:
-    stream = json_stream()
-    structlog.get_logger("proxy.x").warning("lost", exc_info=OSError("reset"))
-    structlog.get_logger("proxy.x").warning("nothing", exc_info=True)
-    assert [event.get("error") for event in events(stream)] == ["OSError: reset", None]
-
-
-def test_the_last_warnings_and_errors_are_kept_as_they_were_written() -> None:
-    configure_logs("info", LogFormat.JSON, io.StringIO())
-    assert recent_errors(0) == []
-    log = structlog.get_logger("proxy.server")
-    log.info("nothing wrong")
-    log.warning("long ago")
-    logging.getLogger("storage.reader").error("a library's %s", "words")
-    for number in range(RECENT_MAX - 1):
-        log.error("later", number=number, detail="z" * 2 * RECENT_CHARS_MAX)
-    found = recent_errors(2**60)
-    assert len(found) == RECENT_MAX
-    assert [(each["level"], each["event"]) for each in (found[0], found[-1])] == [
-        ("error", "later"),
-        ("error", "a library's words"),
-    ]
-    assert found[0]["detail"].startswith(f"number={RECENT_MAX - 2} detail=zzz")
-    assert len(found[0]["detail"]) == RECENT_CHARS_MAX
-    assert found[0]["age_ms"] > 0
 
 
 def test_secrets_are_masked_in_what_is_kept() -> None:

@@ -4,9 +4,9 @@ import pytest
 import trio
 
 from protocol.client.errors import UpstreamConnectionError
-from protocol.wire.errors import ErrorCode, PeerProtocolError
+from protocol.wire.errors import ErrorCode
 from proxy.offsets.delete_records import COMMIT_S_MAX
-from tests.support.offsets_world import OffsetsWorld, delete_frame
+from tests.support.offsets_world import OffsetsWorld
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import NODE_ID
 
@@ -44,13 +44,6 @@ async def test_above_it_both_begin_there(world: OffsetsWorld) -> None:
     for offset, low_watermark in ((1000, 1000), (1200, 1200), (-1, 1500)):
         assert await delete(world, offset) == [(0, low_watermark)]
         assert world.log_starts.get(ORDERS) == world.log(ORDERS).local_log_start_offset == low_watermark
-
-
-async def test_the_request_goes_upstream_as_it_came(world: OffsetsWorld) -> None:
-    await delete(world, 300, timeout_ms=1234)
-    (sent,) = world.broker.frames
-    whole = delete_frame([("orders", 0, 300)], version=2, timeout_ms=1234)
-    assert (sent[:8], sent[12:]) == (whole[:8], whole[12:])
 
 
 async def test_what_upstream_refuses_moves_nothing(world: OffsetsWorld) -> None:
@@ -106,9 +99,3 @@ async def test_the_next_fetch_asks_where_the_log_starts(world: OffsetsWorld) -> 
     assert frontiers.get(NODE_ID, ORDERS) is not None
     await delete(world, 300)
     assert frontiers.get(NODE_ID, ORDERS) is None
-
-
-async def test_a_malformed_request_is_the_clients_error(world: OffsetsWorld) -> None:
-    frame = bytearray(delete_frame([("orders", 0, 1)], version=2) + b"\x00")
-    with pytest.raises(PeerProtocolError):
-        await world.delete_records.handle(memoryview(frame), world.wire)

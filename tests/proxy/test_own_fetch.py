@@ -10,9 +10,9 @@ import trio
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, key_of, plan_fetch
+from proxy.fetch.assembly import FetchPlan, key_of, plan_fetch
 from proxy.fetch.known import Frontier
-from proxy.fetch.probe import ASKS_MAX, POLL_S_MAX, LocalEnds, OwnFetch, close_upstream_session, fetch_whole
+from proxy.fetch.probe import ASKS_MAX, POLL_S_MAX, LocalEnds, OwnFetch, close_upstream_session
 from proxy.fetch.tier import TierReads
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, FakePartitionLog, FakeWire, broker_batch
@@ -93,13 +93,6 @@ def let_come_back(log: FakePartitionLog, news: str) -> None:
         log.tags = b"\x01\x00\x0d" + bytes(13)
 
 
-async def test_without_local_partitions_nothing_is_asked(world: TierWorld) -> None:
-    world.reader.delay_s = 0.3
-    waited = await until_ready(world, [world.add_partition()])
-    assert (trio.current_time(), waited.reads.any_records) == (0.3, True)
-    assert not world.broker.fetches
-
-
 async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: TierWorld) -> None:
     cold, hot = cold_and_other(world, high_watermark=1500)
     waited = await until_ready(world, [cold], hot)
@@ -149,13 +142,6 @@ async def test_idle_partitions_hold_a_tier_read_that_ends_up_for_a_moment(nurser
         assert delay_s <= round(trio.current_time() - began_s, 9) <= most_s, f"{delay_s=}"
 
 
-async def test_the_linger_counts_from_the_first_records_not_from_a_questions_end(world: TierWorld) -> None:
-    cold, slow, idle = (world.add_partition("orders", number) for number in range(3))
-    world.reader.delays_s = {cold: 0.15, slow: 10.0}
-    await until_ready(world, [cold, slow], idle)
-    assert trio.current_time() == pytest.approx(0.3)
-
-
 async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(nursery: trio.Nursery) -> None:
     """Failed before: the broker was asked as fast as it answered, for as long as the tier took."""
     for news in NEWS:
@@ -174,33 +160,6 @@ async def test_a_broker_that_does_not_wait_is_not_hammered(world: TierWorld) -> 
     await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(1.0)
     assert world.broker.asked_at_s == pytest.approx([0, 0, 0.02, 0.06, 0.14, 0.3, 0.62])
-
-
-async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -> None:
-    cold, hot = cold_and_other(world, 1.0)
-    world.broker.throttle_time_ms = 300
-    waited = await until_ready(world, [cold], hot)
-    assert waited.own_fetch.whole is not None
-    assert waited.own_fetch.whole.throttle_time_ms == waited.own_fetch.throttle_time_ms == 300
-    assert trio.current_time() == 0.0
-
-
-async def test_tier_reads_that_are_all_done_leave_nothing_to_wait_for(world: TierWorld) -> None:
-    cold, idle = cold_and_other(world)
-    world.broker.latency_s = 0.1
-    await until_ready(world, [cold], idle)
-    assert trio.current_time() == pytest.approx(0.1)
-    assert len(world.broker.fetches) == 1
-
-
-async def test_the_last_answer_of_a_partition_stands(world: TierWorld, partition: TopicIdPartition) -> None:
-    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), LocalEnds())
-    request = fetch_of([ask(partition, 1000, max_bytes=100)])
-    await own_fetch.ask(request, request.partitions, 1000)
-    world.broker.append(world.log(partition))
-    await own_fetch.ask(request, request.partitions, 1000)
-    (answer,) = own_fetch.answers
-    assert (answer.high_watermark, answer.records_bytes, own_fetch.bytes_got) == (1001, 100, 100)
 
 
 async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) -> None:
@@ -260,26 +219,6 @@ def test_what_does_not_come_takes_nothing_at_that_offset_alone() -> None:
     assert ends.has_records(by_id(ORDERS, 1000), None, 0)
 
 
-def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.probe.LOCAL_ENDS_MAX", 2)
-    ends = LocalEnds()
-    asked = [by_id(topic_partition("orders", number), 1000) for number in range(3)]
-    for each in asked:
-        answer = PartitionAnswer(None, each.topic_id, each.partition, 0, 1500, 1500, 0)
-        ends.learn(key_of(each), each, answer, is_barren=False)
-    assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]
-
-
-async def test_a_whole_fetch_waits_as_the_client_would(world: TierWorld, partition: TopicIdPartition) -> None:
-    request = fetch_of([ask(partition, 1000)], max_wait_ms=700, min_bytes=3, max_bytes=2**31 - 1)
-    response = await fetch_whole(FakeWire(world.broker, world.nursery), request, 0, FETCH_BYTES_MAX)
-    assert trio.current_time() == pytest.approx(0.7)
-    assert [answer.high_watermark for answer in response.partitions] == [1000]
-    (asked,) = world.broker.fetches
-    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (700, 3, FETCH_BYTES_MAX)
-    assert (asked.session_id, asked.session_epoch) == (0, 0)
-
-
 async def test_a_session_upstream_is_closed_by_a_fetch_of_nothing_that_nobody_waits_for(world: TierWorld) -> None:
     world.broker.latency_s = 5.0
     wire = FakeWire(world.broker, world.nursery)
@@ -289,3 +228,13 @@ async def test_a_session_upstream_is_closed_by_a_fetch_of_nothing_that_nobody_wa
     await trio.sleep(10)
     (asked,) = world.broker.fetches
     assert (asked.session_id, asked.session_epoch, asked.partitions, asked.max_wait_ms) == (99, -1, [], 0)
+
+
+def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.fetch.probe.LOCAL_ENDS_MAX", 2)
+    ends = LocalEnds()
+    asked = [by_id(topic_partition("orders", number), 1000) for number in range(3)]
+    for each in asked:
+        answer = PartitionAnswer(None, each.topic_id, each.partition, 0, 1500, 1500, 0)
+        ends.learn(key_of(each), each, answer, is_barren=False)
+    assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]

@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from protocol.client.errors import UpstreamConnectionError
-from protocol.wire.errors import ErrorCode, PeerProtocolError
-from tests.support.offsets_world import OffsetsWorld, epochs_frame
+from protocol.wire.errors import ErrorCode
+from tests.support.offsets_world import OffsetsWorld
 from tests.support.segments import topic_partition, uuid_of
 
 pytestmark = pytest.mark.autojump
@@ -48,13 +48,6 @@ async def test_below_the_log_start_there_are_no_epochs(world: OffsetsWorld) -> N
     assert await ends(world, 1, 4, 5) == [(0, 1, 1000), (0, 4, 1000), (0, 5, 1200)]
 
 
-async def test_the_request_goes_upstream_as_it_came(world: OffsetsWorld) -> None:
-    await ends(world, 1)
-    (sent,) = world.broker.frames
-    whole = epochs_frame([("orders", 0, 1)], version=4)
-    assert (sent[:8], sent[12:]) == (whole[:8], whole[12:])
-
-
 async def test_the_brokers_error_stands_and_costs_nothing(world: OffsetsWorld) -> None:
     for code in (3, 6, 29, 74, 75):
         world.log(topic_partition()).error_code = code
@@ -79,9 +72,3 @@ async def test_what_cannot_be_looked_up_is_left_as_the_broker_said(nursery: trio
         world = made(nursery)
         setattr(world.client_of_ours, name, trouble)
         assert await ends(world, 1) == [(0, 1, 1000)], name
-
-
-async def test_a_malformed_request_is_the_clients_error(world: OffsetsWorld) -> None:
-    frame = bytearray(epochs_frame([("orders", 0, 1)], version=4) + b"\x00")
-    with pytest.raises(PeerProtocolError):
-        await world.leader_epochs.handle(memoryview(frame), world.wire)

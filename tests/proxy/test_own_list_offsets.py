@@ -244,14 +244,6 @@ async def test_what_the_tier_does_not_have_is_the_brokers(world: OffsetsWorld) -
     assert not world.search.searched
 
 
-async def test_what_may_not_be_fetched_yet_is_not_found(world: OffsetsWorld) -> None:
-    partition = world.add_own()
-    world.log(partition).last_stable_offset = 900
-    world.search.results[partition] = FoundTimestamp(4000, 950, 3)
-    assert await world.answers([("orders", 0, 4000)], isolation_level=1) == [NOT_FOUND]
-    assert await world.answers([("orders", 0, 4000)]) == [(0, 4000, 950, 3)]
-
-
 async def test_a_search_that_fails_is_not_the_brokers(nursery: trio.Nursery) -> None:
     failures: dict[Any, Any] = {
         errors.RetriableRemoteStorageError("reset"): COME_AGAIN,
@@ -275,34 +267,3 @@ async def test_a_search_that_misses_the_deadline_timed_out(world: OffsetsWorld) 
         started_s = trio.current_time()
         assert await world.answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
         assert trio.current_time() - started_s == pytest.approx(waited_s), f"timeout {timeout_ms} ms"
-
-
-async def test_many_kinds_in_one_request(world: OffsetsWorld) -> None:
-    partition = world.add_own("orders", 0)
-    for number in (1, 2, 3):
-        world.add_own("orders", number)
-    world.add_own("local", segments=())
-    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
-    world.broker.throttle_times_ms = [90]
-    questions = [
-        ("orders", 0, 4000),
-        ("local", 0, EARLIEST),
-        ("orders", 1, EARLIEST),
-        ("orders", 2, LATEST),
-        ("orders", 3, LATEST_TIERED),
-    ]
-    assert await world.answers(questions) == [
-        (0, 4000, 17, 3),
-        (0, -1, 1000, LEADER_EPOCH),
-        (0, -1, 0, LEADER_EPOCH),
-        (0, -1, 1500, LEADER_EPOCH),
-        (0, -1, 999, LEADER_EPOCH),
-    ]
-
-
-async def test_a_connection_to_no_broker_in_particular_gets_the_tiers_offsets_too(nursery: trio.Nursery) -> None:
-    world = OffsetsWorld(nursery, node_id=None, owns_tier=True)
-    partition = world.add_own()
-    world.search.results[partition] = FoundTimestamp(4000, 17, 3)
-    assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 0, LEADER_EPOCH)]
-    assert await world.answers([("orders", 0, 4000)]) == [(0, 4000, 17, 3)]

@@ -150,16 +150,6 @@ async def test_what_the_tier_fails_to_read_comes_again(nursery: trio.Nursery) ->
         assert not world.asked_below(), fault
 
 
-async def test_what_people_are_told_of_a_spell_is_true(world: World, partition: TopicIdPartition) -> None:
-    world.reader.failures[partition] = RemoteAccessDeniedError("no key")
-    await fetch(world, partition, 300)
-
-    (complaint,) = world.fallback.complaints()
-    assert "1 partitions are put off (denied)" in complaint
-    assert world.sample("tidegate_fallback_refused_total") == 1
-    assert world.sample("tidegate_fallback_reads_total", reason="denied") == 0
-
-
 async def test_what_both_have_may_still_be_read_by_the_broker(world: World, partition: TopicIdPartition) -> None:
     world.settings.read_prefer_tier = True
     assert records_of(await fetch(world, partition, 1100)) == [tier_run(1100, 2)]
@@ -177,13 +167,6 @@ async def test_local_partitions_beside_it_are_answered(world: World, partition: 
 
     # Beside records an empty answer brings the client back.
     assert (codes_of(response), records_of(response)) == ([0, 0], [b"", broker_run(1400, 1, 1)])
-    assert not world.asked_below()
-
-
-async def test_a_topic_that_is_another_by_now_is_not_asked_for(world: World, partition: TopicIdPartition) -> None:
-    world.broker.left_out.add(partition)
-
-    assert codes_of(await fetch(world, partition, 300, api_version=12)) == [COME_AGAIN]
     assert not world.asked_below()
 
 
@@ -469,16 +452,6 @@ async def test_while_the_metadata_is_read_nobody_can_say_that_an_offset_is_gone(
 
         world.tail.not_ready.clear()
         assert records_of(await client.fetch(request)) == [tier_run(300, 1)], f"version {version}"
-
-
-async def test_partitions_that_the_tier_has_nothing_of_are_the_brokers(world: World) -> None:
-    partition = world.add(segments=[])
-    assert codes_of(await fetch(world, partition, 300)) == [OUT_OF_RANGE]
-
-
-async def test_on_the_bootstrap_listener_too(world: World, partition: TopicIdPartition) -> None:
-    client = SessionClient(world.client(node_id=None))
-    assert codes_of(await client.fetch(fetch_of([ask(partition, 300)], session_epoch=-1))) == [COME_AGAIN]
 
 
 async def test_an_unread_request_is_told_of_nothing_that_is_gone(world: World, partition: TopicIdPartition) -> None:

@@ -46,18 +46,6 @@ async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
     assert world.sample("tidegate_probe_discarded_bytes_total") == 100
 
 
-async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld, partition: TopicIdPartition) -> None:
-    await world.client().fetch([ask(partition, 17)], api_version=18)
-    (probe,) = world.broker.fetches
-    assert (probe.api_version, probe.rack_id) == (18, "rack-a")
-
-
-async def test_all_partitions_are_probed_in_one_request(world: TierWorld) -> None:
-    partitions = [world.add_partition("orders", number) for number in (0, 1)] + [world.add_partition("other", 0)]
-    await world.client().fetch([ask(partition, 17) for partition in partitions])
-    assert world.broker.asked == [[("orders", 0, 1000), ("orders", 1, 1000), ("other", 0, 1000)]]
-
-
 async def test_unknown_aborted_tails_are_asked_for_behind_the_probe_one_by_one(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in (0, 1)]
     client = world.client()
@@ -112,11 +100,6 @@ async def test_an_open_transaction_at_the_local_log_start_limits_the_tier(world:
     assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [(7, 990)])
 
 
-async def test_with_nothing_in_the_local_log_the_tier_tells_it_all(world: TierWorld) -> None:
-    partition = world.add_partition(high_watermark=1000)
-    assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [])
-
-
 async def test_a_tail_is_asked_for_once_until_the_last_stable_offset_falls(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     log, client = world.log(partition), world.client()
@@ -133,15 +116,6 @@ async def test_a_tail_is_asked_for_once_until_the_last_stable_offset_falls(world
     log.last_stable_offset = 1400
     # The probe that sees it fall still goes by what is known; the next asks again.
     assert [await cost(), await cost(), await cost()] == [1, 2, 1]
-
-
-async def test_an_error_ends_what_is_known_of_a_tail(world: TierWorld) -> None:
-    partition = world.add_partition(high_watermark=1500)
-    await committed(world, partition, 990)
-    assert len(world.tier.aborted_tails) == 1
-    world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    await committed(world, partition, 990)
-    assert len(world.tier.aborted_tails) == 0
 
 
 async def test_a_catalog_that_ends_before_the_local_log_begins_is_caught_up_with(world: TierWorld) -> None:
@@ -346,11 +320,3 @@ async def test_a_client_fenced_at_our_epoch_has_the_partition_learned_again(worl
     response = await client.fetch([ask(partition, 17, current_leader_epoch=LEADER_EPOCH)])
     assert codes_of(response) == [ErrorCode.FENCED_LEADER_EPOCH]
     assert world.frontiers.get(1, partition) is None
-
-
-async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, partition: TopicIdPartition) -> None:
-    """CurrentLeader (tag 1) names who leads now."""
-    log = world.log(partition)
-    log.error_code, log.tags = ErrorCode.NOT_LEADER_OR_FOLLOWER, b"\x01\x01\x09" + bytes([0, 0, 0, 2, 0, 0, 0, 9, 0])
-    response = await world.client().fetch([ask(partition, 17)], api_version=16)
-    assert response.partitions[0].tags == log.tags

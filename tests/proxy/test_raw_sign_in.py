@@ -4,17 +4,13 @@ All of it failed before: every such handshake was refused.
 """
 
 import struct
-from collections.abc import Sequence
 from itertools import product
 
 import pytest
-import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from tests.proxy.test_before_sign_in import FETCH_ANSWER, answer_fetch, handshake
-from tests.proxy.test_connection import assert_closed, fetch, send_in_pieces, take_slowly
+from tests.proxy.test_connection import assert_closed, fetch
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 
 PIECES = [1, 7, None]
@@ -31,13 +27,6 @@ SIGN_INS = {
     "OAUTHBEARER again": [(BEARER, INVALID), (BEARER, NOTHING)],
 }
 """By mechanism, what the client sends and what the broker answers."""
-
-
-async def answer_each(talk: Conversation, requests: Sequence[bytes], answers: Sequence[bytes]) -> None:
-    """A broker, one request after the other."""
-    for asked, answer in zip(requests, answers, strict=True):
-        await talk.upstream.expect(asked)
-        await talk.upstream.send(answer)
 
 
 def handshake_response(correlation_id: int, error_code: int = 0, mechanisms: bytes = b"\0\0\0\1\0\5PLAIN") -> bytes:
@@ -82,21 +71,6 @@ async def test_what_is_pipelined_behind_a_raw_handshake_waits_for_the_broker(pie
         assert talk.handlers.frames == [fetch(3)]
 
 
-@given(st.sampled_from(sorted(SIGN_INS)), st.lists(st.integers(1, 60), min_size=1, max_size=20))
-def test_a_whole_sign_in_sent_at_once_in_any_pieces_passes_unchanged(name: str, splits: list[int]) -> None:
-    tokens, answers = zip(*SIGN_INS[name], strict=True)
-    sent = [request(HEARTBEAT, 4, 1), handshake(2, name.split()[0], 0), *tokens, request(HEARTBEAT, 4, 3, b"x" * 300)]
-    answered = [response(1), handshake_response(2), *answers, response(3, b"y" * 300)]
-
-    async def talk_in_pieces() -> None:
-        async with conversation() as talk, trio.open_nursery() as nursery:
-            nursery.start_soon(answer_each, talk, sent, answered)
-            await send_in_pieces(talk, b"".join(sent), splits)
-            await talk.client.expect(*answered)
-
-    trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 async def test_after_a_raw_handshake_that_is_refused_no_tokens_come() -> None:
     for error_code, piece_bytes in product((33, 34), PIECES):
         async with conversation(piece_bytes=piece_bytes) as talk:
@@ -127,16 +101,6 @@ async def test_a_broker_that_refuses_a_raw_token_closes_and_so_does_the_connecti
         assert talk.refused == ["the broker closed the connection at its token"]
 
 
-async def test_a_refused_bearer_token_is_told_before_the_broker_closes() -> None:
-    async with conversation() as talk:
-        await signing_in(talk, "OAUTHBEARER")
-        await talk.exchange(BEARER, INVALID)
-        await talk.pass_on(ABORT)
-        await talk.upstream.close()
-        assert await talk.client.expect_end() == b""
-        await assert_closed(talk, CloseCause.UPSTREAM)
-
-
 async def test_a_client_that_leaves_between_raw_tokens_or_inside_one() -> None:
     for sent in (b"", CLIENT_FIRST[:2], CLIENT_FIRST[:-1]):
         async with conversation() as talk:
@@ -155,15 +119,6 @@ async def test_a_raw_token_larger_than_a_broker_takes_ends_the_connection() -> N
             await (talk.upstream if by_broker else talk.client).send(struct.pack(">i", size) + b"x" * 1000)
             await assert_closed(talk, CloseCause.MALFORMED_FRAME if by_broker or size < 0 else CloseCause.LIMIT)
             assert await (talk.client if by_broker else talk.upstream).expect_end() == b""
-
-
-async def test_the_largest_raw_token_streams_in_bounded_memory() -> None:
-    token = framed(b"t" * 512 * 1024)
-    async with conversation(lockstep=True) as talk, trio.open_nursery() as nursery:
-        nursery.start_soon(signing_in, talk, "PLAIN")
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(talk.client.send, token)
-        await take_slowly(talk.upstream, len(token), talk.client_transport, talk.upstream_transport)
 
 
 async def test_a_drain_ends_a_raw_sign_in_after_the_answer_under_way() -> None:

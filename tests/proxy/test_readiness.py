@@ -5,10 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from metrics.meters import Meters
-from metrics.registry import Registry
-from proxy.readiness import ConditionName, ConditionState, Readiness
-from tests.proxy.test_admin import stage_of
+from proxy.readiness import ConditionName, Readiness
 
 pytestmark = pytest.mark.autojump
 
@@ -26,13 +23,6 @@ def readiness() -> Readiness:
     for meet in MEET.values():
         meet(readiness)
     return readiness
-
-
-def test_begins_with_every_condition_pending_and_a_reason_each() -> None:
-    readiness = Readiness()
-    assert not readiness.ready
-    assert not readiness.degraded
-    assert [reason.partition(":")[0] for reason in readiness.reasons] == ["catalog", "upstream", "tier"]
 
 
 def test_is_ready_when_no_condition_is_missing() -> None:
@@ -59,15 +49,6 @@ def test_a_tier_that_fails_before_it_ever_answered_is_not_ready() -> None:
     assert readiness.reasons == ["tier: NoSuchBucket"]
     readiness.tier_answered()
     assert readiness.ready
-
-
-async def test_wait_catalog_remembers_the_first_time() -> None:
-    readiness = Readiness()
-    readiness.catalog_unavailable("3 metadata partitions are being read")
-    assert await is_waited_for(readiness.wait_catalog)
-    readiness.catalog_degraded("it is full")
-    readiness.catalog_unavailable("partitions were added")
-    assert not await is_waited_for(readiness.wait_catalog)
 
 
 async def is_waited_for(wait: Callable[[], Awaitable[None]]) -> bool:
@@ -115,13 +96,6 @@ def test_readiness_can_be_lost(readiness: Readiness) -> None:
     assert not readiness.ready
 
 
-def test_a_problem_before_readiness_is_no_degradation_yet() -> None:
-    readiness = Readiness()
-    readiness.partition_problem(1, "no leader")
-    assert not readiness.degraded
-    assert readiness.complaints == ["metadata partition 1: no leader"]
-
-
 async def test_wait_ready_returns_at_the_last_condition_and_remembers() -> None:
     readiness = Readiness()
     for meet in MEET.values():
@@ -131,59 +105,3 @@ async def test_wait_ready_returns_at_the_last_condition_and_remembers() -> None:
     readiness.upstream_unavailable("gone")
     assert not await is_waited_for(readiness.wait_ready)
     assert not readiness.ready
-
-
-async def test_the_stage_is_starting_then_serving_then_draining() -> None:
-    readiness = Readiness()
-    assert stage_of(readiness) == "starting"
-    for meet in MEET.values():
-        meet(readiness)
-    assert stage_of(readiness) == "serving"
-    readiness.upstream_unavailable("gone")
-    assert stage_of(readiness) == "serving"
-    readiness.drain()
-    assert stage_of(readiness) == "draining"
-
-
-async def test_a_drain_before_readiness_is_never_ready() -> None:
-    readiness = Readiness()
-    readiness.drain()
-    for meet in MEET.values():
-        meet(readiness)
-    assert await is_waited_for(readiness.wait_ready)
-
-
-def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
-    registry = Registry()
-    readiness = Readiness(Meters(registry).health)
-
-    def shown() -> tuple[float | None, float | None, float | None]:
-        names = ("ready", "degraded", "metadata_partition_problems")
-        ready, degraded, problems = (registry.sample_value(f"tidegate_{name}", {}) for name in names)
-        return ready, degraded, problems
-
-    def states() -> set[tuple[str, str]]:
-        name = "tidegate_condition_state"
-        return {
-            (condition.value, state.value)
-            for condition in ConditionName
-            for state in ConditionState
-            if registry.sample_value(name, {"condition": condition.value, "state": state.value}) == 1
-        }
-
-    assert (shown(), states()) == ((0, 0, 0), {(name.value, "pending") for name in ConditionName})
-    for meet in MEET.values():
-        meet(readiness)
-    assert (shown(), states()) == ((1, 0, 0), {(name.value, "met") for name in ConditionName})
-    readiness.tier_failed("403")
-    readiness.partition_problem(4, "no leader")
-    assert shown() == (1, 1, 1)
-    assert ("tier", "degraded") in states()
-    readiness.tier_answered()
-    readiness.partition_recovered(4)
-    assert shown() == (1, 0, 0)
-    readiness.upstream_unavailable("no broker answers")
-    assert shown() == (0, 0, 0)
-    readiness.upstream_answered(1)
-    readiness.drain()
-    assert shown() == (0, 0, 0)

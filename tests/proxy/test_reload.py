@@ -151,18 +151,6 @@ async def test_a_renewed_certificate_is_followed_and_its_end_is_told(tmp_path: P
     assert expires_at_s(certificate.read_bytes()) - 365 * 86_400 == first_end_s
 
 
-async def test_turning_tls_on_or_off_waits_for_a_restart(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    lines = f"{CERTIFICATE}=server.pem\n{KEY}=server.key\n"
-    for first, second in (("", lines), (lines, "")):
-        world = World(tmp_path, first)
-        assert await world.reload(second) is ReloadOutcome.OK
-        assert world.said("config_changed") == []
-        assert world.said("config_restart_needed", "key") == [(CERTIFICATE,), (KEY,)]
-        assert await world.reload(first) is ReloadOutcome.OK
-        assert world.waiting == 0
-
-
 def test_renewed_files_towards_brokers_wait_for_a_restart(tmp_path: Path) -> None:
     metadata = "rlmm.config.remote.log.metadata.consumer.ssl.truststore.location"
     for key, line in (("upstream.ssl.*", "upstream.ssl.ca.location"), ("remote.log.metadata.*.ssl.*", metadata)):

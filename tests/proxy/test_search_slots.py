@@ -86,13 +86,3 @@ async def test_who_leaves_while_waiting_holds_nothing(searches: Searches) -> Non
     await searches.end("a", 4)
     await searches.start("next", 4)
     assert searches.count() == {"b": 4, "c": 4, "d": 4, "next": 4}
-
-
-async def test_a_thousand_that_wait_and_leave_are_no_work_for_those_who_search(searches: Searches) -> None:
-    await searches.start("greedy", 2012)
-    await searches.start("modest", 1)
-    await searches.end("modest")
-    await searches.end("greedy", 2012)
-    assert searches.count() == {}
-    await searches.start("next", 12)
-    assert searches.count() == {"next": 12}

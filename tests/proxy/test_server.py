@@ -36,7 +36,7 @@ from tests.support.memory_transport import (
     request,
     response,
 )
-from tests.support.waiting import HANG_S_MAX, until
+from tests.support.waiting import HANG_S_MAX
 from tools.demo.kafka_cluster import free_port
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)
@@ -226,16 +226,6 @@ async def test_a_certificate_that_is_asked_for_names_the_client(tmp_path: Path) 
         assert audit.began == [("127.0.0.1", name)], asks
 
 
-async def test_tls_on_both_sides(tmp_path: Path) -> None:
-    server_context, client_context = contexts(tmp_path)
-    async with world(client_tls=server_context) as made, await made.connect_by_tls(client_context) as client:
-        await ask(client)
-    async with world(upstream_tls=client_context) as made:
-        assert await made.refuses()  # that broker speaks no TLS
-        await made.server.wait_empty()
-        assert made.shown == ["upstream_unreachable"]
-
-
 async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
     """Failed before: a newcomer waited one turn of a busy loop for each that came before it. Over Unix sockets, where
     who has connected is in the queue for certain."""
@@ -350,16 +340,6 @@ async def test_a_connection_that_is_being_made_when_the_drain_begins_ends_too(mo
             await made.server.wait_empty()
 
 
-async def test_any_number_may_wait_for_the_last_to_leave() -> None:
-    # Failed before: only the last of them was woken.
-    async with world() as made, trio.open_nursery() as nursery:
-        client = await made.served()
-        for _ in range(3):
-            nursery.start_soon(made.server.wait_empty)
-        await trio.testing.wait_all_tasks_blocked()
-        await client.aclose()
-
-
 async def test_running_out_of_open_files_holds_accepting_up_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     accept = trio.SocketListener.accept
     failures: list[OSError] = []
@@ -374,33 +354,6 @@ async def test_running_out_of_open_files_holds_accepting_up_for_a_moment_only(mo
     async with world() as made, await made.connect() as client:
         await ask(client)
     assert len(failures) == 1
-
-
-async def test_connections_outlive_their_listener() -> None:
-    async with world() as made:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        with trio.CancelScope() as accepting:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(made.server.serve, [listener], made.target)
-                client = await trio.open_tcp_stream(*listener.socket.getsockname())
-                await ask(client)
-                accepting.cancel()
-        await ask(client)
-        await client.aclose()
-
-
-async def test_a_drain_ends_a_client_that_waits_for_upstream_or_shakes_hands(tmp_path: Path) -> None:
-    server_context, _ = contexts(tmp_path)
-    for client_tls in (None, server_context):
-        async with world(connect_wait_s_max=30, client_tls=client_tls) as made:
-            made.target.addresses = (("127.0.0.1", free_port()),)
-            async with await made.connect() as client:
-                await until(lambda: made.server.connections == 1)
-                made.server.drain()
-                assert await ends(client)
-            with trio.fail_after(HANG_S_MAX):
-                await made.server.wait_empty()
-            assert made.closed(CloseCause.DRAIN) == 1
 
 
 async def test_new_settings_count_from_the_next_connection_on() -> None:

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.meters import CloseCause, RefusalReason
+from metrics.meters import CloseCause
 from proxy.connection.request_handlers import UpstreamWire
-from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
+from proxy.connection.slots import LOOK_S, STUCK_S, SlotLimits
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts
@@ -79,20 +79,6 @@ async def test_tls_clients_that_have_gone_leave_them_too(tmp_path: Path, mock_cl
         assert made.closed(CloseCause.CLIENT) == 1
 
 
-async def test_a_client_that_only_stops_sending_gets_its_last_answer(mock_clock: MockClock) -> None:
-    async with world() as made:
-        made.answering = trio.Event()
-        async with await made.connect() as client:
-            await client.send_all(ASK)
-            await made.held.wait()
-            await client.send_eof()
-            await passes(mock_clock, GRACE_S - 2 * LOOK_S)
-            made.answering.set()
-            assert await exactly(client, len(ANSWER)) == ANSWER
-            assert await ends(client)
-        await made.server.wait_empty()
-
-
 async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
     async with world(slots=SlotLimits(connections_max=1, idle_s_max=60)) as made:
         async with await made.served() as client:
@@ -124,20 +110,6 @@ async def test_a_newcomer_takes_the_slot_of_the_oldest_that_waits_for_its_broker
         for client in (first, second, third):
             await client.aclose()
         await made.server.wait_empty()
-
-
-async def test_where_nobody_signs_in_who_waits_for_its_broker_keeps_its_slot() -> None:
-    async with world(slots=SlotLimits(connections_max=2), connect_wait_s_max=30) as made:
-        made.target.addresses = (("127.0.0.1", free_port()),)
-        waiting = [await made.connect() for _ in range(2)]
-        await until(lambda: made.server.connections == 2)
-        await until(lambda: made.shown == ["clients_wait_for_upstream"])
-        assert await made.refuses()
-        assert (made.refused(RefusalReason.FULL), made.closed(CloseCause.NOT_SIGNED_IN)) == (1, 0)
-        made.target.addresses = (made.broker,)
-        for client in waiting:
-            await ask(client)
-            await client.aclose()
 
 
 async def test_a_newcomer_takes_the_slot_of_a_silent_client_in_its_tls_handshake(tmp_path: Path) -> None:
@@ -178,30 +150,6 @@ async def test_newcomers_take_slots_of_a_hung_broker(mock_clock: MockClock) -> N
         for client in stuck:
             await client.aclose()
         nursery.cancel_scope.cancel()
-
-
-async def test_an_address_has_so_many_connections() -> None:
-    async with world(slots=SlotLimits(connections_max=10, connections_max_per_address=2)) as made:
-        clients = [await made.served() for _ in range(2)]
-        for _ in range(3):
-            assert await made.refuses()
-        assert made.refused(RefusalReason.ADDRESS_CONNECTIONS) == 3
-        assert made.shown == ["connection_refused"]
-        assert made.logs[-1]["key"] == "proxy.connections.max.per.ip"
-        await clients.pop().aclose()
-        await until(lambda: made.server.connections == 1)
-        await made.serves()
-        await clients.pop().aclose()
-
-
-async def test_an_address_connects_so_often() -> None:
-    async with world(slots=SlotLimits(connections_max=10, rate_max_per_address=1)) as made:
-        for _ in range(5):
-            await made.serves()
-        assert await made.refuses()
-        assert made.refused(RefusalReason.ADDRESS_RATE) >= 1
-        assert made.shown == ["connection_refused"]
-        assert [entry["key"] for entry in made.logs if "key" in entry] == ["proxy.connections.rate.per.ip"]
 
 
 async def test_a_drain_goes_on_to_wait_for_answers(mock_clock: MockClock) -> None:

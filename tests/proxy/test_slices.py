@@ -49,30 +49,3 @@ async def test_one_work_is_under_way_at_a_time() -> None:
     rest = "".join(log[3:])
     assert len(rest) == 9
     assert all(rest[at] * 3 == rest[at : at + 3] for at in (0, 3, 6))
-
-
-async def test_work_that_is_given_up_lets_the_next_one_go() -> None:
-    log: list[str] = []
-    closed = False
-
-    def endless() -> Slices[None]:
-        nonlocal closed
-        try:
-            while True:
-                yield
-        finally:
-            closed = True
-
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(in_slices, endless())
-            await trio.lowlevel.checkpoint()
-            scope.cancel()
-    assert closed
-    assert await in_slices(counting(3, log)) == "work"
-
-
-async def test_items_are_handled_in_runs_and_in_order() -> None:
-    runs = await each_slice(range(2 * SLICE_ITEMS + 1), list)
-    assert list(map(len, runs)) == [SLICE_ITEMS, SLICE_ITEMS, 1]
-    assert [item for run in runs for item in run] == list(range(2 * SLICE_ITEMS + 1))

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import structlog
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metrics.meters import CloseCause, RefusalReason
 from proxy.connection import slots as slots_module
@@ -118,17 +116,6 @@ def test_a_lower_limit_lets_nobody_in_until_enough_have_left(world: World) -> No
     for client in clients[:3]:
         world.release(client)
     assert isinstance(world.come(), Client)
-
-
-def test_each_spell_of_closing_is_said_once(world: World) -> None:
-    with structlog.testing.capture_logs() as logs:
-        for _ in range(10):
-            world.connected(signed_in=False, address="192.0.2.7")
-        (line,) = logs
-        assert (line["event"], line["address"]) == ("slots_taken_from_not_signed_in", "192.0.2.7")
-        world.now_s += SPELL_S + 1
-        world.connected(signed_in=False)
-        assert len(logs) == 2
 
 
 def test_a_spell_is_said_when_it_begins_and_when_it_comes_back() -> None:
@@ -307,48 +294,3 @@ def test_who_is_over_the_limits_of_its_address_takes_no_slot_from_another(world:
     world.slots.limits = SlotLimits(connections_max=4, rate_max_per_address=1)
     refused = [world.come("192.0.2.3") for _ in range(7)]
     assert refused[-1] is RefusalReason.ADDRESS_RATE
-
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["come", "sign in", "ask", "answer", "leave", "end", "time"]), st.integers(0, 50)),
-    max_size=150,
-)
-
-
-@given(st.integers(1, 7), STEPS)
-def test_whatever_happens_limits_hold_and_slots_come_back(connections_max: int, steps: list[tuple[str, int]]) -> None:
-    world, there = World(connections_max), list[Client]()
-    for step, number in steps:
-        there = [client for client in there if client.closed is None]
-        if step == "come":
-            address = f"192.0.2.{number % 3}"
-            client = world.come(address)
-            if isinstance(client, Client):
-                client.slot.occupant, client.slot.broker = client, number % 2
-                there.append(client)
-        elif step == "time":
-            world.pass_time(number)
-        elif there:
-            act(world, there[number % len(there)], step)
-            there = [client for client in there if not client.has_ended]
-        left = [client for client in there if client.closed is None]
-        assert world.slots.taken == len(left) <= connections_max
-        assert len(world.slots.unsigned) <= (connections_max + 1) // 2
-    for client in there:
-        world.release(client)
-    assert (world.slots.taken, world.slots.unsigned, world.slots.addresses.connections) == (0, {}, {})
-
-
-def act(world: World, client: Client, step: str) -> None:
-    if step == "sign in":
-        world.slots.on_signed_in(client.slot)
-    elif step == "ask":
-        client.ask()
-    elif step == "answer":
-        client.has_unanswered = False
-        client.answered += 1
-    elif step == "leave":
-        client.has_left = True
-    elif step == "end":
-        world.release(client)
-        client.has_ended = True

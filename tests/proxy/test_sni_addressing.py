@@ -56,12 +56,6 @@ def test_any_other_name_or_none_is_the_bootstraps() -> None:
         assert World().book.target_for(name) is BOOTSTRAP, name
 
 
-def test_an_international_name_is_told_apart_as_it_is_sent() -> None:
-    pattern = SniPattern("b$(nodeId).xn--bcher-kva.example")
-    assert pattern.node_id_of("B7.XN--BCHER-KVA.example") == 7
-    assert pattern.node_id_of("b7.bücher.example") is None
-
-
 async def test_clients_are_told_the_pattern_filled_in_and_one_port() -> None:
     assert await World().book.advertise([ONE, TWO]) == {
         1: ("broker-1.Kafka.example.org", 9093),
@@ -75,21 +69,6 @@ async def test_a_broker_is_known_once_an_answer_or_our_own_metadata_names_it() -
     await world.book.advertise([ONE])
     world.known[2] = ("kafka-2", 9092)
     assert (world.address_of(1), world.address_of(2)) == (("kafka-1", 9092), ("kafka-2", 9092))
-
-
-async def test_a_broker_that_moved_is_found_by_whoever_heard_of_it_last() -> None:
-    world = World()
-    world.known[1] = ("old", 9092)
-    await world.book.advertise([NodeAddress(1, "old", 9092)])
-    with structlog.testing.capture_logs() as logs:
-        await world.book.advertise([ONE])
-        await world.book.advertise([ONE])
-    assert [entry["event"] for entry in logs] == ["broker_moved"]
-    assert world.address_of(1) == ("kafka-1", 9092)
-    world.known[1] = ("kafka-1", 9092)
-    assert world.address_of(1) == ("kafka-1", 9092)
-    world.known[1] = ("newest", 9092)
-    assert world.address_of(1) == ("newest", 9092)
 
 
 async def test_a_broker_that_left_is_refused_and_found_when_it_is_back() -> None:

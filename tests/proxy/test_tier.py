@@ -6,12 +6,11 @@ import pytest
 import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from protocol.client.leaders import PartitionLeader
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
 from storage.errors import CorruptObjectError
 from storage.log.aborted_transactions import TierAborts
-from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
+from storage.model import TopicIdPartition
 from storage.reader import OffsetNotInTierError, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
@@ -48,24 +47,11 @@ async def test_a_partition_is_the_tiers_once_a_finished_segment_of_it_is_read(wo
     assert world.tier.partition(b"", 0) is None
 
 
-async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld, partition: TopicIdPartition) -> None:
-    finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-    world.catalog.apply(RemotePartitionDeleteMetadata(partition, finished, 0, 1), initialized=True)
-    assert world.tier.partition(partition.topic_id, 0) is None
-
-
 async def test_what_was_copied_counts_from_the_first_offset_on(world: TierWorld) -> None:
     """Failed before for a segment whose last offset is 0."""
     partition = world.add_partition(segments=[(0, 0)])
     assert [world.tier.has_copied(partition, offset) for offset in (0, 1)] == [True, False]
     assert not world.tier.has_copied(topic_partition("other"), 0)
-
-
-async def test_a_broker_leads_as_last_heard(world: TierWorld, partition: TopicIdPartition) -> None:
-    assert [world.tier.leads(node_id, partition) for node_id in (1, 2)] == [True, False]
-    world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(-1, 5)
-    assert not world.tier.leads(1, partition)
-    assert not world.tier.leads(1, topic_partition("other"))
 
 
 # --- reads ---

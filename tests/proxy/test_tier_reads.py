@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import structlog.testing
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
@@ -102,35 +101,6 @@ async def test_many_reads_of_what_is_at_hand_let_others_run(world: TierWorld, mo
         await trio.lowlevel.checkpoint()
     assert max(after - before for before, after in pairwise([*seen, begun])) <= 2 * READS_AT_ONCE_MAX
     assert begun == len(parts)
-
-
-async def test_a_part_without_a_budget_is_answered_without_a_read(world: TierWorld) -> None:
-    parts = await parts_of(world, 3, budget_bytes=0)
-    reads = reads_of(world, parts)
-    assert not reads.pending
-    assert [reads.results[part] for part in parts] == [TierRecords([], 0, first_batch_too_large=True)] * 3
-    await reads.wait_until(10.0)
-    reads.stop()
-    assert not world.reader.reads
-    assert trio.current_time() == 0.0
-
-
-async def test_the_first_that_has_records_ends_the_wait_for_any(world: TierWorld) -> None:
-    parts = await parts_of(world, 3)
-    world.reader.delays_s = {parts[0].partition: 0.1, parts[1].partition: 0.2, parts[2].partition: 0.3}
-    world.reader.failures[parts[0].partition] = RetriableRemoteStorageError("503")
-    reads = reads_of(world, parts)
-    await reads.wait_any_until(10.0)
-    assert trio.current_time() == 0.2
-
-
-async def test_waits_end_at_their_time(world: TierWorld) -> None:
-    parts = await parts_of(world, 1)
-    world.reader.delay_s = 10.0
-    reads = reads_of(world, parts)
-    await reads.wait_until(0.25)
-    await reads.wait_any_until(0.5)
-    assert (trio.current_time(), reads.pending) == (0.5, True)
 
 
 async def test_the_deadline_ends_reads_by_itself(world: TierWorld) -> None:
@@ -252,16 +222,6 @@ async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorl
     assert trio.current_time() == pytest.approx(0.4)
 
 
-async def test_settling_before_the_reads_have_run_at_all_is_safe(world: TierWorld) -> None:
-    parts = await parts_of(world, 3)
-    reads = reads_of(world, parts)
-    reads.settle(parts[1:], parts[2:])
-    await reads.wait_until(1.0)
-    assert sizes_of(reads, parts) == [None, 1000, 1000]
-    reads.settle([], parts)  # what is not wanted is not read again
-    assert not reads.pending
-
-
 class HoldingReader(ScriptedReader):
     """Gives records that hold a block of one byte each; it is too late to cancel a read that began to end."""
 
@@ -335,20 +295,6 @@ async def test_a_word_at_the_deadline_leaves_nothing_half_done(holding: TierWorl
     assert held.held == 1
 
 
-async def test_records_count_from_when_they_may_be_given(world: TierWorld) -> None:
-    parts = await parts_of(world, 2)
-    world.reader.delays_s = {parts[1].partition: 0.6}
-    reads = reads_of(world, parts, is_settled=False)
-    await trio.sleep(0.3)
-    assert reads.records_since_s == 0.0
-    reads.settle(parts, [])
-    assert reads.records_since_s == 0.3
-    reads.settle(parts[1:], [])
-    assert reads.records_since_s == math.inf
-    await reads.wait_until(10.0)
-    assert reads.records_since_s == 0.6
-
-
 # --- misses ---
 
 
@@ -363,13 +309,3 @@ async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(world: Tier
     assert (reads.pending, reads.any_records) == (True, False)
     await reads.wait_until(1.0)
     assert sizes_of(reads, [part]) == [10 * BATCH_BYTES]
-
-
-async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(world: TierWorld) -> None:
-    (part,) = await parts_of(world, 1, offset=1050)
-    world.tail.delay_s = 10.0
-    reads = reads_of(world, [part])
-    await wait_all_tasks_blocked()
-    reads.settle([], [])
-    await trio.sleep(0.1)
-    assert not reads.results

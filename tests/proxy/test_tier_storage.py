@@ -1,20 +1,14 @@
 """The parts in their places: which budget is whose, what runs beside the reads, what a deletion reaches."""
 
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.process.tier_storage import EXPIRE_INTERVAL_S, store_kind
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.errors import ThrottledError
-from storage.metadata.event_log import DELIVERY_RECORDS_MAX
-from storage.model import IndexType, RemoteLogSegmentId, Uuid
+from storage.model import IndexType, RemoteLogSegmentId
 from tests.support.disk_cache import cost, disk_cache, files_below, key_of
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
@@ -23,17 +17,6 @@ from tests.support.waiting import HANG_S_MAX
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
-
-
-def test_gets_are_counted_under_the_stores_kind() -> None:
-    for identity, kind in (
-        ("aiven-v1 s3:https://s3.eu-west-1.amazonaws.com/bucket prefix/", "s3"),
-        ("plain-objects filesystem:/mnt/tier prefix/", "filesystem"),
-        ("local-tiered-storage /mnt/kafka-tiered-storage", "local"),
-        ("local-tiered-storage /mnt/a:b", "local"),
-        ("something", "local"),
-    ):
-        assert store_kind(identity) == kind
 
 
 async def test_answers_not_sent_do_not_stop_fills(nursery: trio.Nursery) -> None:
@@ -77,15 +60,6 @@ async def test_what_throttles_an_index_keeps_logs_back_too(nursery: trio.Nursery
     assert trio.current_time() >= 4
 
 
-async def test_without_a_window_nothing_is_read_ahead(nursery: trio.Nursery) -> None:
-    for window_bytes in (0, 5 * BLOCK):
-        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=window_bytes)
-        for number in range(3):
-            await tier.read_bytes(10 * number, max_bytes=len(SEGMENT.batches[number]))
-        await tier.settled()
-        assert tier.sample("tidegate_readahead_streams") == (1 if window_bytes else 0)
-
-
 async def test_streams_share_the_room_for_what_is_read_ahead(nursery: trio.Nursery) -> None:
     segments = [filled_segment(200 * number, value_bytes=1000) for number in range(4)]
     tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=80_000)
@@ -122,16 +96,6 @@ async def test_openings_are_bounded(nursery: trio.Nursery) -> None:
     assert tier.store.opens() == len(segments)
 
 
-async def test_idle_blocks_leave_by_the_applications_clock(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, retention_s=EXPIRE_INTERVAL_S / 2)
-    await tier.read_bytes(0)
-    nursery.start_soon(tier.storage.run)
-    await trio.sleep(EXPIRE_INTERVAL_S - 1)
-    assert tier.resident_bytes == len(SEGMENT.log)
-    await trio.sleep(2)
-    assert tier.resident_bytes == 0
-
-
 async def test_the_disk_is_listed_and_written_to_while_it_runs(nursery: trio.Nursery, tmp_path: Path) -> None:
     with disk_cache(tmp_path, bytes_max=10**6) as cache:
         tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
@@ -140,13 +104,6 @@ async def test_the_disk_is_listed_and_written_to_while_it_runs(nursery: trio.Nur
         nursery.start_soon(tier.storage.run)
         await until(lambda: len(cache.disk) == -(-len(SEGMENT.log) // BLOCK))
         nursery.cancel_scope.cancel()
-
-
-async def test_without_a_disk_there_is_no_disk_level(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT])
-    await tier.read_bytes(0)
-    assert tier.storage.disk is None
-    assert tier.sample("tidegate_cache_misses_total", {"level": "disk"}) == 0
 
 
 async def test_a_deleted_segment_leaves_every_part(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -177,54 +134,6 @@ class Counted(trio.abc.Instrument):
 
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
         self.tasks += 1
-
-
-async def test_deletions_of_segments_that_are_nowhere_cost_nothing(
-    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await assert_deletions_cost_nothing(2000, nursery, tmp_path, monkeypatch)
-
-
-async def assert_deletions_cost_nothing(
-    segments: int, nursery: trio.Nursery, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Failed before: a task and a visit to a thread for each, and a reader's CRC waited behind all of them."""
-    with disk_cache(folder, bytes_max=10**6) as cache:
-        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
-        await tier.read_bytes(0)
-        hops = 0
-
-        async def run_sync(*_args: object, **_options: object) -> None:
-            nonlocal hops
-            hops += 1
-            await trio.lowlevel.checkpoint()
-
-        counted = Counted()
-        trio.lowlevel.add_instrument(counted)
-        ids = [RemoteLogSegmentId(PARTITION, Uuid(number.to_bytes(16, "big"))) for number in range(segments)]
-        with monkeypatch.context() as patch, traced() as allocated_bytes:
-            patch.setattr(trio.to_thread, "run_sync", run_sync)
-            for at in range(0, segments, DELIVERY_RECORDS_MAX):
-                for segment_id in ids[at : at + DELIVERY_RECORDS_MAX]:
-                    tier.storage.segment_removed(segment_id)
-                await trio.lowlevel.checkpoint()
-            await wait_all_tasks_blocked()
-            assert allocated_bytes() < 2 * 1024 * 1024
-        trio.lowlevel.remove_instrument(counted)
-        assert not tier.storage.removed
-        assert (counted.tasks, hops) == (0, 0)
-        assert tier.resident_bytes == len(SEGMENT.log)
-
-
-@contextmanager
-def traced() -> Iterator[Callable[[], int]]:
-    """Gives a function for how much more memory was allocated at a time since."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        yield lambda: tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 async def test_many_deletions_are_dropped_in_few_visits_to_a_thread(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsW
     assert world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
 
 
-async def test_lineages_of_many_partitions_are_asked_for_together(world: OffsetsWorld) -> None:
-    """Failed before: one request for each partition, one after another."""
-    partitions = [world.add("orders", number) for number in range(20)]
-    questions = await planned(world, *(ask(number, 4000) for number in range(20)))
-    assert {each.partition for each in questions.values()} == set(partitions)
-    assert [len(request) for request in world.client_of_ours.epoch_requests] == [20]
-
-
 async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed before: one stretch of all of them."""
     partition = world.add()
@@ -62,19 +54,6 @@ async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, mon
     assert [each.partition for each in questions.values()] == [partition]
     assert stretches.calls == count
     assert stretches.longest <= SLICE_ITEMS
-
-
-async def test_a_topic_whose_id_is_not_known_is_learned(world: OffsetsWorld) -> None:
-    partition = world.add()
-    cluster = world.cluster
-    cluster.unlearned = {"orders": cluster.ids.pop("orders")}
-    questions = await planned(world, ask(0, 4000))
-    assert [each.partition for each in questions.values()] == [partition]
-
-
-async def test_a_partition_whose_metadata_is_not_read_is_the_brokers(world: OffsetsWorld) -> None:
-    world.tail.not_ready.add(world.add())
-    assert await planned(world, ask(0, 4000)) == {}
 
 
 @pytest.mark.autojump
@@ -116,11 +95,3 @@ async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(
     assert await world.lookup.answer(question) is None
     world.search.results[partition] = FOUND
     assert await world.lookup.answer(question) == FOUND
-
-
-async def test_each_name_is_confirmed_once(world: OffsetsWorld) -> None:
-    for number in range(3):
-        world.add("orders", number)
-    questions = await planned(world, *(ask(number, 4000) for number in range(3)))
-    assert await world.lookup.current(questions, NODE_ID) == set(questions)
-    assert world.client_of_ours.ids_asked == [["orders"]]

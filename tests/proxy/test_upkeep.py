@@ -4,7 +4,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -13,16 +13,13 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.meters import Meters
-from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
-from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.process import upkeep
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX
 from storage import errors
-from storage.cache.gets import Slots
 from tests.support.waiting import HANG_S_MAX, settled, until
 
 
@@ -124,17 +121,6 @@ async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -
         assert events() == ["upstream_unavailable", "upstream_back"]
 
 
-async def test_without_a_single_listener_it_is_not_ready(mock_clock: MockClock) -> None:
-    # Clients would be told of no broker at all.
-    upstream = Upstream()
-    upstream.withheld = {1: "taken", 2: "taken"}
-    async with upstream.following():
-        assert upstream.state()[0] is ConditionState.PENDING
-        upstream.withheld = {1: "taken"}
-        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
-        assert upstream.state() == (ConditionState.MET, "2 brokers")
-
-
 async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
     upstream = Upstream()
     async with upstream.following() as events:
@@ -147,15 +133,6 @@ async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock
         await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
         assert upstream.state()[0] is ConditionState.MET
         assert events() == ["upstream_unavailable", "upstream_back"]
-
-
-async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clock: MockClock) -> None:
-    upstream = Upstream()
-    async with upstream.following():
-        assert upstream.learned == []
-        for interval_s in (upkeep.TOPICS_INTERVAL_S, upkeep.UPSTREAM_INTERVAL_S):
-            await step(mock_clock, interval_s)
-            assert upstream.learned == [["orders"]]
 
 
 async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_interval(mock_clock: MockClock) -> None:
@@ -215,23 +192,6 @@ async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockC
         at, reason = await seen()
         assert at is ConditionState.DEGRADED
         assert "catalog.segments.max" in reason
-
-
-async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockClock) -> None:
-    catalog, readiness = ScriptedCatalog(), Readiness()
-    catalog.count = 1
-    registry = Registry()
-    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
-        catalog.partition_troubles = {0: "no leader"}
-        catalog.undecodable_records = 2
-        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
-        assert readiness.partition_problems == {0: "no leader"}
-        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
-        assert registry.sample_value("tidegate_catalog_segments") == 12
-        catalog.partition_troubles = {}
-        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
-        assert readiness.partition_problems == {}
-        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
 
 
 class ScriptedStore:
@@ -376,12 +336,3 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(store: ScriptedStore,
         store.open.set()
         await store.wait_asked("orders-0")
         assert store.state()[0] is ConditionState.MET
-
-
-async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
-    seen: list[tuple[int, int, int]] = []
-    meters = cast(Meters, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
-    fallback = Fallback(FallbackSettings(5.0, 4), Meters().fallback)
-    async with running(upkeep.take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), meters):
-        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
-    assert seen == [(1, 4, 2), (1, 4, 2)]

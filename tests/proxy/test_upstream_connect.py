@@ -24,7 +24,6 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.autojump
 
-SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))
 ONE, TWO = ("broker-1", 9092), ("broker-2", 9092)
 CONNECTION = cast(Transport, object())
 
@@ -82,12 +81,6 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Upstream:
     return Upstream(monkeypatch)
 
 
-async def test_a_broker_that_answers_is_asked_once(upstream: Upstream) -> None:
-    upstream.answering = {ONE}
-    assert await upstream.open() == ONE
-    assert (len(upstream.attempts_s), upstream.asked) == (1, [])
-
-
 async def test_while_no_broker_answers_it_is_tried_again_until_one_does(upstream: Upstream) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstream.open)
@@ -108,25 +101,10 @@ async def test_after_its_time_the_client_is_given_up_with_the_reason(upstream: U
     assert upstream.waiting == 0
 
 
-async def test_without_time_there_is_one_attempt(upstream: Upstream) -> None:
-    with structlog.testing.capture_logs() as logs:
-        await upstream.fails(wait_s_max=0)
-    assert len(upstream.attempts_s) == 1
-    assert logs == []
-
-
 async def test_when_another_broker_answers_the_client_is_sent_on_at_once(upstream: Upstream) -> None:
     upstream.answering = {TWO}
     await upstream.fails(match="broker-1:9092")
     assert trio.current_time() == 0
-
-
-async def test_when_another_comes_back_first_who_waits_is_sent_on(upstream: Upstream) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(upstream.fails, match="broker-1:9092"))
-        await trio.sleep(10)
-        upstream.answering = {TWO}
-    assert trio.current_time() < 13
 
 
 async def test_the_bootstrap_listener_tries_every_known_broker(upstream: Upstream) -> None:
@@ -149,13 +127,6 @@ async def test_a_server_that_drops_packets_costs_a_moment_and_is_tried_last(
     await trio.sleep(FAILED_AGE_S_MAX)
     upstream.silent, upstream.answering = set(), {ONE, TWO}
     assert await upstream.open(None) == ONE
-
-
-async def test_bootstrap_connections_are_spread_over_the_servers(upstream: Upstream) -> None:
-    # Failed before: all went to the first server.
-    upstream.answering = {ONE, TWO}
-    opened = {await upstream.connector.open(SERVERS, wait_s_max=0, has_left=lambda: False) for _ in range(50)}
-    assert {address for _, address in opened} == {ONE, TWO}
 
 
 async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream) -> None:

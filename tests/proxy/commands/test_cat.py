@@ -10,7 +10,7 @@ from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.log.whole_records import WholeRecord
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
-from tests.support.checked_tier import PARTITION, SEGMENTS, CheckedTier, aiven_tier, local_tier
+from tests.support.checked_tier import PARTITION, SEGMENTS, CheckedTier, local_tier
 from tests.support.segments import build_segment, data_batch, publish
 from tests.support.tier import catalog_of
 
@@ -46,16 +46,6 @@ def test_control_records_are_left_out_and_aborted_ones_if_it_is_wanted(tmp_path:
     found = records(tier.manager, tier.metadatas, replace(EVERYTHING, read_committed=True))
     assert [each.offset for each in found] == [*around[0], *committed, *around[1]]
     assert not found.has_open_end
-
-
-def test_an_encrypted_tier_is_read_as_any_other(tmp_path: Path) -> None:
-    tier = aiven_tier(tmp_path, compression=True, encryption=True)
-    last = SEGMENTS[2].end_offset
-    options = replace(EVERYTHING, from_offset=last - 3, max_records=2)
-    assert offsets(tier, options) == [last - 3, last - 2]
-    assert [each.value[:20] for each in records(tier.manager, tier.metadatas, options) if each.value] == [
-        f"{offset:020d}".encode() for offset in (last - 3, last - 2)
-    ]
 
 
 def test_of_a_branch_that_was_cut_only_what_comes_before_the_cut_is_given(tmp_path: Path) -> None:

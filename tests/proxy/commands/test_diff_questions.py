@@ -1,6 +1,5 @@
 """What `tidegate diff` asks, and what it takes for the same answer."""
 
-import io
 import random
 from dataclasses import replace
 
@@ -9,14 +8,10 @@ from hypothesis import strategies as st
 
 from protocol.client.messages import OffsetAnswer
 from protocol.fetch.messages import PartitionAnswer
-from protocol.wire.identifiers import IsolationLevel
-from proxy.commands.diff import show
 from proxy.commands.diff_questions import (
     Answer,
-    Asked,
     SampledPartition,
     SegmentRange,
-    Tally,
     choose,
     corrupt_batches,
     differences,
@@ -137,19 +132,3 @@ def test_equal_bytes_may_be_equally_wrong() -> None:
     assert corrupt_batches(fetched(bytes(flipped))) == ["the CRC of the batch at offset 16 does not hold"]
     assert corrupt_batches(fetched(bytes(200)))[0].startswith("in the batch at 0 of 200")
     assert corrupt_batches(OffsetAnswer(0, 7, 2, 1000)) == []
-
-
-def test_a_question_says_where_it_asks() -> None:
-    committed = Asked(0, ORDERS, "segment start", IsolationLevel.READ_COMMITTED, fetch_offset=7)
-    assert str(committed) == "orders-0: Fetch at 7 (segment start, read_committed)"
-    by_time = Asked(0, ORDERS, "latest", IsolationLevel.READ_UNCOMMITTED, timestamp=-1)
-    assert str(by_time) == "orders-0: ListOffsets of -1 (latest)"
-
-
-def test_whoever_is_shown_a_difference_is_told_what_to_do() -> None:
-    out, asked = io.StringIO(), Asked(0, ORDERS, "latest", IsolationLevel.READ_UNCOMMITTED, timestamp=-1)
-    show(Tally(with_records=1, differences=[(asked, ["offset: 7 from the broker, 8 from Tidegate"])]), out)
-    wrong = "WRONG   orders-0: ListOffsets of -1 (latest): offset: 7 from the broker, 8 from Tidegate\n"
-    assert wrong in out.getvalue()
-    assert "WRONG   clients would see this: leave them at the brokers. `tidegate verify` tells" in out.getvalue()
-    assert "no answer differs" not in out.getvalue()

@@ -50,11 +50,6 @@ def test_what_no_dump_writes_is_refused_by_its_line() -> None:
             pytest.fail(f"{line} was taken as {parse_line(line, 5)}")
 
 
-def test_empty_lines_and_the_head_are_no_records() -> None:
-    assert parse_line("\n", 1) is None
-    assert parse_line('{"dump":{"cluster_id":"c"}}', 1) == {"cluster_id": "c"}
-
-
 def test_a_record_goes_where_the_topics_own_partition_count_puts_it() -> None:
     event = MetadataEvent(99, 1, 0, None, VALUE)
     for count in (1, 5, 50):

@@ -1,13 +1,10 @@
 """What `stat` tells of a segment of Aiven's format, and of a damaged one; and which segments a sample has."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from proxy.commands.stat import print_stat, segment_stat
-from proxy.commands.verify import sampled
 from tests.support.checked_tier import CHUNK_BYTES, SEGMENTS, aiven_tier
-from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 
 def test_the_manifest_is_told_without_a_secret(tmp_path: Path) -> None:
@@ -41,11 +38,3 @@ def test_what_is_missing_or_broken_is_a_problem(tmp_path: Path) -> None:
     out = io.StringIO()
     print_stat(out, found)
     assert "WRONG   manifest: " in out.getvalue()
-
-
-def test_a_sample_is_spread_and_has_both_ends() -> None:
-    segment = metadata_of(topic_partition(), filled_segment())
-    segments = [replace(segment, start_offset=start, end_offset=99) for start in range(5)]
-    every = [0, 1, 2, 3, 4]
-    for count, starts in ((None, every), (9, every), (3, [0, 2, 4]), (2, [0, 4]), (1, [0]), (0, [])):
-        assert [each.start_offset for each in sampled(segments, count)] == starts

@@ -136,15 +136,6 @@ def test_epochs_and_log_start_are_restored_and_what_was_there_is_kept(world: Wor
     assert world.files() == files
 
 
-def test_a_document_has_all_epochs(world: World) -> None:
-    document = json.loads(world.take_over(code=exit_codes.DONE, as_json=True, writes=True))
-    assert document["problems"] == []
-    assert (document["written"], document["metadata_partitions"]) == (True, 1)
-    (partition,) = document["partitions"]
-    assert partition["leader_epochs"] == [[0, 0], [2, 20], [6, 40]]
-    assert (partition["log_start_before"], partition["log_start"]) == (40, 0)
-
-
 def test_the_log_start_is_the_tiers(tmp_path: Path) -> None:
     for named, expected in (
         ((), "orders 0 0"),
@@ -181,12 +172,6 @@ def test_what_delete_records_has_committed_stays_deleted(tmp_path: Path, monkeyp
 
         assert world.log_starts() == [f"orders 0 {expected}"], case
         assert document["committed_log_starts_known"], case
-
-
-def test_offline_it_is_said_that_committed_log_starts_are_not_known(world: World) -> None:
-    told = world.take_over(code=exit_codes.DONE)
-    assert "warning the offsets of group tidegate.log-start cannot be known with --offline" in told
-    assert not json.loads(world.take_over(code=exit_codes.DONE, as_json=True))["committed_log_starts_known"]
 
 
 def test_a_log_that_begins_where_the_tier_does_keeps_its_start(world: World) -> None:

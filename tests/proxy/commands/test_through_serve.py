@@ -1,6 +1,5 @@
 """Where a running `serve` is looked for, and as whom it and the brokers are asked."""
 
-import argparse
 import ssl
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from proxy.commands import cluster_options
 from proxy.commands.through_serve import both_sides
-from proxy.commands.warm import Pace, cache_samples
+from proxy.commands.warm import Pace
 from storage.config.model import HostPort
 from storage.config.sources import ConfigError
 from tests.support.certificates import server_certificate
@@ -34,13 +32,6 @@ def test_serve_is_looked_for_where_it_listens(tmp_path: Path) -> None:
         config = load_lines(tmp_path, f"proxy.listen={listen}\n")
         assert both_sides(config, None, None, {}).serve.bootstrap_servers == (address,)
         assert both_sides(config, HostPort("other", 2), None, {}).serve.bootstrap_servers == (("other", 2),)
-
-
-def test_a_port_that_nobody_knows_has_to_be_named(tmp_path: Path) -> None:
-    config = load_lines(tmp_path, "proxy.listen=127.0.0.1:0\n")
-    with pytest.raises(ConfigError) as caught:
-        both_sides(config, None, None, {})
-    assert "--bootstrap HOST:PORT" in caught.value.problems[0]
 
 
 def test_both_are_asked_as_the_own_identity(tmp_path: Path) -> None:
@@ -99,35 +90,3 @@ async def test_bytes_are_read_at_the_pace_that_was_said() -> None:
     await trio.sleep(100)
     await pace.spend(1000)
     assert trio.current_time() - began_at_s == pytest.approx(106), "what was not used is not made up for"
-
-
-def test_samples_of_all_workers_are_added() -> None:
-    page = (
-        'tidegate_cache_resident_bytes{level="disk"} 5\n'
-        'tidegate_cache_resident_bytes{level="memory"} 3\n'
-        "# TYPE tidegate_cache_fill_bytes counter\n"
-        'tidegate_cache_fill_bytes_total{worker="0"} 7\n'
-        'tidegate_cache_fill_bytes_total{worker="1"} 1\n'
-    )
-    assert cache_samples(page) == {"filled": 8, "disk": 5, "memory": 3, "skipped": 0, "evicted": 0}
-
-
-def test_arguments_are_read_as_people_write_them() -> None:
-    assert [cluster_options.duration_ms(text) for text in ("24h", "0s")] == [86_400_000, 0]
-    assert cluster_options.size_bytes("50MiB") == 50 * 2**20
-    assert cluster_options.percent("5 %") == 5.0
-    assert cluster_options.partitions("0,2,5-7") == {0, 2, 5, 6, 7}
-    assert cluster_options.host_port("[::1]:9092") == ("::1", 9092)
-    assert cluster_options.count("7") == 7
-    wrong = [
-        (cluster_options.duration_ms, "soon"),
-        (cluster_options.size_bytes, "0"),
-        (cluster_options.percent, "101"),
-        (cluster_options.partitions, "5-2"),
-        (cluster_options.partitions, "0-9999999"),
-        (cluster_options.host_port, "host:70000"),
-        (cluster_options.count, "0"),
-    ]
-    for kind, text in wrong:
-        with pytest.raises(argparse.ArgumentTypeError):
-            pytest.fail(f"{text!r} was taken as {kind(text)!r}")

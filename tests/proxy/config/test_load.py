@@ -4,26 +4,9 @@ from pathlib import Path
 
 from copier.config import MetadataTopicConfig
 from proxy.config.load import copy_problems
-from proxy.config.model import SERVE_KEYS
 from storage.config.keys import GIB, MIB
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown
-
-
-def test_the_smallest_file_gives_the_tables_defaults(tmp_path: Path) -> None:
-    config = load_lines(tmp_path, "")
-    assert config.mode == "replica"
-    assert str(config.upstream.bootstrap_servers[0]) == "broker:9092"
-    assert str(config.proxy.listen) == "127.0.0.1:19092"
-    assert (config.proxy.advertised_host, config.proxy.broker_port_start) == ("127.0.0.1", 19093)
-    assert (config.cache.memory_bytes, config.readahead.total_bytes_max) == (256 * MIB, 512 * MIB)
-    assert (config.tier.inflight_bytes_max, config.readahead.stream_bytes_max) == (512 * MIB, 128 * MIB)
-    assert config.proxy.request_frame_bytes_max == 104857600
-    assert (config.catalog.segments_max, config.catalog.snapshot_path) == (2_000_000, None)
-    assert config.remote_log_metadata_manager_class_name.endswith(".TopicBasedRemoteLogMetadataManager")
-    assert (config.proxy.tls, config.upstream.security.tls, config.upstream.security.sasl) == (None, None, None)
-    assert config.metadata_client.security == config.upstream.security
-    assert config.warnings == ()
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
@@ -90,11 +73,6 @@ def test_a_wildcard_address_needs_an_advertised_host(tmp_path: Path) -> None:
         assert config.proxy.advertised_host == "b-$(nodeId).example", host
 
 
-def test_brokers_get_any_free_port_when_the_bootstrap_listener_does(tmp_path: Path) -> None:
-    for line in ("proxy.listen=127.0.0.1:0\n", "proxy.broker.port.start=0\n"):
-        assert load_lines(tmp_path, line).proxy.broker_port_start == 0, line
-
-
 def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> None:
     config = load_lines(tmp_path, "memory.max.bytes=3 GiB\ncache.memory.bytes=64 MiB\n")
     assert config.cache.memory_bytes == 64 * MIB
@@ -141,44 +119,10 @@ def test_server_names_put_all_brokers_on_one_port(tmp_path: Path) -> None:
     assert config.warnings == ()
 
 
-def test_what_server_names_leave_without_effect_is_a_warning(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    config = load_lines(tmp_path, f"{SNI}{CERTIFICATE}proxy.advertised.host=kafka\nproxy.broker.id.min=1\n")
-    assert config.warnings == (
-        "proxy.advertised.host has no effect: clients are told proxy.tls.sni.pattern",
-        "proxy.broker.id.min has no effect: proxy.tls.sni.pattern has one port for all brokers",
-    )
-
-
-def test_the_files_that_were_read_are_named_by_key(tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_text("")
-    server_certificate(tmp_path)
-    config = load_lines(tmp_path, f"broker.config=server.properties\n{CERTIFICATE}")
-    assert dict(config.files) == {
-        "": tmp_path / "tidegate.properties",
-        "broker.config": tmp_path / "server.properties",
-        "proxy.tls.certificate.file": tmp_path / "server.pem",
-        "proxy.tls.key.file": tmp_path / "server.key",
-    }
-
-
 def test_proxy_headers_are_taken_only_from_who_is_trusted(tmp_path: Path) -> None:
     assert load_lines(tmp_path, "").proxy.protocol_trusted is None
     config = load_lines(tmp_path, "proxy.protocol=true\nproxy.protocol.trusted=10.0.0.7\n")
     assert [str(network) for network in config.proxy.protocol_trusted or ()] == ["10.0.0.7/32"]
-
-
-def test_addresses_have_no_limits_unless_they_are_set(tmp_path: Path) -> None:
-    proxy = load_lines(tmp_path, "").proxy
-    assert (proxy.connections_max_per_ip, proxy.connections_rate_per_ip) == (None, None)
-    assert proxy.connections_idle_ms_max == 3_600_000
-    proxy = load_lines(tmp_path, "proxy.connections.max.per.ip=3\nproxy.connections.rate.per.ip=4\n").proxy
-    assert (proxy.connections_max_per_ip, proxy.connections_rate_per_ip) == (3, 4)
-
-
-def test_every_key_is_shown_once_in_the_tables_order(tmp_path: Path) -> None:
-    names = [key.name for key in load_lines(tmp_path, "rsm.config.a=1\n").effective]
-    assert names == [*(key.name for key in SERVE_KEYS.keys), "rsm.config.a"]
 
 
 def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
@@ -206,26 +150,6 @@ def test_copying_inside_serve_needs_its_mode_its_topics_and_a_folder(tmp_path: P
     assert config.copy.topics is not None
     held = [topic for topic in ("orders", "web-1", "orders2", "a-web-1") if config.copy.topics.holds(topic)]
     assert held == ["orders", "web-1"]
-
-
-def test_topics_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for value, reason in (
-        ("a/b", "a/b is no topic name, and a regular expression begins with ^"),
-        ("^a(", "'^a(' is no regular expression: missing ), unterminated subpattern"),
-        (",", "must be topic names, separated by commas"),
-    ):
-        problem = f"tidegate.properties:3: copy.topics = {value}: {reason}"
-        assert problems_of(tmp_path, f"copy.topics={value}\n") == (problem,)
-
-
-def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
-    certificate, key = server_certificate(tmp_path)
-    (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
-    client = "proxy.tls.client.auth=required\nproxy.tls.client.ca.file=server.pem\n"
-    config = load_lines(tmp_path, f"proxy.tls.certificate.file=both.pem\n{client}")
-    assert config.proxy.tls is not None
-    assert config.proxy.tls.client_auth == "required"
-    assert config.proxy.tls.client_ca_certificates_pem == certificate.read_bytes()
 
 
 AIVEN = (
@@ -264,12 +188,6 @@ def test_a_memory_cache_is_taken_up_to_our_own_budget(tmp_path: Path) -> None:
     small = load_lines(tmp_path, f"{AIVEN}{MEMORY}{CHUNK_CACHE}size=67108864\n", minimal=False)
     large = load_lines(tmp_path, f"{AIVEN}{MEMORY}{CHUNK_CACHE}size=99999999999\n", minimal=False)
     assert (small.cache.memory_bytes, large.cache.memory_bytes) == (64 * MIB, 256 * MIB)
-
-
-def test_unlimited_and_none_are_not_taken(tmp_path: Path) -> None:
-    lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=-1\n{CHUNK_CACHE}retention.ms=-1\n{CHUNK_CACHE}prefetch.max.size=0\n"
-    config = load_lines(tmp_path, lines, minimal=False)
-    assert (config.cache.disk_bytes, config.readahead.stream_bytes_max) == (16 * GIB, 128 * MIB)
 
 
 def test_how_the_metadata_topic_is_made_is_in_the_plug_ins_own_keys(tmp_path: Path) -> None:

@@ -5,26 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.config.model import (
-    ADVERTISED_HOST,
-    BROKER_PORTS,
-    INDEXES_SHARE,
-    LISTEN,
-    NETWORKS,
-    SERVE_KEYS,
-    SESSIONS_SHARE,
-    SNI_PATTERN,
-    memory_share,
-)
-from storage.config.keys import MIB, Kind, parse_size
+from proxy.config.model import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NETWORKS, SERVE_KEYS, SNI_PATTERN
+from storage.config.keys import Kind
 from storage.config.model import HostPort
-from storage.config.sources import key_name, variable_name
 from storage.config.tier_client import LATER, TIER_CLIENT_KEYS
-
-
-def test_no_two_keys_of_the_table_share_a_variable() -> None:
-    assert len({variable_name(key) for key in SERVE_KEYS.by_name}) == len(SERVE_KEYS.by_name)
-    assert all(key_name(variable_name(key)) == key for key in SERVE_KEYS.by_name)
 
 
 def test_other_readers_of_the_same_file_check_a_key_or_pass_it_over() -> None:
@@ -38,11 +22,6 @@ def test_other_readers_of_the_same_file_check_a_key_or_pass_it_over() -> None:
 
 def test_every_refusal_stands_under_a_key_that_exists() -> None:
     assert all(name in SERVE_KEYS.by_name or name.startswith("remote.log.metadata.") for name in LATER)
-
-
-def test_what_manifests_and_sessions_have_of_the_default_memory() -> None:
-    memory = parse_size("1.5 GiB")
-    assert [memory_share(memory, share) for share in (INDEXES_SHARE, SESSIONS_SHARE)] == [96 * MIB, 64 * MIB]
 
 
 RIGHT: list[tuple[Kind[Any], str, object]] = [

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from proxy.fetch.known import Frontier
-from proxy.process.status.collect import addresses_at_limit, hole_of
+from proxy.process.status.collect import hole_of
 from proxy.serve import Application, run
 from storage.metadata.catalog import PartitionSummary
 from storage.model import TopicIdPartition
@@ -54,13 +54,6 @@ async def test_a_part_that_fails_is_named_and_others_are_shown(tmp_path: Path, m
         page = (await admin.get("/")).text
         assert "ZeroDivisionError" in page
         assert "proxy.connections.max" in page
-
-
-def test_addresses_with_as_many_connections_as_they_may_have_are_told() -> None:
-    assert addresses_at_limit({"10.0.0.7": 8, "10.0.0.8": 7}, 8) == [
-        {"key": "proxy.connections.max.per.ip", "client": "10.0.0.7", "used": 8, "max": 8}
-    ]
-    assert addresses_at_limit({"10.0.0.7": 8}, None) == []
 
 
 def test_offsets_that_nobody_has_are_a_hole() -> None:

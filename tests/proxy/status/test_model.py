@@ -1,31 +1,11 @@
 """What follows from the document: what is in trouble, and in which order; several workers' documents as one."""
 
-from proxy.process.status.model import Query, Status, failed_last, lags_most, merged
+from proxy.process.status.model import Status, lags_most, merged
 from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
 
 
 def whats(status: Status) -> list[str]:
     return [f"{each['severity']}: {each['what']}" for each in status["troubles"]]
-
-
-def test_nothing_is_wrong_with_a_healthy_one() -> None:
-    status = document(catalog=catalog(metadata_partition(0)), brokers=[broker(1), broker(2, reachable=None)])
-    assert status["troubles"] == []
-    assert lags_most(status) is None
-    assert failed_last(status) is None
-
-
-def test_what_keeps_it_from_being_ready_comes_first() -> None:
-    status = document(
-        reasons=["tier: NoSuchBucket"],
-        catalog=catalog(metadata_partition(0), metadata_partition(3, lag=None, problem="no leader")),
-        brokers=[broker(2, reachable=False, reason="refused")],
-    )
-    assert whats(status) == [
-        "error: tier: NoSuchBucket",
-        "warning: metadata partition 3 lags: no leader",
-        "warning: broker 2 (kafka:9092) does not answer: refused",
-    ]
 
 
 def test_a_metadata_partition_that_is_not_read_is_worse_than_one_that_is_slow() -> None:
@@ -43,27 +23,6 @@ def test_a_client_is_stuck_when_it_has_taken_nothing_for_five_seconds() -> None:
     assert whats(document(clients=[client])) == []
     (found,) = whats(document(clients=[{**client, "waits_ms": 5_000}]))
     assert "10.0.0.7:4711 is stuck" in found
-
-
-def test_a_limit_is_trouble_when_all_of_it_is_used() -> None:
-    limits = [
-        {"key": "proxy.connections.max", "client": None, "used": 4095, "max": 4096},
-        {"key": "proxy.connections.max.per.ip", "client": "10.0.0.7", "used": 8, "max": 8},
-    ]
-    assert whats(document(limits=limits)) == ["warning: 10.0.0.7 has all of proxy.connections.max.per.ip: 8 of 8"]
-
-
-def test_a_section_that_failed_is_trouble() -> None:
-    status = document(failed_sections=[{"section": "streams", "reason": "KeyError: 'x'"}])
-    assert whats(status) == ["warning: this part of the page failed: KeyError: 'x'"]
-
-
-def test_a_query_that_makes_no_sense_is_the_first_page() -> None:
-    assert Query.parse({}) == Query()
-    assert Query.parse({"page": "3", "topic": "a b"}) == Query(3, "a b")
-    assert Query.parse({"topic": "x" * 300}) == Query(1, "x" * 249)
-    for page in ("0", "-1", "٣", "9" * 400):
-        assert Query.parse({"page": page}) == Query(1), page
 
 
 def cache(hits: int, misses: int, *, available: bool = True) -> dict[str, object]:
@@ -104,8 +63,3 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     assert [(each["partitions"], each["since_ms"]) for each in status["fallbacks"]] == [(5, 5_000)]
     assert [(each["event"], each["worker"]) for each in status["errors"]] == [("newer", None), ("older", "0")]
     assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier"]
-
-
-def test_without_a_worker_that_answers_the_supervisors_own_is_shown() -> None:
-    status = merged(document(reasons=["no worker is up"]), {})
-    assert whats(status) == ["error: no worker is up"]

@@ -5,10 +5,8 @@ import re
 from html.parser import HTMLParser
 from typing import Any, cast
 
-import pytest
-
-from proxy.process.status.model import PAGE_ROWS, Status
-from proxy.process.status.page import render_page, shares_of
+from proxy.process.status.model import Status
+from proxy.process.status.page import render_page
 from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&\u202e"
@@ -65,33 +63,6 @@ def test_all_text_from_outside_is_escaped_and_nothing_is_loaded_or_run() -> None
     assert "not shown" not in page
 
 
-def test_the_three_answers_stand_first() -> None:
-    status = document(
-        ready=False,
-        reasons=["tier: NoSuchBucket"],
-        catalog=catalog(metadata_partition(0), metadata_partition(3, lag=1200, problem="no leader")),
-        errors=[error("tier_unavailable", age_ms=4_000, detail="reason=NoSuchBucket"), error("older")],
-    )
-    page = render_page(status)
-    assert text_of(page, "ready") == "No: tier: NoSuchBucket"
-    assert text_of(page, "lags") == "metadata partition 3: 1,200 records behind (no leader)"
-    assert text_of(page, "failed") == "4.0 s ago: tier_unavailable reason=NoSuchBucket"
-    assert text_of(page, "troubles").startswith("not ready: tier: NoSuchBucket")
-
-
-def test_a_healthy_one_says_so() -> None:
-    page = render_page(document(catalog=catalog(metadata_partition(0))))
-    assert text_of(page, "ready") == "Yes"
-    assert text_of(page, "lags") == "nothing: all 1 metadata partitions are read to their end"
-    assert text_of(page, "failed") == "nothing since the start"
-    assert text_of(page, "troubles") == "No trouble."
-
-
-def test_a_tier_that_nobody_has_asked_is_not_said_to_be_met() -> None:
-    pending = {"tier": {"state": "pending", "reason": "the tier has not answered yet"}}
-    assert ">met<" not in render_page(document(conditions=pending))
-
-
 def test_one_bad_row_or_section_never_blanks_the_page() -> None:
     bad = cast(Any, {"topic": "orders"})
     page = render_page(document(partitions=partitions(row("first"), bad, row("last")), cache=None))
@@ -99,27 +70,3 @@ def test_one_bad_row_or_section_never_blanks_the_page() -> None:
     assert "last-0" in page
     assert page.count("not shown") == 2
     assert text_of(page, "ready") == "Yes"
-
-
-def test_the_bar_is_what_is_gone_in_the_tier_and_local() -> None:
-    for start, local, end, shares in (
-        (0, 0, 10, (0, 0, 1)),
-        (2, 6, 10, (0.2, 0.4, 0.4)),
-        (10, 10, 10, (1, 0, 0)),
-        (None, 6, 10, None),
-        (0, None, 10, None),
-        (0, 0, 0, None),
-        (8, 6, 10, (0.6, 0, 0.4)),
-        (0, 20, 10, (0, 1, 0)),
-    ):
-        offsets: dict[str, Any] = {"log_start_offset": start, "local_log_start_offset": local, "log_end_offset": end}
-        assert shares_of(row(**offsets)) == (None if shares is None else pytest.approx(shares)), offsets
-
-
-def test_ten_thousand_partitions_are_paged() -> None:
-    shown = [row("orders", number) for number in range(PAGE_ROWS)]
-    page = render_page(document(partitions={**partitions(*shown, total=10_000, page=2), "topic": "a&b"}))
-    assert "page 2 of 200" in page
-    assert 'href="/?page=1&amp;topic=a%26b"' in page
-    assert 'href="/?page=3&amp;topic=a%26b"' in page
-    assert len(page) < 100_000

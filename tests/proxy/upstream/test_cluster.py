@@ -11,7 +11,7 @@ import trio.testing
 from kio.schema.errors import ErrorCode
 
 from protocol.client.connection import ClientSettings
-from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamError
 from protocol.client.leaders import BrokerNode, PartitionLeader
 from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
@@ -87,20 +87,6 @@ async def test_a_silent_bootstrap_server_is_overtaken(cluster: Cluster, monkeypa
     assert trio.current_time() == pytest.approx(2 * NEXT_ATTEMPT_S)
 
 
-async def test_the_first_bootstrap_server_is_not_always_the_first(fake: FakeKafka, nursery: trio.Nursery) -> None:
-    # Failed before: all replicas of Tidegate began at the same one.
-    for _ in range(50):
-        await Cluster(SETTINGS, nursery).refresh()
-    assert all(broker.asked(METADATA) for broker in fake.brokers.values())
-
-
-async def test_when_nobody_answers_each_address_is_named(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.stop(1)
-    fake.stop(2)
-    with pytest.raises(UpstreamConnectionError, match=r"cannot connect to a:1: refused; cannot connect to b:1"):
-        await cluster.refresh()
-
-
 async def test_a_refused_sign_in_is_what_is_reported(fake: FakeKafka, nursery: trio.Nursery) -> None:
     fake.stop(2)
     refusal = {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("PLAIN",)}
@@ -121,17 +107,6 @@ async def test_topics_are_learned_by_name_and_forgotten_by_id(cluster: Cluster) 
     assert await cluster.learn_topics(["orders"]) == [by_name]
     assert cluster.leader_of(ORDERS, 1) == PartitionLeader(2, 4)
     assert cluster.leader_of(ORDERS, 9) is None
-
-
-async def test_many_names_are_asked_for_in_requests_of_a_limited_size(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Failed before: all that was learned was asked for in one request, which kept the event loop."""
-    monkeypatch.setattr("proxy.upstream.cluster.TOPICS_MAX", 2)
-    await cluster.refresh()  # or the first question goes to any bootstrap server, and the others to a named broker
-    found = await cluster.learn_topics(["orders", "b", "c", "d", "e"])
-    assert [topic.name for topic in found] == ["orders", "b", "c", "d", "e"]
-    assert names_asked(fake) == [["orders", "b"], ["c", "d"], ["e"]]
 
 
 async def test_names_that_many_ask_for_at_a_time_share_a_question(
@@ -186,14 +161,6 @@ async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeKafk
     assert [name for name in "wxyz" if cluster.topic_id(name)] == ["w", "y", "z"]
 
 
-async def test_brokers_that_come_and_go_are_followed(fake: FakeKafka, cluster: Cluster) -> None:
-    await cluster.refresh()
-    fake.add(3, "c", 1)
-    fake.leave(1)
-    await cluster.refresh()
-    assert set(cluster.brokers) == {2, 3}
-
-
 async def test_a_question_goes_to_the_broker_by_its_id_over_one_connection(fake: FakeKafka, cluster: Cluster) -> None:
     for _ in range(3):
         await cluster.ask(2, "frontier", ASK_OFFSETS)
@@ -236,19 +203,6 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(fake: FakeKafka, 
         await cluster.ask(2, "frontier", ASK_OFFSETS)
     await cluster.ask(2, "frontier", ASK_OFFSETS)
     assert fake.attempts[-1] == ("b", 2)
-
-
-async def test_a_moved_brokers_old_connections_are_retired_by_a_refresh(fake: FakeKafka, cluster: Cluster) -> None:
-    old = await cluster.connection_to(2, "frontier")
-    fake.add(2, "b", 2)
-    await cluster.refresh()
-    assert not old.usable
-    assert await cluster.connection_to(2, "frontier") is not old
-
-
-async def test_a_node_id_that_nobody_has_is_a_connection_error(cluster: Cluster) -> None:
-    with pytest.raises(UpstreamConnectionError, match="no broker 9"):
-        await cluster.connection_to(9, "frontier")
 
 
 async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeKafka, cluster: Cluster) -> None:

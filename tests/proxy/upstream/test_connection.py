@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamTimeoutError
 from protocol.client.leaders import metadata_question
-from protocol.client.messages import API_VERSIONS, FETCH, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Question, Values
+from protocol.client.messages import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from tests.support.fake_kafka import FakeBroker, FakeKafka
@@ -49,13 +49,6 @@ def broker() -> FakeBroker:
 @pytest.fixture
 async def connection(broker: FakeBroker, nursery: trio.Nursery) -> BrokerConnection:
     return await connect(broker, nursery)
-
-
-async def test_the_first_request_is_api_versions_by_our_name(broker: FakeBroker, connection: BrokerConnection) -> None:
-    assert broker.client_ids == ["tidegate-role-host"]
-    assert broker.requests[0].client_software_name == "tidegate"
-    assert connection.versions[FETCH.key] == (4, 18)
-    assert connection.usable
 
 
 async def test_pipelined_requests_get_their_own_answers(broker: FakeBroker, nursery: trio.Nursery) -> None:
@@ -126,23 +119,6 @@ async def test_a_request_that_takes_too_long_closes_it(broker: FakeBroker, conne
         await connection.request(ASK_METADATA)
     assert trio.current_time() - started == 5
     assert not connection.usable
-
-
-async def test_a_request_that_is_cancelled_disturbs_no_other(broker: FakeBroker, connection: BrokerConnection) -> None:
-    go = trio.Event()
-
-    async def handler(request: Any) -> Values:
-        await go.wait()
-        return metadata("first" if request.topics is None else "second")
-
-    broker.on(METADATA, handler)
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as asking:
-            asking.start_soon(connection.request, metadata_question(None))
-            await trio.testing.wait_all_tasks_blocked()
-            scope.cancel()
-    go.set()
-    assert (await connection.request(ASK_METADATA)).cluster_id == "second"
 
 
 async def test_a_hostile_answer_closes_the_connection(broker: FakeBroker, nursery: trio.Nursery) -> None:

@@ -72,16 +72,6 @@ async def test_attempts_are_spaced_by_a_back_off_that_doubles_up_to_its_limit(nu
     assert pooled.backoff_s == 0
 
 
-async def test_a_lost_connection_is_replaced_at_once(nursery: trio.Nursery) -> None:
-    opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
-    first = await pooled.get(opener)
-    first.abort()
-    assert not pooled.usable
-    second = await pooled.get(opener)
-    assert second is not first
-    assert second.usable
-
-
 async def test_closing_also_reaches_a_connection_that_is_being_opened(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
     opener.gate = trio.Event()

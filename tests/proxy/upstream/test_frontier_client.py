@@ -5,7 +5,7 @@ import trio
 from kio.schema.errors import ErrorCode
 
 from protocol.client.connection import ClientSettings
-from protocol.client.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamUnsupportedError
+from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
 from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, EpochEndOffset, OffsetAnswer
 from protocol.list_offsets import OffsetTimestamp
 from proxy.upstream.cluster import Cluster, FrontierClient
@@ -63,16 +63,6 @@ async def test_an_answer_without_a_partition_is_a_protocol_error(broker: FakeBro
     broker.answer(LIST_OFFSETS, {"topics": ()})
     with pytest.raises(UpstreamProtocolError, match="says nothing of orders-0"):
         await client.local_log_starts(1, [("orders", 0)])
-
-
-async def test_a_lost_broker_is_one_plain_error(broker: FakeBroker, client: FrontierClient) -> None:
-    async def die(_request: object) -> None:
-        await trio.lowlevel.checkpoint()
-        broker.disconnect_all()
-
-    broker.on(LIST_OFFSETS, die)
-    with pytest.raises(UpstreamConnectionError):
-        await client.list_offsets(1, [("orders", 0, stamp) for stamp in (-1, -2)])
 
 
 async def test_epoch_ends_of_many_partitions_come_in_one_request(broker: FakeBroker, client: FrontierClient) -> None:

@@ -50,13 +50,6 @@ async def test_questions_of_one_moment_and_those_meanwhile_are_a_request_each(pe
     assert trio.current_time() == 3.0
 
 
-async def test_many_questions_are_waited_for_at_a_time(peer: Peer) -> None:
-    assert await peer.questions.wait(["a", "bb"]) == {"a": 1, "bb": 2}
-    assert await peer.questions.wait([]) == {}
-    assert peer.questions.add([]).done.is_set()
-    assert peer.asked == [["a", "bb"]]
-
-
 async def test_a_request_goes_on_when_those_who_asked_have_left(peer: Peer) -> None:
     with trio.move_on_after(0.1):
         await peer.questions.get("a")

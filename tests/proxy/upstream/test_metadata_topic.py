@@ -11,12 +11,12 @@ import trio.testing
 from kio.schema.errors import ErrorCode
 
 from protocol.client.connection import ClientSettings
-from protocol.client.messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
+from protocol.client.messages import FETCH, PRODUCE, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import TopicDescription, build_batch, parse_batches
+from storage.metadata.record_batches import build_batch, parse_batches
 from storage.metadata.topic_log import FetchedRecords
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
 
@@ -61,23 +61,12 @@ def fake(kafka: FakeKafka, nursery: trio.Nursery) -> MetadataLog:
     return MetadataLog(kafka, nursery)
 
 
-async def test_the_topic_is_described_by_id_and_partition_count(fake: MetadataLog) -> None:
-    assert await fake.client.describe() == TopicDescription(TOPIC_ID, 3)
-
-
 async def test_an_absent_topic_is_named_with_the_acl_that_may_hide_it(fake: MetadataLog) -> None:
     del fake.topics[METADATA_TOPIC]
     client = fake.client
     for call in (client.describe(), client.fetch(0, START, 1), client.produce(0, b"v"), client.offsets([0])):
         with pytest.raises(MetadataLogError, match=r"__remote_log_metadata does not exist.*Describe on Topic"):
             await call
-
-
-async def test_offsets_come_from_each_partitions_leader(fake: MetadataLog) -> None:
-    assert await fake.client.offsets([0, 1, 2]) == dict.fromkeys(range(3), (START, END))
-    asked = [topic for request in fake.brokers[2].asked(LIST_OFFSETS) for topic in request.topics]
-    assert {request.replica_id for broker in fake.brokers.values() for request in broker.asked(LIST_OFFSETS)} == {-1}
-    assert {entry.partition_index for topic in asked for entry in topic.partitions} == {1}
 
 
 @pytest.mark.parametrize("version", [12, 18])
@@ -89,10 +78,6 @@ async def test_a_fetch_gives_records_watermark_start_and_next_offset(version: in
     [request] = fake.brokers[2].asked(FETCH)
     assert request.max_bytes == request.topics[0].partitions[0].partition_max_bytes == 1024 * 1024
     assert version < 13 or request.topics[0].topic_id == uuid.UUID(bytes=TOPIC_ID)
-
-
-async def test_an_empty_fetch_knows_no_next_offset(fake: MetadataLog) -> None:
-    assert await fake.client.fetch(0, 9, 500) == FetchedRecords([], END, -1)
 
 
 @pytest.mark.parametrize("version", [9, 13])
@@ -208,13 +193,3 @@ async def test_a_lost_broker_is_retriable_and_its_partitions_are_looked_up_again
     fake.topics[METADATA_TOPIC].leaders[1] = 1
     await fake.client.fetch(1, START, 1)
     assert len(fake.brokers[1].asked(FETCH)) == 1
-
-
-async def test_closing_ends_the_fetches_connections(fake: MetadataLog) -> None:
-    await fake.client.fetch(0, START, 1)
-    asked_before = len(fake.brokers[1].asked(METADATA))
-    await fake.client.aclose()
-    await trio.testing.wait_all_tasks_blocked()
-    await fake.client.fetch(0, START, 1)
-    assert len(fake.brokers[1].asked(METADATA)) == asked_before
-    assert fake.brokers[1].client_ids.count("tidegate-metadata-log-host") == 4

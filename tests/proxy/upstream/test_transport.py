@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.client.errors import TransportError, UpstreamConnectionError
 from proxy.connection.accounts import Wait
@@ -22,7 +20,6 @@ from proxy.upstream.transport import (
     PlainTransport,
     TlsTransport,
     Transport,
-    joined,
     open_transport,
     plain_transport,
     tls_server_transport,
@@ -167,32 +164,6 @@ async def test_vectored_sends_keep_order_beyond_iov_max_with_empty_and_odd_buffe
         assert await receive_exactly(right, len(expected)) == expected
 
 
-async def test_a_send_larger_than_the_socket_buffer_is_continued_after_partial_sends(pair: Pair) -> None:
-    left, right = pair
-    blocks = [bytes([number]) * 300_001 for number in range(20)]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(send_each, left, blocks)
-        assert await receive_exactly(right, 20 * 300_001) == b"".join(blocks)
-
-
-async def test_an_empty_send_is_only_a_checkpoint(pair: Pair) -> None:
-    left, right = pair
-    assert await left.send_some([b""]) == 0
-    await left.send_all(b"")
-    await left.send_all(b"x")
-    assert await receive_exactly(right, 1) == b"x"
-
-
-async def test_a_second_sender_is_refused_while_one_is_under_way(pair: Pair) -> None:
-    left, _ = pair
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(left.send_all, bytes(10_000_000))
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
-            await left.send_all(b"x")
-        nursery.cancel_scope.cancel()
-
-
 async def test_sending_to_a_peer_that_left_is_a_transport_error(pair: Pair) -> None:
     left, right = pair
     right.abort()
@@ -218,22 +189,6 @@ async def test_abort_wakes_waiting_receivers_and_may_be_repeated() -> None:
         with pytest.raises(TransportError):
             await left.send_all(b"x")
         right.abort()
-
-
-async def test_tcp_connections_have_no_delay_and_a_peer_name(listener: trio.socket.SocketType) -> None:
-    ours, theirs, accepted = await connect(listener)
-    assert ours.peer_name == f"127.0.0.1:{listener.getsockname()[1]}"
-    assert theirs.peer_name.startswith("127.0.0.1:")
-    assert accepted.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY) != 0
-    ours.abort()
-    theirs.abort()
-
-
-async def test_nobody_listening_is_a_connection_error_that_names_it(listener: trio.socket.SocketType) -> None:
-    host, port = listener.getsockname()
-    listener.close()
-    with pytest.raises(UpstreamConnectionError, match=f"{host}:{port}"):
-        await open_transport(host, port)
 
 
 async def test_tls_carries_vectored_sends_both_ways(tls_pair: Pair) -> None:
@@ -283,29 +238,6 @@ async def test_an_untrusted_certificate_fails_the_connection(listener: trio.sock
     assert "handshake" in str(error)
 
 
-async def test_a_cancelled_handshake_closes_the_socket(tmp_path: Path) -> None:
-    server_context, _ = contexts(tmp_path)
-    left, right = trio.socket.socketpair()
-    with trio.move_on_after(0.05):
-        await tls_server_transport(left, server_context)
-    assert left.fileno() == -1
-    right.close()
-
-
-async def test_plain_bytes_to_a_tls_listener_are_a_transport_error(tmp_path: Path) -> None:
-    server_context, _ = contexts(tmp_path)
-    left, right = trio.socket.socketpair()
-    await right.send(b"GET / HTTP/1.1\r\n\r\n")
-    with pytest.raises(TransportError, match="handshake"):
-        await tls_server_transport(left, server_context)
-    right.close()
-
-
-@given(st.lists(st.binary(max_size=20)), st.integers(1, 30))
-def test_joined_copies_the_first_bytes_and_no_more_than_allowed(buffers: list[bytes], bytes_max: int) -> None:
-    assert joined(buffers, bytes_max) == b"".join(buffers)[:bytes_max]
-
-
 async def send_each(transport: Transport, buffers: Sequence[Bytes]) -> None:
     """All of them, as an answer is sent."""
     await AnswerSending(list(buffers), ClientReads()).send(transport, Wait(None))
@@ -340,13 +272,3 @@ async def test_connections_are_kept_alive_on_both_sides_and_no_live_peer_is_give
             assert sock.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_USER_TIMEOUT) == 0
     ours.abort()
     theirs.abort()
-
-
-async def test_a_peer_may_be_given_another_name(tmp_path: Path) -> None:
-    left, right = trio.socket.socketpair()
-    named = plain_transport(left, "203.0.113.7:5")
-    assert named.peer_name == "203.0.113.7:5"
-    right.close()
-    with pytest.raises(TransportError, match=r"203\.0\.113\.7:5"):
-        await named.send_all(b"x")
-    named.abort()

@@ -4,7 +4,6 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from proxy.workers.assignment import Assignment, balance
 
@@ -79,76 +78,3 @@ def test_balance_places_all_and_moves_no_more_than_it_must(items: set[int], bins
     assert max(counts) - min(counts) <= 1
     # What was in balance stays where it was.
     assert balance(sorted(items), range(bins), found) == found
-
-
-class Events(RuleBasedStateMachine):
-    """Brokers, workers and connections come and go; a plain count is the model."""
-
-    @initialize(workers=st.integers(1, 6))
-    def start(self, workers: int) -> None:
-        self.workers = workers
-        self.assignment = Assignment(workers)
-        self.brokers: set[int] = set()
-        self.up: set[int] = set()
-        self.counts: dict[int, list[int | None]] = {worker: [] for worker in range(workers)}
-        """Whose connections each worker has."""
-
-    @rule(brokers=st.sets(st.integers(0, 9)))
-    def follow(self, brokers: set[int]) -> None:
-        self.assignment.follow(brokers)
-        self.brokers = brokers
-
-    @rule(data=st.data())
-    def turn(self, data: st.DataObject) -> None:
-        worker = data.draw(st.integers(0, self.workers - 1))
-        self.counts[worker] = []
-        if worker in self.up:
-            self.up.discard(worker)
-            self.assignment.on_down(worker)
-        else:
-            self.up.add(worker)
-            self.assignment.on_up(worker)
-
-    @rule(broker=st.none() | st.integers(0, 9))
-    def connect(self, broker: int | None) -> None:
-        worker = self.assignment.choose(broker)
-        if not self.up:
-            assert worker is None
-            return
-        assert worker in self.up
-        meant = self.up & {*self.assignment.workers_of(broker)} or self.up
-        assert worker in meant
-        assert worker is not None
-        assert self.load(worker, broker) == min(self.load(each, broker) for each in meant)
-        self.assignment.on_given(worker, broker)
-        self.counts[worker].append(broker)
-
-    def load(self, worker: int, broker: int | None) -> tuple[int, int]:
-        """By rule 5."""
-        own = self.counts[worker]
-        return len([each for each in own if each is not None]) if broker is not None else 0, len(own)
-
-    @precondition(lambda self: any(self.counts.values()))
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([each for each, own in sorted(self.counts.items()) if own]))
-        ended = data.draw(st.integers(0, len(self.counts[worker]) - 1))
-        self.assignment.on_ended(worker, self.counts[worker].pop(ended))
-
-    @invariant()
-    def counts_are_right(self) -> None:
-        assert all(self.assignment.connections(each) == len(own) for each, own in self.counts.items())
-
-    @invariant()
-    def every_broker_has_workers_and_no_cache_is_doubled_without_need(self) -> None:
-        homes = [self.assignment.workers_of(broker) for broker in sorted(self.brokers)]
-        if len(homes) >= self.workers:
-            assert all(len(each) == 1 for each in homes)
-            load = Counter(worker for each in homes for worker in each)
-            assert max(load.values()) - min(load[worker] for worker in range(self.workers)) <= 1
-        elif homes:
-            assert sorted(worker for each in homes for worker in each) == [*range(self.workers)]
-            assert max(map(len, homes)) - min(map(len, homes)) <= 1
-
-
-TestEvents = Events.TestCase

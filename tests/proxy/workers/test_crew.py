@@ -197,20 +197,6 @@ async def test_a_worker_that_says_nothing_is_asked_once_more_and_killed() -> Non
         assert len(made.lives(0)) == 1
 
 
-@pytest.mark.autojump
-async def test_one_that_answers_the_second_time_is_not_killed() -> None:
-    """The whole machine stood still, or the supervisor did: no time went by for its workers."""
-    async with world() as made:
-        late = made.lives(1)[0]
-        late.answers = False
-        asked = len(late.asked)
-        while len(late.asked) < asked + 2:
-            late.answers = late.answers or trio.current_time() > HUNG_S_MAX / 2
-            await trio.sleep(1)
-        await trio.sleep(2 * HUNG_S_MAX)
-        assert len(made.workers) == 2
-
-
 async def test_five_deaths_of_one_worker_stop_all_with_the_reason() -> None:
     async with world() as made:
         for _ in range(DEATHS_MAX - 1):
@@ -229,14 +215,6 @@ async def test_without_a_template_all_drain_and_the_crew_waits_for_their_ends() 
         await made.crew.wait_ended()
         assert (made.stops, made.crew.exit_code) == (1, exit_codes.FOUND_WRONG)
         assert [worker.told for worker in made.workers] == [["drain"], ["drain"]]
-
-
-async def test_a_drain_starts_nobody_again() -> None:
-    async with world() as made:
-        made.crew.drain()
-        await made.crew.wait_ended()
-        assert len(made.workers) == 2
-        assert (made.stops, made.crew.exit_code) == (0, exit_codes.DONE)
 
 
 async def test_a_drain_ends_the_pause_before_a_start() -> None:

@@ -1,6 +1,5 @@
 """Small rules of supervisor and workers: deaths, conditions of several, ends in words, what a worker's book asks."""
 
-import signal
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -9,7 +8,6 @@ from proxy.readiness import Condition, ConditionName, ConditionState
 from proxy.workers.channel import Channel, ChannelClosedError
 from proxy.workers.crew import BACKOFF_S, DEATHS_MAX, DEATHS_WINDOW_S, Deaths
 from proxy.workers.supervisor import condition_of, worst
-from proxy.workers.template import WorkerEvent
 from proxy.workers.worker import SupervisorsBook
 
 MET, DEGRADED, PENDING = ConditionState.MET, ConditionState.DEGRADED, ConditionState.PENDING
@@ -58,12 +56,6 @@ def test_a_worker_that_starts_again_beside_others_only_degrades() -> None:
         assert states == [alone, beside_others], told
 
 
-def test_an_end_is_told_in_words() -> None:
-    assert WorkerEvent(0, 7, signal.SIGKILL).reason == "killed by SIGKILL"
-    assert WorkerEvent(0, 7, signal.SIGKILL).exit_code is None
-    assert (WorkerEvent(0, 7, 2 << 8).reason, WorkerEvent(0, 7, 2 << 8).exit_code) == ("exit code 2", 2)
-
-
 class ScriptedChannel:
     """A supervisor that listens for these brokers."""
 
@@ -93,23 +85,6 @@ async def test_the_supervisor_is_asked_once_for_each_broker_and_address() -> Non
     # Only an answer that names the new address tells the supervisor where the listener's connections go from now on.
     await book.advertise([NodeAddress(1, "moved", 9092)])
     assert channel.asked == [[1], [2], [1]]
-
-
-async def test_a_broker_that_cannot_be_listened_for_is_left_out_and_asked_for_again() -> None:
-    channel = ScriptedChannel(broker1=1001)
-    book = book_over(channel)
-    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001)}
-    channel.listens[2] = 1002
-    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001), 2: ("proxy", 1002)}
-
-
-async def test_what_the_supervisor_listens_for_now_replaces_what_it_said_before() -> None:
-    channel = ScriptedChannel(broker1=1001, broker2=1002)
-    book = book_over(channel)
-    await book.advertise([ONE, TWO])
-    channel.listens = {1: 2001}
-    await book.follow([ONE])
-    assert await book.advertise([ONE]) == {1: ("proxy", 2001)}
 
 
 async def test_without_a_supervisor_what_was_told_holds_until_the_drain_ends() -> None:

@@ -67,15 +67,6 @@ def test_what_each_worker_knows_of_the_whole_counts_once(world: World) -> None:
     assert world.value("tidegate_certificate_expiry_timestamp_seconds", key="proxy.tls.certificate.file") == 1000
 
 
-def test_readiness_is_the_supervisors(world: World) -> None:
-    for meters in world.workers:
-        meters.health.on_state(ready=True, degraded=False)
-    world.hear()
-    assert world.value("tidegate_ready") == 0
-    world.own.health.on_state(ready=True, degraded=False)
-    assert world.value("tidegate_ready") == 1
-
-
 def test_what_a_dead_worker_had_counted_stays_and_its_gauges_do_not(world: World) -> None:
     for meters in world.workers:
         meters.relay.on_connection_accepted()

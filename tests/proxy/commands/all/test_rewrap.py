@@ -87,19 +87,6 @@ def test_it_goes_on_where_it_was_interrupted(tier: Tier, file: Path, capsys: Cap
     assert tier.key_ids() == ["key2"] * 3
 
 
-def test_a_format_without_data_keys_is_refused(tier: Tier, capsys: Captured) -> None:
-    code, lines = rewrapped(written(tier.folder, "tidegate.PlainObjects", {}), capsys=capsys)
-    assert (code, len(lines)) == (2, 1)
-    assert "tidegate.PlainObjects encrypts nothing" in lines[0]
-
-
 def test_a_tier_without_an_active_pair_is_refused(tier: Tier, capsys: Captured) -> None:
     code, lines = rewrapped(written(tier.folder, AIVEN, {"key.prefix": "tier/"}), capsys=capsys)
     assert (code, lines) == (2, ["WRONG   rsm.config.encryption.key.pair.id is not set: it names the pair to wrap by"])
-
-
-def test_a_rate_is_a_number_above_zero(file: Path, capsys: Captured) -> None:
-    for text in ("0", "-1", "inf", "many"):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(["rewrap", str(file), "--per-second", text])
-    assert "--per-second" in capsys.readouterr().err

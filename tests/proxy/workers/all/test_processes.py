@@ -44,44 +44,6 @@ def test_when_the_template_is_killed_all_drain_and_the_reason_is_told(tmp_path: 
         assert "Traceback" not in served.log()
 
 
-def test_a_worker_that_dies_five_times_in_a_minute_ends_it_all(tmp_path: Path) -> None:
-    with serving(tmp_path, two_workers(tmp_path)) as served:
-        for death in range(5):
-            served.wait_log('"worker_started"', times=2 + death)
-            os.kill(report_of(served)["workers"][1]["pid"], signal.SIGKILL)
-        assert served.process.wait(START_S_MAX) == exit_codes.FOUND_WRONG
-        died = served.events("worker_died")
-        assert [(event["worker"], event["reason"]) for event in died] == [("1", "killed by SIGKILL")] * 5
-        assert [str(event["again_in_s"]) for event in died] == ["0.0", "0.5", "1.0", "2.0", "None"]
-        reason = "worker 1 died 5 times within 60 s, the last time: killed by SIGKILL"
-        assert [event["reason"] for event in served.events("workers_failed")] == [reason]
-
-
-FIRST_FORK_FAILS = """
-import errno, os
-import proxy.cli
-
-forks, fork = [], os.fork
-
-def failing_once():
-    forks.append(None)
-    if len(forks) == 2:  # the first is the template's own
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-    return fork()
-
-os.fork = failing_once
-raise SystemExit(proxy.cli.main())
-"""
-
-
-def test_a_fork_that_fails_is_tried_again_as_a_death_is(tmp_path: Path) -> None:
-    """It ended the template, and so everything."""
-    with serving(tmp_path, two_workers(tmp_path), program=("-c", FIRST_FORK_FAILS)) as served:
-        served.wait_log('"worker_started"', times=2)
-        assert [event["reason"] for event in served.events("worker_died")] == ["exit code 1"]
-        assert "cannot be started: [Errno 11] Resource temporarily unavailable" in served.log()
-
-
 def test_a_configuration_that_workers_refuse_is_exit_2_at_once(tmp_path: Path) -> None:
     foreign = tmp_path / "cache"
     foreign.mkdir(mode=0o777)
