@@ -11,6 +11,7 @@ from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import (
     BIG_BUFFERS_MAX,
     IDLE_BUFFER_BYTES,
+    POOLED_BUFFERS_MAX,
     QUIET_READS_MAX,
     RECEIVE_BUFFER_BYTES,
     SMALL_BUFFER_BYTES,
@@ -136,6 +137,13 @@ def test_big_storage_goes_from_the_stream_that_rests_to_the_next_one() -> None:
 
     assert other.view.obj is storage
     assert pooled_buffers() == pooled - 1
+
+
+def test_the_pool_has_an_end() -> None:
+    for buffer in [busy_buffer() for _ in range(POOLED_BUFFERS_MAX + 5)]:
+        buffer.rest()
+        assert buffer.capacity_bytes == 0
+    assert pooled_buffers() == POOLED_BUFFERS_MAX
 
 
 def test_two_streams_never_share_storage() -> None:

@@ -8,17 +8,19 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.config.model import SERVE_KEYS, LogFormat
+from proxy.config.model import SERVE_KEYS, ClientAuth, LogFormat, ServerTls
 from proxy.connection.server import Server
 from proxy.fetch.known import Frontiers
 from proxy.process import live_settings
-from proxy.process.live_settings import LiveSettings
+from proxy.process.live_settings import LiveSettings, server_ssl_context
 from proxy.workers.shares import share_of
 from storage.config.keys import Reload
-from storage.config.model import SecurityProtocol
+from storage.config.model import ClientTls, SecurityProtocol
+from storage.config.ssl_contexts import client_ssl_context
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.for_each import for_each
+from tests.support.tls_handshake import handshake
 
 FOLLOWED: dict[str, tuple[str, str, object]] = {
     "proxy.connections.max": ("7", "server_settings.slots.connections_max", 7),
@@ -169,3 +171,19 @@ def test_a_certificate_that_openssl_refuses_changes_nothing(tmp_path: Path, monk
     with pytest.raises(ssl.SSLError):
         live.follow(changed)
     assert live.server_settings is before
+
+
+def test_a_client_shows_its_certificate_when_it_must(tmp_path: Path) -> None:
+    pem = [path.read_bytes() for path in server_certificate(tmp_path)]
+    server = server_ssl_context(
+        ServerTls(
+            certificate_chain_pem=pem[0],
+            private_key_pem=pem[1],
+            client_ca_certificates_pem=pem[0],
+            client_auth=ClientAuth.REQUIRED,
+        )
+    )
+    known = ClientTls(ca_certificates_pem=pem[0], certificate_chain_pem=pem[0], private_key_pem=pem[1])
+    assert handshake(client_ssl_context(known), server, "localhost").getpeercert()
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        handshake(client_ssl_context(ClientTls(ca_certificates_pem=pem[0])), server, "localhost")
