@@ -81,6 +81,21 @@ async def test_a_broker_keeps_its_listener() -> None:
         assert len(targets) == 2
 
 
+async def test_many_that_ask_at_once_get_one_listener() -> None:
+    told: list[dict[int, tuple[str, int]]] = []
+    async with open_book() as (book, targets):
+
+        async def ask() -> None:
+            told.append(await book.advertise([ONE, TWO]))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [told[0]] * 10 == told
+        assert len(targets) == 2
+
+
 async def test_ports_are_the_rules_or_a_brokers_own_and_clients_get_the_advertised() -> None:
     port = free_port()
     async with open_book(broker_port_start=port - 2, broker_id_min=1000) as (book, _):
@@ -188,3 +203,23 @@ async def test_a_broker_that_comes_back_to_a_taken_port_gets_another() -> None:
             again = await book.advertise([ONE])
             assert again != told
             assert await greeting(again[1]) == b"1"
+
+
+async def test_a_withheld_broker_that_leaves_is_no_problem_any_more() -> None:
+    readiness = Readiness()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with open_book(readiness=readiness, broker_ports={1: int(taken.getsockname()[1])}) as (book, _):
+            await book.follow([ONE, TWO])
+            assert readiness.broker_problems.keys() == {1}
+            await book.follow([TWO])
+            assert (book.withheld, readiness.broker_problems) == ({}, {})
+
+
+async def test_a_broker_that_moves_keeps_its_listener_and_new_connections_follow() -> None:
+    async with open_book() as (book, targets):
+        told = await book.advertise([ONE])
+        await trio.testing.wait_all_tasks_blocked()
+        with structlog.testing.capture_logs() as logs:
+            assert await book.advertise([NodeAddress(1, "elsewhere", 9093)]) == told
+        assert list(targets[0].addresses) == [("elsewhere", 9093)]
+        assert [entry["event"] for entry in logs] == ["broker_moved"]

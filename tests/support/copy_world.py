@@ -187,7 +187,6 @@ class Hands:
         self.pause_until_s = 0.0
         self.is_killed = False
         self.uploading: Uuid | None = None
-        self.upload_failures: list[Exception] = []
         self.registry = Registry()
         self.meter = CopyMeter(self.registry)
         self.retention = Retention()
@@ -345,8 +344,6 @@ class _Store:
             return
         hands.fail()
         self._inner.put(key, source)
-        if hands.upload_failures:
-            raise hands.upload_failures.pop()
         hands.fail()
         hands.uploading = None
 

@@ -351,7 +351,6 @@ class TierWorld:
         last: int,
         *,
         epochs: Mapping[int, int] | None = None,
-        has_aborts: bool = False,
         newest_ms: int = 0,
     ) -> None:
         """One more FINISHED segment; `epochs` are leader epochs and their first offsets, `newest_ms` a time."""
@@ -366,7 +365,7 @@ class TierWorld:
                 event_timestamp_ms=0,
                 segment_size_bytes=(last - first + 1) * BATCH_BYTES,
                 segment_leader_epochs=epochs or {LEADER_EPOCH: first},
-                txn_index_empty=not has_aborts,
+                txn_index_empty=True,
             ),
             initialized=True,
         )
