@@ -403,6 +403,22 @@ def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> 
     assert world.streams_open == 0
 
 
+def test_what_is_ahead_of_a_hole_is_kept_and_not_fetched_again() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=700)
+    world.corrupt_chunks = {1}
+    with gets_ahead(3) as gets:
+        window = window_of(world, has_holes=True, piece_bytes=2100, gets=gets)
+
+        assert window.view(0, 700)[:700] == world.segment.log[:700]
+        with pytest.raises(UnreadableBytesError):
+            window.view(700, 1)
+        assert window.view(1400, 4000)[:4000] == world.segment.log[1400:5400]
+        window.close()
+
+    behind = sorted((start, end) for start, end in world.gets if start >= 1400)
+    assert all(end <= start for (_, end), (start, _) in pairwise(behind)), "no byte twice"
+
+
 def test_after_many_holes_in_a_row_the_rest_is_one() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=100)
     world.corrupt_chunks = set(range(1000))

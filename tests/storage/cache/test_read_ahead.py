@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from storage.cache.pace import GET_BYTES
+from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
 from storage.cache.read_ahead import SEGMENTS_AHEAD_MAX, START_ANSWERS, STREAMS_PER_PARTITION_MAX, Read
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tests.support.read_ahead_world import (
@@ -134,6 +134,20 @@ def test_no_budget_means_no_read_ahead() -> None:
         world.scan(0, mib(0, 50), waited=True)
         assert world.pieces == []
         assert_nothing_is_left(world.read_ahead)
+
+
+def test_gets_are_smaller_while_a_full_window_is_too_slow_and_the_link_is_free(world: World) -> None:
+    world.scan(0, mib(0, 20), waited=True)
+    (stream,) = world.read_ahead.recent
+    assert stream.get_bytes_max == GET_BYTES
+    world.is_link_free = True
+    world.scan(0, mib(20, 400), waited=True)
+    assert stream.get_bytes_max <= GET_BYTES // 2
+    world.scan(0, mib(400, 1000), waited=True)
+    assert stream.get_bytes_max == GET_BYTES_MIN
+    world.is_link_free = False
+    world.scan(0, mib(1000, 1020), waited=True)
+    assert stream.get_bytes_max == GET_BYTES
 
 
 # --- in how large pieces ---
