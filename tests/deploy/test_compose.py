@@ -23,14 +23,7 @@ from botocore.exceptions import ClientError
 
 from proxy.config.load import load
 from tests.deploy.test_containers_page import GUIDE
-from tests.support.compose import (
-    COMPOSE_FILE,
-    KAFKA_CLASSES,
-    ComposeRun,
-    ComposeService,
-    docker_instructions,
-    load_compose,
-)
+from tests.support.compose import ComposeRun, ComposeService, docker_instructions, load_compose
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
 from tests.support.runnable_docs import running
@@ -129,13 +122,6 @@ def test_no_service_has_too_many_rights_and_what_stays_is_checked(services: Mapp
             assert "HEALTHCHECK" in dict(docker_instructions(dockerfile)), name
 
 
-def test_credentials_may_be_given_by_the_environment(services: Mapping[str, ComposeService]) -> None:
-    given = load_compose(environ={"S3_ACCESS_KEY": "mine", "S3_SECRET_KEY": "my secret"})
-    for found, secret in ((services, "tidegate-demo-secret"), (given, "my secret")):
-        assert found["s3"].definition["environment"]["ROOT_SECRET_KEY"] == secret
-        assert found["tidegate"].definition["environment"]["S3_SECRET_KEY"] == secret
-
-
 def test_tidegates_ports_are_published_under_the_numbers_that_clients_are_told(
     services: Mapping[str, ComposeService],
 ) -> None:
@@ -148,35 +134,11 @@ def test_tidegates_ports_are_published_under_the_numbers_that_clients_are_told(
     assert config.warnings == ()
 
 
-def test_scripts_of_kafka_that_are_used_are_those_that_tests_know() -> None:
-    texts = [COMPOSE_FILE.read_text("utf-8"), (ROOT / "deploy/compose/kafka/fill.sh").read_text("utf-8")]
-    assert {name for text in texts for name in re.findall(r"kafka-[a-z-]+\.sh", text)} == set(KAFKA_CLASSES)
-
-
 def test_the_jar_of_the_image_is_one_that_kafkas_script_puts_on_the_path() -> None:
     """`kafka-run-class.sh` leaves out names that end with -test.jar and the like."""
     copied = dict(docker_instructions(ROOT / "deploy/compose/kafka/Dockerfile"))["COPY"].split()
     assert copied[-1].startswith("/opt/kafka/libs/")
     assert not re.search(r"-(test|test-sources|src|scaladoc|javadoc)\.jar$", copied[-1])
-
-
-REWRITTEN = {
-    "kafka/server.properties": "advertised.listeners controller.quorum.voters listeners log.dirs rsm.config.dir",
-    "tidegate.properties": "admin.listen cache.path proxy.broker.port.start proxy.listen "
-    "rsm.config.storage.s3.endpoint.url upstream.bootstrap.servers",
-    "kafka/fill.sh": "bin",
-    "spark/orders_by_customer.py": "",
-}
-SERVICE_OF = dict(zip(REWRITTEN, ("kafka", "tidegate", "fill", "spark"), strict=True))
-
-
-def test_only_addresses_and_mounted_paths_are_rewritten(tmp_path: Path) -> None:
-    for path, changed in REWRITTEN.items():
-        before = (ROOT / "deploy" / "compose" / path).read_text("utf-8")
-        after = ComposeRun(tmp_path / SERVICE_OF[path]).rewritten(SERVICE_OF[path], before)
-        pairs = zip(before.splitlines(), after.splitlines(), strict=True)
-        lines = [old for old, new in pairs if old != new and not old.startswith("#")]
-        assert sorted(line.partition("=")[0] for line in lines) == changed.split(), path
 
 
 @pytest.mark.needs("maven")

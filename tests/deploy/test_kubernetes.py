@@ -141,16 +141,6 @@ def test_each_name_that_clients_are_told_has_a_route_and_a_certificate(tmp_path:
     assert all(route["parentRefs"] == [parent] for route in routes)
 
 
-def test_probes_and_annotations_name_the_admin_listener(resources: Resources) -> None:
-    container = container_of(resources)
-    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "admin"}
-    assert container["startupProbe"]["httpGet"] == {"path": "/livez", "port": "admin"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
-    annotations = resources["StatefulSet"][0]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == "9464"
-    assert annotations["prometheus.io/path"] == "/metrics"
-
-
 def test_it_waits_longer_than_the_drain(resources: Resources, tmp_path: Path) -> None:
     proxy = loaded(resources, tmp_path).proxy
     drain_s = (proxy.drain_delay_ms + proxy.drain_timeout_ms) / 1000
@@ -158,21 +148,6 @@ def test_it_waits_longer_than_the_drain(resources: Resources, tmp_path: Path) ->
     # A sleep in preStop would leave /readyz at 200: the delay stands in for it.
     assert "lifecycle" not in container_of(resources)
     assert proxy.drain_delay_ms >= 5000
-
-
-def test_replicas_are_spread_and_stopped_one_at_a_time(resources: Resources) -> None:
-    stateful_set = resources["StatefulSet"][0]["spec"]
-    labels = stateful_set["selector"]["matchLabels"]
-    assert stateful_set["template"]["metadata"]["labels"] == labels
-    (budget,) = resources["PodDisruptionBudget"]
-    assert budget["spec"]["selector"]["matchLabels"] == labels
-    assert budget["spec"]["maxUnavailable"] < stateful_set["replicas"]
-    pod = pod_of(resources)
-    (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    (zones,) = pod["topologySpreadConstraints"]
-    assert term["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
-    assert (zones["topologyKey"], zones["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
-    assert term["podAffinityTerm"]["labelSelector"] == zones["labelSelector"] == {"matchLabels": labels}
 
 
 def test_it_runs_the_image_as_its_own_user_on_a_read_only_root(resources: Resources) -> None:

@@ -119,18 +119,6 @@ def test_the_wheel_holds_our_packages_and_nothing_else(image: Image) -> None:
     assert names - metadata == modules_of_the_checkout() | extra
 
 
-def test_the_wheels_metadata_has_readme_license_and_what_is_needed(image: Image) -> None:
-    archive = zipfile.ZipFile(image.wheel)
-    name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
-    head, _, text = archive.read(name).decode().partition("\n\n")
-    assert text.strip() == (ROOT / "README.md").read_text("utf-8").strip()
-    assert "License-Expression: Apache-2.0" in head
-    assert "License-File: LICENSE" in head
-    needed = {line.partition(": ")[2] for line in head.splitlines() if line.startswith("Requires-Dist: ")}
-    assert "trio>=0.30" in needed
-    assert not [line for line in needed if re.match(r"pytest|pyspark|mypy", line) and "extra ==" not in line]
-
-
 def test_the_image_has_every_stores_client_and_neither_tests_nor_an_installer(image: Image) -> None:
     """It had that of S3 alone, and nothing in it can install another."""
     program = "import azure.identity, azure.storage.blob, boto3, google.cloud.storage, requests, socks"
@@ -164,11 +152,3 @@ def test_the_installed_command_knows_its_version_and_not_the_checkout(image: Ima
     python = image.installed / "bin" / "python"
     where = subprocess.run([python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert where.stdout.startswith(f"{image.installed}/lib/")
-
-
-def test_a_wrong_file_is_refused_with_a_sentence_and_exit_code_2(image: Image, tmp_path: Path) -> None:
-    (tmp_path / "tidegate.properties").write_text("upstream.bootstrap.server=broker:9092\n")
-    done = image.run("check", "tidegate.properties", folder=tmp_path)
-    assert done.returncode == 2
-    assert "upstream.bootstrap.servers" in done.stderr
-    assert "Traceback" not in done.stderr

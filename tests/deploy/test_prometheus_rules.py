@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.prometheus import CONFIG, FOLDER, ROOT, RULES, config_for, exported_names, names_in, promtool, rules
+from tests.support.prometheus import CONFIG, FOLDER, ROOT, RULES, exported_names, names_in, promtool, rules
 
 TESTS = sorted((FOLDER / "tests").glob("*.yml"))
 ALERTS = [rule for rule in rules() if "alert" in rule]
@@ -75,24 +75,3 @@ def test_the_command_in_the_rules_makes_links_of_all_runbooks(tmp_path: Path) ->
     links = [each["runbook_url"].partition("/docs/") for each in annotations]
     assert ["docs/" + path for _, _, path in links] == [rule["annotations"]["runbook"] for rule in ALERTS]
     assert {begin for begin, _, _ in links} == {"https://git.example.org/tidegate/blob/v0.1.0"}
-
-
-def test_the_test_configuration_differs_in_target_and_intervals_only() -> None:
-    shipped = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
-    changed = config_for("127.0.0.1:1")
-    assert changed["global"].keys() == shipped["global"].keys()
-    shipped["global"] = changed["global"]
-    shipped["scrape_configs"][0]["static_configs"] = [{"targets": ["127.0.0.1:1"]}]
-    assert changed == shipped
-
-
-EXPRESSIONS = {
-    'sum by (job) (rate(a_total{x="b(c"}[5m])) / on (job) b:c > 0.5': {"a_total", "b:c"},
-    "time() - (a_seconds > 0 or b_seconds) > 30 * 86400": {"a_seconds", "b_seconds"},
-    "histogram_quantile(0.99, sum by (le) (rate(a_bucket{}[$__rate_interval])))": {"a_bucket"},
-    "up == 0 and on (job) a unless b": {"up", "a", "b"},
-}
-
-
-def test_the_names_of_an_expression_are_found() -> None:
-    assert {expression: names_in(expression) for expression in EXPRESSIONS} == EXPRESSIONS

@@ -2,9 +2,9 @@
 
 Other stores: long/test_store_faults.py. Segments are a real broker's, published as Aiven's objects
 (tests.support.aiven_tier). Faults are made where they happen: toxiproxy breaks the way, an HTTP server in front of the
-store answers what stores answer, a scripted object store loses and spoils objects and holds answers back. Each test
-says the answer and the metric, and that all is well once the fault is gone; the broker, which reads its own copy of the
-tier, says what is right, and is the way out.
+store answers what stores answer, a scripted object store loses and spoils objects. Each test says the answer and the
+metric, and that all is well once the fault is gone; the broker, which reads its own copy of the tier, says what is
+right, and is the way out.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ import pytest
 
 from protocol.wire.errors import ErrorCode
 from storage.cache.pace import SEEN_MIN
-from tests.integration.reading import Reading
-from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, MAX_WAIT_MS, OLD_MS, TIMEOUT_MS, Subject, subject
+from tests.support.aiven_subject import FRESH_MS, MAX_WAIT_MS, OLD_MS, TIMEOUT_MS, subject
 from tests.support.aiven_tier import AivenTier, StoreServer, publish_tier
 from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, orders, segmented_topic
@@ -39,7 +38,6 @@ LAST_BATCH = 300
 
 ATTEMPTS_MAX = 3
 STALLED_ATTEMPTS_MAX = 2
-SUFFIXES = ("rsm-manifest", "indexes", "log")
 HELD_MS = 2000
 """An error that says "come again" is held for the client's own wait; the attempts before it take half a second."""
 
@@ -126,71 +124,7 @@ async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_end
         assert found.tidegate.remote_fetch_errors == 1
 
 
-async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the_block(
-    kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path
-) -> None:
-    async with subject(kafka, plain, tmp_path, way=link, remote_fetch_max_wait_ms="0") as found:
-        with link.toxic("latency", latency=TIMEOUT_MS // 3):
-            late = await found.fetch(max_wait_ms=0)
-            assert (late.error_code, late.records) == (ErrorCode.NONE, b"")
-            assert await found.fetch() == await found.right()
-        assert len(found.store.gets(found.key("log"))) == 1
-        assert found.tidegate.remote_fetch_errors == 0
-
-
-async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated(
-    kafka: KafkaCluster, topic: TieredTopic, encrypted: AivenTier, link: Link, tmp_path: Path
-) -> None:
-    """One fault after the other while it reads, each until GETs have failed of it; with read-ahead and a disk cache."""
-    async with subject(
-        kafka,
-        encrypted,
-        tmp_path,
-        way=link,
-        readahead_stream_max_bytes=str(2 * BLOCK_BYTES),
-        cache_path=str(tmp_path / "cache"),
-    ) as found:
-        settings = {"fetch.message.max.bytes": BLOCK_BYTES, "fetch.queue.backoff.ms": 10}
-        reading = Reading(found.tidegate.bootstrap_servers, topic.name, settings)
-
-        def read_all() -> None:
-            for number, fault in enumerate(FAULTS, 1):
-                reading.read_to(number * 1000)
-                with fault(link):
-                    reading.read_on(has_failed(found))
-            reading.read_to(RECORDS)
-
-        with reading:
-            await in_thread(read_all)
-        assert reading.offsets[0] == list(range(RECORDS))
-        assert not reading.errors
-
-
 # --- what the store answers ---
-
-
-async def test_a_store_that_is_busy_or_out_of_service_for_a_while(
-    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path
-) -> None:
-    """It is asked again when it wants to be; as long as it answers nothing else, that is a retriable error."""
-    async with subject(kafka, plain, tmp_path, way=front) as found:
-        # Each of another segment, as what was read once is kept.
-        for number, suffix in enumerate(SUFFIXES):
-            front.refuse(s3_error(429, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix, number), times=1)
-            offset = SEGMENT_RECORDS * number + LAST_BATCH
-            assert await found.fetch(offset) == await found.right(offset), suffix
-            assert (found.gets("throttled"), found.retries) == (number + 1, number + 1), suffix
-        assert found.tidegate.remote_fetch_errors == 0
-        for number, suffix in enumerate(SUFFIXES, 1):
-            segment = len(SUFFIXES) + number
-            offset = SEGMENT_RECORDS * segment + LAST_BATCH
-            front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix, segment))
-            assert await found.fetch(offset, max_wait_ms=HELD_MS) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
-            assert found.gets("retriable") == ATTEMPTS_MAX * number, suffix
-            assert found.tidegate.remote_fetch_errors == number, suffix
-            front.heal()
-            assert await found.fetch(offset) == await found.right(offset), suffix
-        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
 
 
 async def test_expired_credentials_are_refused_until_their_file_is_renewed(
@@ -222,15 +156,6 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
 
 
 # --- objects that are spoiled or lost ---
-
-
-async def test_a_wrong_byte_once_costs_one_fresh_get(kafka: KafkaCluster, plain: AivenTier, tmp_path: Path) -> None:
-    async with subject(kafka, plain, tmp_path) as found:
-        found.store.flip_bit(found.key("log"), position=200, times=1)
-        assert await found.fetch() == await found.right()
-        assert len(found.store.gets(found.key("log"))) == 2
-        assert found.tidegate.sample("tidegate_cache_quarantined_blocks_total") == 1
-        assert found.tidegate.remote_fetch_errors == 0
 
 
 async def test_a_wrong_byte_in_the_store_leaves_the_segment_to_the_broker(
@@ -296,12 +221,6 @@ async def test_a_late_answer_gets_a_second_get_that_wins(kafka: KafkaCluster, pl
         assert len(found.store.gets(found.key("log", late))) == 2
         assert found.tidegate.sample("tidegate_get_hedges_won_total") == 1
         assert found.tidegate.remote_fetch_errors == 0
-
-
-def has_failed(found: Subject) -> Callable[[], bool]:
-    """Whether a GET has failed from now on."""
-    failed = found.counted("tidegate_gets_total", outcome="retriable")
-    return lambda: failed() > 0
 
 
 def write_credentials(file: Path, access_key_id: str) -> None:

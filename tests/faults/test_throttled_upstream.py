@@ -29,7 +29,6 @@ CONSUMER_BYTE_RATE = 50_000
 
 LOCAL_RECORDS = 2_800
 TIERED_RECORDS = 3_000
-READS_MAX = 300
 
 _client_ids = itertools.count(1)
 

@@ -21,11 +21,7 @@ OFFSETS = range(0, 1200, 300)
 
 def test_stuck_readers_of_the_tier(stage: HostileStage, large_topic: LargeTopic) -> None:
     """How it failed: their blocks were held until they closed, and everybody else's Fetch was empty after 0.5 s."""
-    get_stuck(stage, large_topic, 12)
-
-
-def get_stuck(stage: HostileStage, large_topic: LargeTopic, count: int) -> None:
-    with crowd(stage.leader, count) as clients:
+    with crowd(stage.leader, 12) as clients:
         for client, size, offset in zip(clients, cycle(ASKED_BYTES), cycle(OFFSETS), strict=False):
             client.send_bytes(request_frame(fetch_request(VERSION, [large_topic.target(size, offset)]), 1))
         wait_answers(clients)

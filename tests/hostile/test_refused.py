@@ -23,10 +23,6 @@ VERSION = 12
 PARTITION_BYTES = 1024 * 1024
 REFUSED_PARTITIONS = 300_000
 """Of a Fetch that is relayed, as its topic has no tier: its answer of errors is more than all buffers take."""
-PIPELINING = 1
-OFFSETS = range(0, 1600, 200)
-"""In segments of 400 records, all in the tier."""
-LOOK_UPS = 8
 
 
 @pytest.fixture
@@ -57,8 +53,8 @@ def leader(guarded: SecuredKafka, tidegate: RunningTidegate) -> tuple[str, int]:
     return broker.host, broker.port
 
 
-def fetch_of(topic: TieredTopic, offset: int = 0) -> object:
-    return fetch_request(VERSION, [(topic.name, None, 0, offset, PARTITION_BYTES)], max_wait_ms=100)
+def fetch_of(topic: TieredTopic) -> object:
+    return fetch_request(VERSION, [(topic.name, None, 0, 0, PARTITION_BYTES)], max_wait_ms=100)
 
 
 def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
@@ -67,7 +63,7 @@ def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
     """How it failed: the tier read began before its probe, whose answer was stuck behind one that nobody read."""
     address = leader(guarded, cold)
     before, probed = costs(cold), probes(cold)
-    with crowd(address, PIPELINING, sign_in=("outsider", password("outsider"))) as outsiders:
+    with crowd(address, 1, sign_in=("outsider", password("outsider"))) as outsiders:
         for outsider in outsiders:
             outsider.send_bytes(fetch_v4([(METADATA_TOPIC, REFUSED_PARTITIONS)]))
             outsider.send(fetch_of(guarded.topic))

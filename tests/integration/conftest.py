@@ -9,7 +9,7 @@ from tests.support.differential_world import DifferentialWorld, differential_wor
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.kafka import TieredTopic, own_cluster
 from tests.support.s3_server import S3Server
-from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka, password
+from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
@@ -32,13 +32,8 @@ def pair() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def moody() -> Iterator[KafkaCluster]:
-    """A broker that may be stopped and started again, ends the sessions of who signs in by PLAIN after two seconds, and
-    looks for expired offsets twice a second."""
-    properties = {
-        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "2000",
-        "offsets.retention.check.interval.ms": "500",
-    }
-    with own_cluster(sasl_plain_users={"alice": password("alice")}, properties=properties) as started:
+    """A broker that may be stopped and started again."""
+    with own_cluster() as started:
         yield started
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from proxy import cli
 from proxy.process import exit_codes
-from storage.config.security import PLAIN_MODULE
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
@@ -27,7 +26,6 @@ from tests.support.aiven_tier import KEY_PREFIX, AivenTier, publish_tier
 from tests.support.kafka import TieredTopic
 from tests.support.metadata_records import named_uuid
 from tests.support.s3_server import S3Server
-from tests.support.secured_kafka import SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
 from tests.support.waiting import wait_until
@@ -119,36 +117,6 @@ def test_what_was_warmed_is_read_from_the_cache(stage: Stage, capsys: Captured) 
     assert (code, document["cache"]["filled_bytes"]) == (exit_codes.DONE, 0)
     assert [each["partition"] for each in document["partitions"]] == [1]
     assert stage.tidegate.metric("tidegate_gets_total", object="log") == gets
-
-
-def test_who_may_not_read_proves_and_warms_nothing(
-    guarded: SecuredKafka, gate: RunningTidegate, tmp_path: Path, capsys: Captured
-) -> None:
-    """Tidegate's own identity may describe the topic, and no more; the other one is in a file of Kafka's scripts."""
-    client = tmp_path / "client.properties"
-    login = f'required username="reader" password="{password("reader")}";'
-    client.write_text(
-        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN_MODULE} {login}\n"
-    )
-    file, through = str(gate.process.properties_path), ("--bootstrap", gate.bootstrap_servers, "--json")
-    documents = {}
-    for user, identity in {"own": (), "reader": ("--command-config", str(client))}.items():
-        for command in (("diff", file, "--samples", "3", "--per-second", "1000"), ("warm", file, guarded.topic.name)):
-            code = cli.main([*command, *through, *identity])
-            documents[command[0], user] = code, json.loads(capsys.readouterr().out)
-    code, document = documents["diff", "own"]
-    assert (code, document["with_records"], document["differences"]) == (exit_codes.FOUND_WRONG, 0, [])
-    assert document["same_errors"]["TOPIC_AUTHORIZATION_FAILED (29)"] > 0
-    code, document = documents["diff", "reader"]
-    assert (code, document["differences"], document["with_records"] > 0) == (exit_codes.DONE, [], True)
-    code, document = documents["warm", "own"]
-    assert (code, document["bytes"]) == (exit_codes.FOUND_WRONG, 0)
-    assert f"ACL Read on Topic {guarded.topic.name} is missing" in document["partitions"][0]["problem"]
-    code, document = documents["warm", "reader"]
-    assert (code, document["partitions"][0]["end_offset"]) == (
-        exit_codes.DONE,
-        guarded.topic.offsets[0].local_log_start_offset,
-    )
 
 
 def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:

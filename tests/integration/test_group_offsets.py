@@ -1,7 +1,6 @@
-"""Offsets that are committed for a group from outside: what Kafka's own tool then says, a group in use, and rights."""
+"""Offsets that are committed for a group from outside: what Kafka's own tool then says, and a group in use."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer
@@ -9,10 +8,9 @@ from confluent_kafka import Consumer
 from pipeline.brokers.client import BrokerClient
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import GroupInUseError
-from protocol.client.sasl import SaslCredentials
 from tests.support.client_programs import kafka_tool
 from tests.support.kafka import TieredTopic, fresh_name
-from tests.support.secured_kafka import HOST, password
+from tests.support.secured_kafka import HOST
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -22,16 +20,10 @@ COMMITTED = 7
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
-@contextmanager
-def client_of(port: int, user: str | None = None) -> Iterator[BrokerClient]:
-    sasl = None if user is None else SaslCredentials("PLAIN", user, password(user))
-    with BrokerClient(ClientSettings(bootstrap_servers=((HOST, port),), deadline_s=20, sasl=sasl)) as client:
-        yield client
-
-
 @pytest.fixture
 def commit(kafka: KafkaCluster, tiered: TieredTopic) -> Iterator[Callable[[str], None]]:
-    with client_of(kafka.broker(1).port) as client:
+    settings = ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),), deadline_s=20)
+    with BrokerClient(settings) as client:
         yield lambda group: client.commit_offsets(group, {(tiered.name, 0): COMMITTED, (tiered.name, 1): 0})
 
 

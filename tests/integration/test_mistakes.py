@@ -27,7 +27,7 @@ from proxy.process import exit_codes
 from storage.config import ConfigError
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error, scripted_http
-from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka
+from tests.support.secured_kafka import METADATA_TOPIC, READ, SecuredKafka
 from tests.support.tidegate import RunningTidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import free_port
@@ -149,23 +149,6 @@ def setting(name: str, *said: str, code: int = WRONG, **keys: str) -> None:
 # This machine.
 
 
-@mistake("cannot listen on 127.0.0.1:", "which proxy.listen names: Address already in use; stop what listens there")
-def proxy_port_taken(stage: Stage) -> None:
-    stage.properties["proxy.listen"] = stage.listener()
-
-
-@mistake("cannot listen on 127.0.0.1:", "which admin.listen names: Address already in use; stop what listens there")
-def admin_port_taken(stage: Stage) -> None:
-    stage.properties["admin.listen"] = stage.listener()
-
-
-@mistake(
-    "clients will not be told of broker 1", "proxy.broker.ports", "Address already in use; stop what listens there"
-)
-def brokers_port_taken(stage: Stage) -> None:
-    stage.properties["proxy.broker.ports"] = f"1:{stage.listener().rpartition(':')[2]}"
-
-
 @mistake("clients will not be told of broker 1", "give it port 65536; name its port in proxy.broker.ports")
 def port_beyond_the_last(stage: Stage) -> None:
     del stage.properties["proxy.broker.ports"]
@@ -254,19 +237,6 @@ setting(
 )
 
 
-@mistake(f"ACL Describe on Topic {METADATA_TOPIC} is missing")
-def no_right_to_the_metadata_topic(stage: Stage) -> None:
-    stage.be("outsider", "PLAIN", "SASL_PLAINTEXT")
-
-
-@mistake(f"ACL Read on Topic {METADATA_TOPIC} is missing")
-def no_right_to_read_the_metadata_topic(stage: Stage) -> None:
-    for operation, topic in ((DESCRIBE, METADATA_TOPIC), (DESCRIBE, stage.kafka.topic.name)):
-        stage.kafka.allow("checker", operation, topic)
-        stage.open.callback(stage.kafka.withdraw, "checker", operation, topic)
-    stage.be("checker", "PLAIN", "SASL_PLAINTEXT")
-
-
 @mistake("ACL Describe on Topic tiered-secret", "is missing: its frontier cannot be learned")
 def no_right_to_describe_a_topic(stage: Stage) -> None:
     stage.kafka.allow("checker", READ, METADATA_TOPIC)
@@ -313,11 +283,6 @@ def https_to_an_http_store(stage: Stage) -> None:
 @mistake("RequestTimeTooSkewed", "this machine's clock is wrong: set it (NTP)")
 def wrong_clock(stage: Stage) -> None:
     stage.store(storage_s3_endpoint_url=f"http://{stage.listener(s3_error(403, 'RequestTimeTooSkewed'))}")
-
-
-@mistake("AccessDenied", "it takes s3:")
-def no_right_to_the_bucket(stage: Stage) -> None:
-    stage.store(storage_s3_endpoint_url=f"http://{stage.listener(s3_error(403, 'AccessDenied'))}")
 
 
 def _answering(server: socket.socket, answer: bytes) -> ExitStack:

@@ -1,14 +1,12 @@
 """An upstream that cannot say where its local log starts (no ListOffsets v8): all is relayed, and nothing is slower."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from protocol.wire.identifiers import ApiKey
 from tests.support.kafka import fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
 from tests.support.older_broker import older_broker
-from tests.support.plain_kafka import run_standalone, standalone
 from tests.support.raw_client import API_VERSIONS, FETCH, LIST_OFFSETS, FetchTarget, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import own_tidegate
@@ -53,23 +51,3 @@ def test_an_upstream_without_local_log_starts_serves_its_tier_itself(kafka: Kafk
         assert tidegate.log().count("frontier_unknown") <= 1
         assert tidegate.metric(TIER_READS) == 0
     assert kafka.broker(1).remote_fetch_requests(topic.name) > remote_fetches
-
-
-BEFORE_2_8: Mapping[int, int] = {ApiKey.METADATA: 9}
-TOO_OLD = "is older than Kafka 2.8, which has topic ids; upgrade it"
-
-
-def test_brokers_without_topic_ids_are_refused_in_one_sentence(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
-    """`check` ends with it; the others wait for the upgrade, and say so once."""
-    with older_broker(plain_kafka, BEFORE_2_8) as bootstrap_servers:
-        properties = {"copy.topics": "orders", "upstream.bootstrap.servers": bootstrap_servers}
-        done = run_standalone(plain_kafka, tmp_path, "check", properties=properties)
-        assert (done.returncode, done.stdout.count(TOO_OLD)) == (1, 1), done.stdout
-        for command, event in {"copy": "copying_in_trouble", "serve": "upstream_unavailable"}.items():
-            with standalone(plain_kafka, tmp_path, properties, command=command) as waiting:
-                waiting.wait_log(event)
-                [told] = waiting.events(event)
-                assert TOO_OLD in told["reason"], command
-                waiting.terminate()
-                assert waiting.process.wait(60) == 0
-                assert len(waiting.events(event)) == 1, command

@@ -53,13 +53,12 @@ def test_clients_read_the_tier_through_the_brokers_that_they_name(pair: KafkaClu
     pair.create_topic(TOPIC, 2, {**TIERED, **small_segments(batches=4)}, replication_factor=1)
     produce(pair, TOPIC, orders(2000, 2), batch_num_messages=100)
     wait_settled(pair, TOPIC)
-    with one_port(pair, tmp_path) as made:
-        port = made.tidegate.address[1]
+    with one_port(pair, tmp_path, **{"proxy.advertised.port.start": "443"}) as made:
         for bootstrap in (f"bootstrap.{DOMAIN}", "localhost", "127.0.0.1"):
             with made.client(bootstrap) as client:
                 brokers = client.metadata([]).brokers
             told = {int(each.node_id): (each.host, int(each.port)) for each in brokers}
-            assert told == {node_id: (f"broker-{node_id}.{DOMAIN}", port) for node_id in (1, 2)}
+            assert told == {node_id: (f"broker-{node_id}.{DOMAIN}", 443) for node_id in (1, 2)}
         with made.client(f"any.{DOMAIN}") as client:
             (found,) = client.metadata([TOPIC]).topics
         leaders = {int(each.partition_index): int(each.leader_id) for each in found.partitions}

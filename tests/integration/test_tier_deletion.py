@@ -1,40 +1,33 @@
-"""What leaves a tier of our own, and in which order: by DeleteRecords, by the tier's retention.
+"""What leaves a tier of our own by DeleteRecords, and in which order; by retention: tests/broker/test_standalone.py.
 
 Objects are looked for in the tier's folder, states in the metadata topic, and when a log start was committed in the
 broker's `__consumer_offsets`.
 """
 
-import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
 from proxy.offsets.log_starts import LOG_START_GROUP
-from storage.metadata.event_log import metadata_partition
-from storage.model import RemoteLogSegmentMetadata, uuid_to_text
-from storage.writing.metadata_records import encode
 from tests.support.differential_steps import delete_records
 from tests.support.digests import fields_of, read_with_confluent
 from tests.support.kafka import Record, fresh_name, produce
-from tests.support.metadata_records import DELETE_FINISHED, DELETE_STARTED, moved
-from tests.support.plain_kafka import METADATA_PARTITIONS, run_standalone, standalone
+from tests.support.plain_kafka import standalone
 from tests.support.raw_client import RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import (
-    METADATA_TOPIC,
     TierSegment,
     check_whole,
     copied_offsets,
     files_of,
     metadata_events,
-    metadata_records,
     read_topic,
     segments_of,
 )
@@ -57,7 +50,7 @@ def fill(kafka: KafkaCluster, topic: str, count: int, first_ms: int) -> int:
     return produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, batch_size=1_000_000, linger_ms=1000)
 
 
-def properties_of(topic: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+def properties_of(topic: str) -> dict[str, str]:
     return {
         "copy.topics": topic,
         "copy.group.id": topic,
@@ -65,7 +58,6 @@ def properties_of(topic: str, more: Mapping[str, str] | None = None) -> dict[str
         "copy.segment.bytes": "64 KiB",
         "copy.segment.ms": "1000",
         "admin.listen": f"127.0.0.1:{free_port()}",
-        **(more or {}),
     }
 
 
@@ -156,24 +148,6 @@ def test_delete_records_moves_the_tiers_log_start(plain_kafka: KafkaCluster, tmp
         assert (digest.first, digest.last, digest.records) == (cut, end - 1, end - cut)
     kept = segments[len(gone) :]
     check_whole(plain_kafka, tmp_path, topic, {0: kept[0].start_offset}, {0: end})
-    _lose(plain_kafka, topic, kept[1])
-    verified = run_standalone(plain_kafka, tmp_path, "verify", topic, "--json")
-    assert verified.returncode == 1
-    found = [(each["kind"], each["detail"]) for each in json.loads(verified.stdout)["findings"]]
-    missing = f"offsets {kept[1].start_offset} to {kept[1].end_offset} are in no segment on the lineage"
-    assert found == [("gap", missing)]
-
-
-def _lose(kafka: KafkaCluster, topic: str, lost: TierSegment) -> None:
-    """Have the metadata say that a segment was deleted, which is below the broker's own log."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for _, record in metadata_records(kafka, topic):
-        if isinstance(record, RemoteLogSegmentMetadata) and uuid_to_text(record.segment_id.id) == lost.segment_id:
-            partition = record.topic_id_partition
-            number = metadata_partition(partition.topic_id, partition.partition, METADATA_PARTITIONS)
-            for state in (DELETE_STARTED, DELETE_FINISHED):
-                producer.produce(METADATA_TOPIC, encode(moved(record, state)), partition=number)
-    assert producer.flush(30) == 0
 
 
 def _check_log_start(client: RawClient, topic: str, cut: int, local: int, end: int, first_ms: int) -> None:

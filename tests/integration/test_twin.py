@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.driver import load_config, open_tier
-from pipeline.planning.options import TopicSelection
 from tests.support.differential import asker
 from tests.support.differential_questions import Questions
 from tests.support.twin_world import TwinWorld, twin_world
@@ -53,15 +51,3 @@ def test_no_answer_differs_from_a_twin_that_kept_everything(
     with capsys.disabled():
         differences = ask(twins, SEED, QUESTIONS)
     assert not differences, f"TIDEGATE_TWIN_SEED={SEED}\n{differences}\n{twins.tidegate.log()[-5000:]}"
-
-
-def test_the_spark_source_plans_all_that_the_tier_has(twins: TwinWorld) -> None:
-    """Asked are the brokers themselves, which know nothing of it."""
-    topics = tuple(sorted({each.topic for each in twins.partitions}))
-    with open_tier(load_config(str(twins.tidegate.file), {})) as tier:
-        views = {view.key: view for view in tier.view.partitions(TopicSelection(topics=topics), read_committed=False)}
-    assert views.keys() == {(each.topic, each.partition) for each in twins.partitions}
-    for known in twins.partitions:
-        view, copied_to = views[known.topic, known.partition], known.last_stable_offset
-        assert (view.log_start_offset, view.tier_end_offset, view.holes) == (0, copied_to, ())
-        assert view.end_offset == known.offsets.high_watermark

@@ -27,10 +27,8 @@ from tests.support.frozen_tier import (
     FETCH_MAX_BYTES,
     MIB,
     NAMES,
-    RawBatch,
     Recorded,
     broken_up,
-    decoded,
     fetch_request,
     open_frozen_tier,
     recorded_answers,
@@ -314,29 +312,3 @@ async def share_of(storage: TierStorage, recorded: Recorded, part: TierPart) -> 
 
 
 # --- consumers ---
-
-
-@pytest.mark.needs("vectors")
-async def test_a_consumer_gets_every_record_once(nursery: trio.Nursery) -> None:
-    for sizes, max_bytes in ((DEFAULTS, MIB), (DEFAULTS, 1), (SMALLEST, 50_000)):
-        storage = open_frozen_tier(nursery, **sizes._asdict())
-        for recorded in map(Recorded, NAMES):
-            batches = await follow(storage, recorded, max_bytes=max_bytes, reader="consumer")
-            got = [record for batch in batches for record in decoded(batch) if record["o"] >= recorded.log_start]
-            assert got == list(recorded.truth()), f"{recorded.name}, {max_bytes} bytes at most: {sizes}"
-
-
-async def follow(storage: TierStorage, recorded: Recorded, *, max_bytes: int, reader: str) -> list[RawBatch]:
-    """All batches of the partition in the tier, read as consumers do: on from the last whole batch."""
-    got: list[RawBatch] = []
-    offset = recorded.log_start
-    while offset < recorded.local_log_start:
-        records = await storage.reader.read(
-            recorded.key, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=recorded.lineage, reader=reader
-        )
-        batches, _ = broken_up(b"".join(records.buffers))
-        records.release()
-        got += batches
-        offset = batches[-1].last_offset + 1
-    assert offset == recorded.local_log_start
-    return got

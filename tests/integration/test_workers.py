@@ -87,14 +87,6 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
         assert again.metric("tidegate_cache_resident_bytes", level="disk") > 0
 
 
-HUNG_SOON = (
-    "-c",
-    "import proxy.workers.crew as crew; crew.HUNG_S_MAX, crew.HUNG_AGAIN_S_MAX = 3.0, 1.0; "
-    "import proxy.cli; raise SystemExit(proxy.cli.main())",
-)
-"""Tidegate with less patience."""
-
-
 def check_status(served: Serving, tiered: TieredTopic) -> None:
     """The status page speaks for the supervisor and both workers."""
     # By its name: the first page has not all that a whole run leaves in the tier.
@@ -111,26 +103,3 @@ def check_status(served: Serving, tiered: TieredTopic) -> None:
     (connections,) = {each["max"] for each in status["limits"] if each["key"] == "proxy.connections.max"}
     assert connections == 2048
     assert tiered.name in served.page(f"/?topic={tiered.name}")[1]
-
-
-def test_a_worker_that_hangs_is_replaced_and_its_clients_go_on(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """SIGSTOP is what a loop that never ends, or a disk that never answers, looks like from outside."""
-    properties = at_ports({**before_kafka(kafka), "proxy.workers": "2"})
-    topic = fresh_name("hangs")
-    kafka.create_topic(topic, 1, {})
-    with serving(tmp_path, properties, program=HUNG_SOON) as served:
-        served.wait_log("ready: ")
-        with traffic(served.bootstrap, topic) as clients:
-            wait_until(lambda: len(clients.consumed) > 100, "records pass")
-            # The most connections: both the producer's and the consumer's, or one of them.
-            hung = max(workers_of(served), key=lambda each: int(each["connections"]))
-            os.kill(hung["pid"], signal.SIGSTOP)
-            served.wait_log('"worker_hung"')
-            wait_until(lambda: workers_of(served)[hung["worker"]]["starts"] == 2, "it starts again")
-            wait_until(lambda: all_are_ready(served), "both workers are ready again")
-            wanted = len(clients.consumed) + 100
-            wait_until(lambda: len(clients.consumed) > wanted, "records pass again")
-            clients.stop()
-            assert (clients.fatal, clients.failed) == ([], [])
-        assert [each["last_death"] for each in workers_of(served)].count("killed by SIGKILL") == 1
-        assert [event["worker"] for event in served.events("worker_hung")] == [str(hung["worker"])]

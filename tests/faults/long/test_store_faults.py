@@ -1,4 +1,4 @@
-"""The faults of test_store_faults.py that any store has, over Google's and Azure's."""
+"""The bad ways of test_store_faults.py to Google's and Azure's stores."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.support.aiven_tier import StoreServer
 from tests.support.azurite import azurite
 from tests.support.fake_gcs import fake_gcs
 
-topic, plain, encrypted = over_s3.topic, over_s3.plain, over_s3.encrypted
+topic, plain = over_s3.topic, over_s3.plain
 
 STORES = [
     pytest.param("gcs", marks=pytest.mark.needs("fake-gcs-server")),
@@ -25,6 +25,3 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 test_a_bad_way = over_s3.test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_ends
-test_a_slow_first_byte = over_s3.test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the_block
-test_a_consumer = over_s3.test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated
-test_a_busy_store = over_s3.test_a_store_that_is_busy_or_out_of_service_for_a_while
