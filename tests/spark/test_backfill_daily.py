@@ -16,6 +16,7 @@ from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
+DAYS = 2
 RECORDS = 400
 """Of each partition and day: four segments of ten batches, three and a bit of which go to the tier."""
 BATCH_RECORDS = 10
@@ -24,13 +25,8 @@ KEPT = 150
 QUERY_S_MAX = 120
 
 
-@pytest.fixture
-def days() -> int:
-    return 2
-
-
 def test_each_day_gives_what_is_new_and_every_record_is_there_once(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, capfd: pytest.CaptureFixture[str], days: int
+    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Given days that each tier new segments, the second one with a new partition, and that delete what was read, when
     the same command runs on each, and a stream by availableNow from its checkpoint, then both have every record that
@@ -41,7 +37,7 @@ def test_each_day_gives_what_is_new_and_every_record_is_there_once(
     command = ["backfill", "--config", config, "--topic", topic, "--output", str(tmp_path / "out")]
     produced: dict[int, list[bytes]] = defaultdict(list)
     ends: dict[int, int] = {}
-    for day in range(days):
+    for day in range(DAYS):
         if day == 1:
             admin = admin_client(cluster)
             admin.create_partitions([NewPartitions(topic, 2)])[topic].result(TIMEOUT_S)
@@ -53,7 +49,7 @@ def test_each_day_gives_what_is_new_and_every_record_is_there_once(
         assert f"run {day + 1}: {new:,} new offsets of {len(ends)} partitions" in capfd.readouterr().out
         stream_once(spark, tier_options(spark_topics, topic, {"includeHeaders": "false"}), tmp_path)
     assert main(command) == 0
-    assert f"nothing new since run {days}" in capfd.readouterr().out
+    assert f"nothing new since run {DAYS}" in capfd.readouterr().out
 
     for folder in ("out", "rows"):
         rows = spark.read.parquet(str(tmp_path / folder)).select("partition", "offset", "value").collect()

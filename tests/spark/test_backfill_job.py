@@ -1,7 +1,6 @@
 """`backfill` with a real Spark: the rows that the broker has, run after run, cut off or not; folders; refusals."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.driver import load_config, open_tier
 from pipeline.jobs.arguments import parser
 from pipeline.jobs.backfill import BackfillError, BackfillRefusedError, Planned, run_backfill
 from pipeline.jobs.backfill_command import BackfillJob, prepare
@@ -18,8 +16,7 @@ from pipeline.jobs.backfill_folder import FolderSink
 from pipeline.jobs.backfill_steps import side_by_side
 from pipeline.jobs.command_line import main
 from pipeline.jobs.sink import OffsetRange, Run, Step, steps
-from storage.model import uuid_to_text
-from tests.support.source_rows import offsets_of, read_kafka
+from tests.support.source_rows import read_kafka
 from tests.support.spark_topics import COMPRESSED, PLAIN, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, SparkTopics
 from tests.support.waiting import wait_until
 
@@ -115,19 +112,6 @@ def test_a_job_that_was_cut_off_and_run_again_gives_what_one_gives_that_was_not(
     assert spark.read.parquet(str(cut)).where("date <> to_date(timestamp)").count() == 0
 
 
-def test_a_job_with_nothing_new_says_so_and_does_nothing(
-    spark_topics: SparkTopics, finished: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*.[pj]*")}
-
-    assert main(arguments(spark_topics, "tier", finished)) == 0
-
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*.[pj]*")} == before
-    told = capfd.readouterr()
-    assert "nothing new since run 1" in told.out
-    assert "_tidegate/report.json" in told.out
-
-
 def test_the_same_command_goes_on_behind_its_last_run_and_finishes_that_first(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, finished: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,30 +159,6 @@ def test_a_second_topic_joins_and_has_a_folder_of_its_own(
         assert {row["partition"]: row["count"] for row in counted} == expected
     assert rows.select("topic", "partition", "offset").distinct().count() == rows.count()
     assert {part["topic"] for part in report(tmp_path)["partitions"]} == {COMPRESSED, TRIMMED}
-
-
-def test_what_retention_took_is_an_error_with_a_hint_or_is_reported(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Given a last run that ended below what is the log start by now, when the command is run again, then one error
-    names the offsets; and when it is told to go on, it does, and says what was lost."""
-    wanted = base_arguments(spark_topics, TRIMMED, tmp_path)
-    job = job_of(wanted)
-    topic_id = job_topic_id(spark_topics, TRIMMED)
-    first = Told(OffsetRange(TRIMMED, 0, 500, 500), topic_id=topic_id)
-    run_backfill(spark, job.options, FolderSink(spark, str(tmp_path)), first, Quiet())
-
-    assert main(wanted) == 1
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if "below the log start" in line]
-    assert f"{TRIMMED}-0: offsets 500 to {TRIMMED_AT - 1} are below the log start {TRIMMED_AT}" in line
-    assert "--option failOnDataLoss=false" in line
-
-    assert main([*wanted, "--option", "failOnDataLoss=false"]) == 0
-    assert f"lost: {TRIMMED}-0, offsets 500 to {TRIMMED_AT - 1}" in capfd.readouterr().out
-    assert report(tmp_path)["lost"] == [
-        {"topic": TRIMMED, "partition": 0, "start_offset": 500, "end_offset": TRIMMED_AT}
-    ]
-    assert min(offsets_of(spark.read.parquet(str(tmp_path)))) == TRIMMED_AT
 
 
 def test_another_backfill_in_the_same_folder_is_refused_until_it_is_begun_again(
@@ -400,11 +360,6 @@ def job_of(wanted: list[str]) -> BackfillJob:
     job = prepare(parser().parse_args(wanted))
     assert isinstance(job, BackfillJob)
     return job
-
-
-def job_topic_id(topics: SparkTopics, topic: str) -> str:
-    with open_tier(load_config(str(topics.tidegate.process.properties_path), os.environ)) as tier:
-        return uuid_to_text(tier.client.topics([topic])[topic].topic_id)
 
 
 def topic_id_of(out: Path) -> str:

@@ -147,41 +147,6 @@ def test_columns_and_times_are_chosen_in_the_source(spark: SparkSession, spark_t
         assert found.count() < RECORDS
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"endingOffsets": "latest"}, f"{TRIMMED}-0: offsets {{tier_end}} to {RECORDS - 1} are not in the tier yet"),
-        (
-            {"startingOffsets": json.dumps({TRIMMED: {"0": 5}})},
-            f"offsets 5 to {TRIMMED_AT - 1} are below the log start",
-        ),
-        ({"minPartitions": "3"}, "here bytesPerPartition decides how many tasks there are"),
-        ({"subscribe": "no-such-topic"}, "topics that were named do not exist: no-such-topic"),
-        (
-            {"config": "nowhere.properties"},
-            f"config is {Path.cwd()}/nowhere.properties, and the driver's machine has no",
-        ),
-    ],
-    ids=["latest without a tail", "below the log start", "unknown option", "unknown topic", "no configuration"],
-)
-def test_what_cannot_be_read_is_said_in_a_sentence(
-    spark: SparkSession, spark_topics: SparkTopics, options: Mapping[str, str], said: str
-) -> None:
-    tier_end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
-    with pytest.raises(PySparkException) as caught:
-        read_tier(spark, spark_topics, TRIMMED, options).count()
-    told = str(caught.value)
-    assert said.format(tier_end=tier_end) in told
-    # Ours first, and what Spark and Python make of it behind.
-    assert told.index("TidegateError: ") < told.index("Traceback (most recent call last)")
-
-
-def test_data_loss_is_passed_over_if_it_is_told_to(spark: SparkSession, spark_topics: SparkTopics) -> None:
-    options = {"startingOffsets": json.dumps({TRIMMED: {"0": 5}}), "failOnDataLoss": "false"}
-    end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
-    assert offsets_of(read_tier(spark, spark_topics, TRIMMED, options)) == list(range(TRIMMED_AT, end))
-
-
 def test_a_flipped_bit_fails_the_task_or_is_left_out_and_written_down(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
 ) -> None:

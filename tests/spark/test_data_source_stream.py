@@ -1,14 +1,12 @@
-"""`readStream.format("tidegate")`: newly tiered segments, each record once, over restarts, by triggers of some size."""
+"""`readStream.format("tidegate")`: newly tiered segments, each record once, over restarts; never another topic's."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,27 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline.data_source import TOPIC_IDS
 from tests.support.differential_steps import admin_client
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments
-from tests.support.source_rows import (
-    assert_same_rows,
-    cached,
-    offsets_of,
-    read_kafka,
-    tier_options,
-    with_tail,
-    written_offsets,
-)
-from tests.support.spark_topics import TRANSACTIONAL, TRIMMED, SparkTopics
-from tests.support.waiting import wait_until
+from tests.support.source_rows import offsets_of, tier_options, with_tail, written_offsets
+from tests.support.spark_topics import SparkTopics
 from tools.demo.kafka_cluster import KafkaCluster
-
-if TYPE_CHECKING:
-    from tests.support.spark_session import RunningSpark
 
 RECORDS = 400
 """Of one go: four segments of ten batches, three and a bit of which go to the tier."""
 BATCH_RECORDS = 10
-STARTS_AT = 900
-"""In the tier of `trimmed`, inside a segment."""
 QUERY_S_MAX = 120
 
 
@@ -65,35 +49,6 @@ def test_newly_tiered_segments_are_read_once_also_over_a_restart(
     assert written_offsets(spark, tmp_path / "rows") == list(range(newest))
 
 
-def test_triggers_are_limited_from_the_start_on(spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path) -> None:
-    """Given an offset to start at and maxBytesPerTrigger, when a new query runs, then its first batch begins there and
-    is no larger than the others. With AvailableNow Spark ends it after a batch, and the next run goes on."""
-    limits = {"startingOffsets": json.dumps({TRIMMED: {"0": STARTS_AT}}), "maxBytesPerTrigger": "24k"}
-    end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
-    with running(spark, spark_topics, TRIMMED, tmp_path, limits, available_now=True) as query:
-        assert query.awaitTermination(QUERY_S_MAX)
-        (first,) = batches_of(query, TRIMMED)
-    assert STARTS_AT < first[1] < end
-    with running(spark, spark_topics, TRIMMED, tmp_path, limits) as query:
-        query.processAllAvailable()
-        batches = batches_of(query, TRIMMED)
-    assert len(batches) > 1
-    assert (batches[0][0], batches[-1][1]) == (first[1], end)
-    assert written_offsets(spark, tmp_path / "rows") == list(range(STARTS_AT, end))
-
-
-def test_available_now_takes_all_up_to_the_end_of_the_log(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
-) -> None:
-    """Given a tail through Kafka, when a query takes what there is, then row by row what the broker has."""
-    options = {"isolation": "read_committed", **with_tail(spark_topics)}
-    with running(spark, spark_topics, TRANSACTIONAL, tmp_path, options, available_now=True) as query:
-        assert query.awaitTermination(QUERY_S_MAX)
-    servers = spark_topics.cluster.bootstrap_servers
-    with cached(read_kafka(spark, servers, TRANSACTIONAL, {"kafka.isolation.level": "read_committed"})) as direct:
-        assert_same_rows(spark.read.parquet(str(tmp_path / "rows")), direct)
-
-
 def test_a_topic_that_was_made_anew_fails_the_query(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
 ) -> None:
@@ -120,56 +75,15 @@ def test_a_topic_that_was_made_anew_fails_the_query(
     assert len(offsets_of(spark.read.parquet(str(tmp_path / "rows")))) == 20
 
 
-def test_kafkas_tools_see_where_a_stream_is(
-    spark: SparkSession, spark_topics: SparkTopics, spark_files: "RunningSpark", tmp_path: Path
-) -> None:
-    """Given commitGroup, when a query has read the tier, then the broker has its offsets for the group, and the log
-    says what is left. While the group has members, a query of that name does not start, and says why."""
-    group, cluster = fresh_name("spark-group"), spark_topics.cluster
-    tier_end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
-    with running(spark, spark_topics, TRIMMED, tmp_path, {"commitGroup": group}) as query:
-        query.processAllAvailable()
-        assert committed(cluster, group) == {(TRIMMED, 0): tier_end}
-    (told,) = re.findall(rf"event=stream_progress topics={TRIMMED} .*", spark_files.driver_log.read_text("utf-8"))[-1:]
-    left = spark_topics.topics[TRIMMED].offsets[0].high_watermark - tier_end
-    assert told.endswith(f" behind_tier_offsets=0 behind_log_offsets={left}")
-
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
-    consumer.subscribe([TRIMMED])
-    wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the consumer has joined")
-    try:
-        with (
-            running(spark, spark_topics, TRIMMED, tmp_path / "second", {"commitGroup": group}) as query,
-            pytest.raises(StreamingQueryException, match=f"for group {group} is refused: the group has members"),
-        ):
-            query.processAllAvailable()
-    finally:
-        consumer.close()
-
-
-def committed(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
-    """The offsets that the broker has for a group."""
-    admin = admin_client(cluster)
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(QUERY_S_MAX)
-    return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
-
-
 @contextmanager
 def running(
-    spark: SparkSession,
-    topics: SparkTopics,
-    topic: str,
-    folder: Path,
-    options: Mapping[str, str] | None = None,
-    *,
-    available_now: bool = False,
+    spark: SparkSession, topics: SparkTopics, topic: str, folder: Path, options: Mapping[str, str] | None = None
 ) -> Iterator[StreamingQuery]:
     """A query to Parquet files in folder/rows."""
     source = tier_options(topics, topic, options)
     writer = spark.readStream.format("tidegate").options(**source).load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "rows"))
-    trigger = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
-    query = trigger.start()
+    query = writer.trigger(processingTime="0 seconds").start()
     try:
         yield query
     finally:

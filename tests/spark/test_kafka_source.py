@@ -13,22 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.differential_known import tiered_logs
-from tests.support.source_rows import assert_same_rows, cached, offsets_of, read_kafka
-from tests.support.spark_topics import (
-    PLAIN,
-    RECORDS,
-    TRANSACTIONAL,
-    TRIMMED,
-    TRIMMED_AT,
-    WIDE,
-    WIDE_RECORDS,
-    SparkTopics,
-)
+from tests.support.source_rows import assert_same_rows, cached, read_kafka
+from tests.support.spark_topics import RECORDS, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, WIDE_RECORDS, SparkTopics
 from tests.support.tidegate import RunningTidegate, own_tidegate
-from tests.support.waiting import wait_until
 
 GETS = "tidegate_gets_total"
-REQUESTS = "tidegate_requests_total"
 TASKS = 6
 TRIGGER_OFFSETS = 400
 QUERY_S_MAX = 120
@@ -57,23 +46,6 @@ def test_tasks_share_a_partition(spark: SparkSession, spark_topics: SparkTopics,
     assert cold.metric(GETS, object="log") <= len(tiered_logs(spark_topics.cluster, WIDE)) + TASKS
 
 
-def test_list_offsets_for_earliest_and_latest_are_cheap(spark: SparkSession, spark_topics: SparkTopics) -> None:
-    """Given a range that is cached, when it is read again, then the ListOffsets of Spark's driver and executors are
-    passed on as they are, all of them, and nothing is asked of the store."""
-    running = spark_topics.tidegate
-    read_kafka(spark, running.bootstrap_servers, PLAIN).count()
-
-    def counted() -> tuple[float, float, float]:
-        asked = running.metric(REQUESTS, api_key="2")
-        return asked, asked - running.metric(REQUESTS, api_key="2", route="relay"), running.metric(GETS)
-
-    asked, decided, gets = counted()
-    read_kafka(spark, running.bootstrap_servers, PLAIN, {"minPartitions": str(TASKS)}).count()
-    asked_again, decided_again, gets_again = counted()
-    assert asked_again >= asked + 2 * TASKS, "each task asks for both ends"
-    assert (decided_again, gets_again) == (decided, gets)
-
-
 def test_a_query_limited_by_trigger_reads_all(spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path) -> None:
     """Given AvailableNow with few offsets a trigger, when it ends, then it took many batches and has every row."""
     servers = spark_topics.tidegate.bootstrap_servers
@@ -90,22 +62,6 @@ def test_a_query_limited_by_trigger_reads_all(spark: SparkSession, spark_topics:
         assert_same_rows(spark.read.parquet(str(tmp_path / "rows")), direct)
 
 
-def test_a_restart_from_the_checkpoint_repeats_nothing(
-    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
-) -> None:
-    """Given a query that was stopped half way, when it goes on from its checkpoint, then every row is there once."""
-    servers = spark_topics.tidegate.bootstrap_servers
-    first = start(spark, servers, TRIMMED, tmp_path, {"maxOffsetsPerTrigger": "50"}, is_endless=True)
-    wait_until(lambda: len(first.recentProgress) >= 2, "two batches", timeout_s=QUERY_S_MAX)
-    first.stop()
-    rows = offsets_of(spark.read.parquet(str(tmp_path / "rows")))
-    assert 0 < len(rows) < RECORDS - TRIMMED_AT, "stopped half way"
-
-    second = start(spark, servers, TRIMMED, tmp_path, {})
-    assert second.awaitTermination(QUERY_S_MAX)
-    assert offsets_of(spark.read.parquet(str(tmp_path / "rows"))) == list(range(TRIMMED_AT, RECORDS))
-
-
 @pytest.fixture(scope="module")
 def cold(spark_topics: SparkTopics) -> Iterator[RunningTidegate]:
     """A Tidegate whose cache is empty, and which never asks the store a second time for being slow."""
@@ -114,19 +70,12 @@ def cold(spark_topics: SparkTopics) -> Iterator[RunningTidegate]:
 
 
 def start(
-    spark: SparkSession,
-    bootstrap_servers: str,
-    topic: str,
-    folder: Path,
-    options: Mapping[str, str],
-    *,
-    is_endless: bool = False,
+    spark: SparkSession, bootstrap_servers: str, topic: str, folder: Path, options: Mapping[str, str]
 ) -> StreamingQuery:
-    """A query from EARLIEST to Parquet files in folder/rows; it ends at LATEST unless it is endless."""
+    """A query from EARLIEST to Parquet files in folder/rows; it ends at LATEST."""
     limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(TRIGGER_OFFSETS)}
     usual = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, "includeHeaders": "true"}
     source = {**usual, "failOnDataLoss": "true", **limits, **options}
     writer = spark.readStream.format("kafka").options(**source).load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "rows"))
-    trigger = writer.trigger(processingTime="0 seconds") if is_endless else writer.trigger(availableNow=True)
-    return trigger.start()
+    return writer.trigger(availableNow=True).start()

@@ -17,15 +17,6 @@ def test_workers_run_this_checkout(spark: SparkSession) -> None:
     assert spark.sparkContext.parallelize([1]).map(file_of_schema).collect() == [tasks.__file__]
 
 
-@pytest.mark.parametrize("is_submitted", [False, True])
-def test_a_job_has_the_session_that_is_there(
-    spark: SparkSession, is_submitted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if is_submitted:
-        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert session.start_session("a job").sparkContext is spark.sparkContext
-
-
 def test_the_java_that_spark_submit_started_is_looked_at(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(session, "JAVA_VERSIONS", (99,))

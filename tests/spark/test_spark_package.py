@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,11 +65,6 @@ def test_users_modules_and_ours_of_the_same_names_both_work(spark_package: Built
     assert str(found["ours"]).startswith(str(spark_package.zip))
 
 
-def test_nothing_of_ours_but_one_name_can_be_imported_from_the_zip(spark_package: Built) -> None:
-    names = zipfile.ZipFile(spark_package.zip).namelist()
-    assert {name.partition("/")[0] for name in names} == {NAME}
-
-
 def test_what_the_cluster_has_already_wins(spark_package: Built, python: Path, tmp_path: Path) -> None:
     clusters = tmp_path / "clusters"
     (clusters / "zstandard-99.0.dist-info").mkdir(parents=True)
@@ -80,18 +74,6 @@ def test_what_the_cluster_has_already_wins(spark_package: Built, python: Path, t
     program = "import tidegate_spark, zstandard; print(zstandard.__version__)"
     done = run(python, tmp_path, [spark_package.zip, clusters], program)
     assert done.stdout == "the cluster’s\n", done.stderr
-
-
-def test_a_library_of_the_cluster_that_is_too_old_is_one_error_that_names_it(
-    spark_package: Built, python: Path, tmp_path: Path
-) -> None:
-    clusters = tmp_path / "clusters"
-    (clusters / "cryptography-3.4.8.dist-info").mkdir(parents=True)
-    (clusters / "cryptography-3.4.8.dist-info" / "METADATA").write_text("Name: cryptography\nVersion: 3.4.8\n")
-    done = run(python, tmp_path, [spark_package.zip, clusters], "import tidegate_spark")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"{NAME}._bundled.LibrariesError: tidegate_spark cannot run in {python}: ")
-    assert last.endswith(f"cryptography 3.4.8 is in {clusters}, cryptography>=44 is needed")
 
 
 def test_without_arrow_on_the_cluster_the_error_says_so(spark_package: Built, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The source by SQL alone: a view, a table, and what Spark does not do for a table."""
+"""The source by SQL alone: a table, and what Spark does not do for it."""
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -21,18 +21,6 @@ def options(spark_topics: SparkTopics) -> dict[str, str]:
 def wanted(spark_topics: SparkTopics) -> tuple[int, int, int]:
     last = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset
     return last + 1 - TRIMMED_AT, TRIMMED_AT, last
-
-
-def test_a_view_reads_by_the_options_that_it_was_made_with(
-    spark: SparkSession, options: dict[str, str], wanted: tuple[int, int, int]
-) -> None:
-    listed = ", ".join(f"{name} '{value}'" for name, value in options.items())
-    spark.sql(f"CREATE TEMPORARY VIEW orders_view USING tidegate OPTIONS ({listed})")
-    try:
-        assert tuple(spark.sql(f"SELECT {COUNTED} FROM orders_view").first() or ()) == wanted
-        assert spark.sql("SELECT headers FROM orders_view WHERE offset = 800").count() == 1
-    finally:
-        spark.catalog.dropTempView("orders_view")
 
 
 def test_a_table_reads_by_the_options_of_each_select_and_says_so(

@@ -302,27 +302,6 @@ def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, ta
     assert session.table(name).count() == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "told"),
-    [
-        ("nowhere.db.orders", {"format": "iceberg"}, r"spark\.sql\.catalog\.nowhere is not set.*iceberg-spark-runtime"),
-        ("lake.db.nothing", {}, "there is none; --table-format delta or iceberg makes one"),
-        ("lake.db..orders", {}, "it is no table's name"),
-        ("spark_catalog.default.plain", {}, "is parquet: Delta and Iceberg have commits of all or nothing"),
-    ],
-    ids=["no-catalog", "no-format", "no-name", "parquet"],
-)
-def test_tables_that_cannot_be(session: "SparkSession", name: str, options: dict[str, Any], told: str) -> None:
-    from tests.support.table_runs import sink_of
-
-    session.sql("CREATE TABLE IF NOT EXISTS spark_catalog.default.plain (offset bigint) USING parquet")
-    try:
-        with pytest.raises(UsageError, match=f"^--table .*{told}"):
-            sink_of(session, name, **options)
-    finally:
-        session.sql("DROP TABLE spark_catalog.default.plain")
-
-
 def _drop(session: "SparkSession", name: str) -> None:
     if name.startswith("delta."):
         import shutil

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from pipeline import data_source, driver
 from pipeline.driver import KeptTier, Tier, open_tier
 from pipeline.jobs.tier_rows import tier_rows
-from pipeline.planning.offset_bounds import OffsetBoundsError
 from storage.config.tier_client import TierClientConfig
 from tests.support.source_rows import assert_same_rows, read_tier, tier_options
 from tests.support.spark_topics import PLAIN, TRANSACTIONAL, SparkTopics
@@ -41,11 +40,3 @@ def test_rows_planned_here_are_the_sources_and_the_tier_is_opened_once(
 
     nothing = tier_rows(spark, tier_options(spark_topics, PLAIN, {"timestampFrom": "2100-01-01T00:00:00Z"}))
     assert nothing.isEmpty()
-
-
-def test_what_planning_says_comes_as_it_is(
-    spark: SparkSession, spark_topics: SparkTopics, opened: list[TierClientConfig]
-) -> None:
-    bounds = {"endingOffsets": f'{{"{PLAIN}":{{"0":999999,"1":10}}}}'}
-    with pytest.raises(OffsetBoundsError, match=f"{PLAIN}-0"):
-        tier_rows(spark, tier_options(spark_topics, PLAIN, bounds))

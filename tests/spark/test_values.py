@@ -17,7 +17,6 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.avro.functions import from_avro
@@ -29,7 +28,7 @@ from tests.support.needs import ROOT
 from tests.support.page_blocks import blocks_of
 from tests.support.schema_registry import guarded_registry, schema_registry
 from tests.support.secret_search import files_below, found_in, ui_pages
-from tests.support.source_rows import assert_same_rows, read_kafka, read_tier, tier_options, with_tail
+from tests.support.source_rows import assert_same_rows, read_kafka, read_tier, with_tail
 from tests.support.spark_topics import SparkTopics
 from tests.support.table_runs import table_name, table_settings
 from tests.support.value_schemas import ORDER, ORDER_JSON, ORDER_JSON_DDL, ORDER_V2, order, order_messages
@@ -155,34 +154,9 @@ def test_the_block_of_the_page_reads_them(spark: SparkSession, spark_topics: Spa
     assert rows.where("value.price > 1 and deadLetter is null").count() > 0
 
 
-def test_a_stream_has_the_typed_values_of_a_read(
-    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues, tmp_path: Path
-) -> None:
-    options = tier_options(spark_topics, values.avro, {"valueFormat": "avro", "schemaRegistry": values.url})
-    rows = spark.readStream.format("tidegate").options(**options).load().drop("headers")
-    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    writer.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
-    read_at_once = spark.read.format("tidegate").options(**options).load().drop("headers")
-    assert_same_rows(as_text(spark.read.parquet(str(tmp_path / "rows"))), as_text(read_at_once))
-
-
 def as_text(rows: DataFrame) -> DataFrame:
     """Of whole rows: Spark compares no maps."""
     return rows.select(functions.expr("to_json(struct(*))"))
-
-
-def test_what_cannot_be_decoded_stays_and_says_why(
-    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
-) -> None:
-    typed = read(spark, spark_topics, values.avro, {"valueFormat": "avro", "schemaRegistry": values.url})
-    (wrong,) = typed.where("deadLetter is not null").collect()
-    (letter,) = wrong.deadLetter
-    assert (wrong.offset, wrong.value, wrong.key, letter.column) == (WRONG, None, b"%d" % WRONG, "value")
-    assert bytes(letter.data) == b"\0\xff\xff\xff\xfe\x80\x80"
-    assert "schemas/ids/-2" in letter.reason
-    failing = {"valueFormat": "avro", "schemaRegistry": values.url, "deadLetter": "fail"}
-    with pytest.raises((PySparkException, Py4JJavaError), match=f"the value at offset {WRONG} cannot be decoded"):
-        read(spark, spark_topics, values.avro, failing).collect()
 
 
 def test_protobuf_is_read_as_it_was_produced(
@@ -212,11 +186,6 @@ def test_json_is_read_as_sparks_own_from_json_reads_it(
     assert rows.schema["value"].dataType == expected.schema["value"].dataType
 
 
-@pytest.fixture
-def where() -> str:
-    return "--table"
-
-
 @pytest.mark.needs("tables")
 @pytest.mark.usefixtures("logs_stay_as_they_are")
 def test_a_backfill_writes_typed_values_and_dead_letters(
@@ -225,38 +194,25 @@ def test_a_backfill_writes_typed_values_and_dead_letters(
     values: FilledValues,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-    where: str,
 ) -> None:
-    target = tmp_path.as_uri() if where == "--output" else table_name(DELTA, tmp_path, "orders")
-    command = ["backfill", "--topic", values.avro, where, target, "--config"]
+    target = table_name(DELTA, tmp_path, "orders")
+    command = ["backfill", "--topic", values.avro, "--table", target, "--config"]
     command += [str(spark_topics.tidegate.process.properties_path), "--option", "valueFormat=avro"]
     command += ["--option", f"schemaRegistry={values.url}", "--steps-at-once", "2", "--bytes-per-step", "32k"]
-    own = {} if where == "--output" else table_settings(tmp_path)
+    own = table_settings(tmp_path)
     command += [part for key, value in own.items() for part in ("--conf", f"{key}={value}")]
-    command += ["--verify"] if where == "--output" else ["--table-format", "delta"]
+    command += ["--table-format", "delta"]
     try:
         assert main(command) == 0, capfd.readouterr().err
         assert main(command) == 0
         assert "nothing new since run 1" in capfd.readouterr().out
-        written = spark.read.parquet(target) if where == "--output" else spark.table(target)
         options = {"includeHeaders": "false", "valueFormat": "avro", "schemaRegistry": values.url}
         rows = read_tier(spark, spark_topics, values.avro, options)
         assert rows.where("deadLetter is not null").count() == 1
-        assert_same_rows(as_text(written.drop("date")), as_text(rows))
+        assert_same_rows(as_text(spark.table(target).drop("date")), as_text(rows))
     finally:
         for key in own:
             spark.conf.unset(key)
-
-
-def test_schema_ids_alone_cost_no_decoding(
-    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
-) -> None:
-    """Given no format, when schemaId is a column, then each record's id, without anybody asking the registry."""
-    rows = read(spark, spark_topics, values.avro, {"columns": "offset,schemaId,keySchemaId"})
-    found = {row.schemaId: row["count"] for row in rows.groupBy("schemaId").count().collect()}
-    assert sorted(found.values()) == [1, 1, RECORDS // 2 - 2, RECORDS // 2]
-    assert (found[None], found[-2]) == (1, 1)
-    assert rows.where("keySchemaId is not null").isEmpty()
 
 
 def test_the_registrys_password_is_used_and_is_in_nothing_that_spark_shows(

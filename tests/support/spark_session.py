@@ -58,11 +58,6 @@ class RunningSpark:
     def event_log_dir(self) -> Path:
         return self.folder / "events"
 
-    @property
-    def rest_url(self) -> str:
-        """Where the UI's REST answers begin."""
-        return f"{self.session.sparkContext.uiWebUrl}/api/v1"
-
 
 @contextmanager
 def running_spark(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[RunningSpark]:

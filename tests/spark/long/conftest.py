@@ -2,6 +2,5 @@
 
 from tests.spark.test_spark_page import reader
 from tests.spark.test_spark_submit import config
-from tests.spark.test_values import values
 
-__all__ = ["config", "reader", "values"]
+__all__ = ["config", "reader"]

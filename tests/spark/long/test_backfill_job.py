@@ -46,24 +46,6 @@ def test_a_process_that_is_killed_at_any_moment_goes_on(
     same_rows(spark.read.parquet(str(whole)), spark.read.parquet(str(cut)))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_process_that_is_asked_to_end_says_so(
-    spark_topics: SparkTopics, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    wanted = arguments(spark_topics, "tier", tmp_path / "out", topic=WIDE, bytes_per_step=1 << 19)
-    command = [sys.executable, "-m", "pipeline", *wanted, "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_until(lambda: len(done_steps(tmp_path / "out")) >= 1, "a step", timeout_s=CUT_OFF_S_MAX)
-        process.send_signal(number)
-        _, told = process.communicate(timeout=CUT_OFF_S_MAX)
-    finally:
-        process.kill()
-    assert process.returncode == code, told
-    assert "the same command goes on" in told
-    assert "Traceback" not in told
-
-
 def kill_at(command: list[str], out: Path, files: int) -> None:
     """Run it, and kill it and its JVM when there are so many files."""
     killed = subprocess.Popen(command, cwd=ROOT, start_new_session=True)

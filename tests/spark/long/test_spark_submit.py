@@ -25,51 +25,6 @@ def job(cluster: SparkCluster, package: Built, *arguments: str | Path) -> subpro
     return cluster.spark_submit("--py-files", package.zip, package.launcher, *arguments)
 
 
-def rows_of(folder: Path) -> dict[int, list[int]]:
-    """The offsets that a backfill wrote, by partition, in order."""
-    from pyarrow import dataset
-
-    table = dataset.dataset(folder, format="parquet", partitioning="hive").to_table(["partition", "offset"])
-    found: dict[int, list[int]] = {}
-    for partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        found.setdefault(partition, []).append(offset)
-    return {partition: sorted(offsets) for partition, offsets in found.items()}
-
-
-def test_a_backfill_writes_every_offset_once_and_a_second_run_adds_nothing(
-    spark_cluster: SparkCluster, spark_package: Built, spark_topics: SparkTopics, config: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "out"
-    arguments = ("backfill", "--config", config, "--topic", PLAIN, "--output", output.as_uri())
-    offsets = spark_topics.topics[PLAIN].offsets
-    wanted = {partition: list(range(found.latest_tiered_offset + 1)) for partition, found in offsets.items()}
-    for _ in range(2):
-        done = job(spark_cluster, spark_package, *arguments)
-        assert done.returncode == 0, troubles(done)
-        assert rows_of(output) == wanted
-
-
-@pytest.mark.parametrize(("name", "said"), [("audit", "no findings"), ("stats", "What the tier serves")])
-def test_a_job_over_the_tier_is_done_on_executors_and_finds_nothing_wrong(
-    spark_cluster: SparkCluster, spark_package: Built, config: Path, tmp_path: Path, name: str, said: str
-) -> None:
-    before = {*(spark_cluster.folder / "work").iterdir()}
-    done = job(spark_cluster, spark_package, name, "--config", config, "--topic", PLAIN, "--report", tmp_path.as_uri())
-    assert done.returncode == 0, troubles(done)
-    assert said in done.stdout
-    (application,) = {*(spark_cluster.folder / "work").iterdir()} - before
-    assert [*application.glob(f"*/{spark_package.zip.name}")]
-
-
-def test_the_exit_code_of_a_job_is_that_of_spark_submit(
-    spark_cluster: SparkCluster, spark_package: Built, tmp_path: Path
-) -> None:
-    nowhere = tmp_path / "nowhere.properties"
-    done = job(spark_cluster, spark_package, "stats", "--config", nowhere, "--topic", PLAIN)
-    assert done.returncode == 2, troubles(done)
-    assert str(nowhere) in done.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize("flags", [(), ("--verbose",)], ids=["quiet", "verbose"])
 def test_the_last_line_of_a_failed_job_is_its_cause(
     spark_cluster: SparkCluster, spark_package: Built, spark_topics: SparkTopics, tmp_path: Path, flags: tuple[str, ...]
