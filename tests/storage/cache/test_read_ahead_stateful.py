@@ -157,6 +157,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
         ]
         assert len(by_reader) == len(streams)
         assert set(by_reader) == set(streams)
+        assert all(read_ahead.by_reader.values())
         assert all(of_one for partitions in read_ahead.by_reader.values() for of_one in partitions.values())
         assert {(segment_id, stream) for segment_id, of_one in read_ahead.by_segment.items() for stream in of_one} == {
             (ahead.segment_id, stream) for stream in streams for ahead in stream.segments
