@@ -4,15 +4,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import AdminClient
 
 from copier.librdkafka import client_properties
 from copier.membership import Membership
 from storage.config.model import ClientSecurity, HostPort, UpstreamConfig
 from storage.errors import RetriableRemoteStorageError
 from storage.model import TopicIdPartition, Uuid
-from tests.support.kafka import fresh_name
+from tests.support.kafka import fresh_name, orders, produce
 from tests.support.secured_kafka import HOST
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -21,6 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 SESSION_TIMEOUT_MS = 6000
 """The least that a broker allows (`group.min.session.timeout.ms`)."""
+STATISTICS_MS = 200
 
 
 def upstream(kafka: KafkaCluster) -> UpstreamConfig:
@@ -133,6 +137,31 @@ def test_revocation_waits_until_the_copier_has_let_go(kafka: KafkaCluster) -> No
             assert (len(first.owned), second.owned) == (2, {})
             may_go.set()
             wait_until(lambda: len(second.owned) == 1, "the second has what the first gave")
+
+
+def test_nothing_is_fetched_and_nothing_committed(kafka: KafkaCluster) -> None:
+    """Given a topic with records, when a copier is a member for a while, then the broker gave it none."""
+    topic, group = fresh_name("copied"), fresh_name("copiers")
+    kafka.create_topic(topic)
+    produce(kafka, topic, orders(100, 1))
+    received: list[str] = []
+    properties: Any = client_properties(upstream(kafka), "copier") | {
+        "statistics.interval.ms": STATISTICS_MS,
+        "stats_cb": received.append,
+        "auto.offset.reset": "earliest",
+    }
+    copier = Copier()
+    membership = Membership(properties, group, topic_ids=ids_of, listener=copier)
+    membership.subscribe([topic])
+    with running(membership):
+        wait_until(lambda: copier.owned, "it has the partition")
+        before = len(received)
+        wait_until(lambda: len(received) > before + 5, "it has been there for a while")
+    assert '"rxmsgs":0,' in received[-1]
+    assert '"rxmsgs":100' not in received[-1]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])  # it has left, and was not timed out
 
 
 def test_topics_may_come_and_go_and_ids_may_be_late(kafka: KafkaCluster) -> None:

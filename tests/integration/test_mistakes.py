@@ -149,6 +149,11 @@ def setting(name: str, *said: str, code: int = WRONG, **keys: str) -> None:
 # This machine.
 
 
+@mistake("cannot listen on 127.0.0.1:", "which proxy.listen names: Address already in use; stop what listens there")
+def proxy_port_taken(stage: Stage) -> None:
+    stage.properties["proxy.listen"] = stage.listener()
+
+
 @mistake("clients will not be told of broker 1", "give it port 65536; name its port in proxy.broker.ports")
 def port_beyond_the_last(stage: Stage) -> None:
     del stage.properties["proxy.broker.ports"]

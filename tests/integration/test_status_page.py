@@ -1,7 +1,10 @@
 """The status page in front of real brokers: what is in trouble stands at its top within ten seconds."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +13,14 @@ from proxy.process.status.model import (
     BrokerStatus,
     CacheStatus,
     ErrorStatus,
+    FallbackStatus,
     LimitStatus,
     MetadataPartitionStatus,
     PartitionStatus,
     Status,
     StreamStatus,
 )
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from tests.support.hostile_clients import crowd, fetch_v4
 from tests.support.kafka import fresh_name, own_cluster, tiered_topic
 from tests.support.raw_client import RawClient
@@ -26,6 +31,7 @@ from tools.demo.kafka_cluster import KafkaCluster
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]
 
 AT_TOP_S_MAX = 10.0
+LIMIT = "proxy.connections.max.per.ip"
 
 FETCHES = 24
 """Of 1 MiB: more than the system's buffers hold for a client that reads nothing."""
@@ -108,3 +114,31 @@ def check_document(status: Status, topic: str) -> None:
     assert row["high_watermark"] == 10_000
     (stream,) = status["streams"]["rows"]
     assert (stream["topic"], stream["log_end_offset"]) == (topic, 10_000)
+
+
+def test_what_is_left_to_brokers_and_who_is_at_a_limit_are_told(pair: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    """The log objects of one topic are missing where this Tidegate looks; the broker has them."""
+    healthy = tiered_topic(pair, fresh_name("aside")).name
+    shutil.copytree(pair.tier_dir, tmp_path / "tier")
+    for path in (tmp_path / "tier" / ROOT_DIRECTORY_NAME).glob(f"{topic}-0-*/*.log"):
+        path.unlink()
+    properties = {"rsm.config.dir": str(tmp_path / "tier"), LIMIT: "2"}
+    with own_tidegate(pair, properties) as tidegate, ExitStack() as stack:
+        leader = leader_of(tidegate, topic)
+        wait_until(lambda: tidegate.metric("tidegate_connections_active") == 0, "who asked for the leader has left")
+        asker, _idle = stack.enter_context(crowd(leader, 2))
+        asker.send_bytes(fetch_v4([(topic, 1)]))
+        status = wait_at_top(tidegate.page, "brokers read 1 partitions in the tier's place (not_found) for ")
+        (spell,) = status["fallbacks"]
+        assert spell.keys() == FallbackStatus.__annotations__.keys()
+        assert (spell["reason"], spell["partitions"], spell["examples"]) == ("not_found", 1, [f"{topic}-0"])
+        assert ".log" in spell["detail"]
+        first, second = status["partitions"]["rows"]
+        assert (first["topic"], first["left_to_broker"]) == (topic, "not_found")
+        assert (second["topic"], second["left_to_broker"]) == (healthy, None)
+        at_limit = f"127.0.0.1 has all of {LIMIT}: 2 of 2"
+        assert at_limit in [each["what"] for each in status["troubles"]]
+        assert {"key": LIMIT, "client": "127.0.0.1", "used": 2, "max": 2} in status["limits"]
+        page = tidegate.page("/")
+        assert "left to the broker" in page
+        assert at_limit in page

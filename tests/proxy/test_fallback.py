@@ -77,6 +77,8 @@ async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(world: Tie
     client = world.client()
     assert await one(client, partition) == (COME_AGAIN, b"")
     assert trio.current_time() == fallback.COME_AGAIN_S_MIN
+    assert await one(client, partition, max_wait_ms=2000) == (COME_AGAIN, b"")
+    assert trio.current_time() == fallback.COME_AGAIN_S_MIN + 2, "the client's own wait"
     del world.reader.failures[partition]
     assert await one(client, partition) == from_tier(partition)
     assert world.broker.remote_reads == 0

@@ -38,6 +38,7 @@ def full(word: str) -> Status:
         ("partition", "about_offset", "lag_offsets", "bytes_per_s", "ahead_bytes", "idle_ms"), 5
     )
     return document(
+        ready=False,
         reasons=[word],
         complaints=[word],
         conditions={word: {"state": word, "reason": word}},
@@ -56,6 +57,8 @@ def full(word: str) -> Status:
 
 def test_all_text_from_outside_is_escaped_and_nothing_is_loaded_or_run() -> None:
     page = render_page(full("word"))
+    assert text_of(page, "ready").startswith("No: word")
+    assert "metadata partition 1" in text_of(page, "lags")
     harmless, hostile = Tags(page), Tags(render_page(full(HOSTILE)))
     assert (hostile.elements, hostile.attributes) == (harmless.elements, harmless.attributes)
     assert not {"script", "link", "img", "iframe"} & harmless.elements
