@@ -5,6 +5,7 @@ import cProfile
 import pstats
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 from tests.support.s3_stores import BODY, OpenS3, ranged
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
+from tests.support.waiting import wait_until
 
 PART_BYTES = 5 * 1024 * 1024
 CALLS_MAX = 200
@@ -222,6 +224,8 @@ def test_every_answer_has_the_outcome_that_it_has_through_boto3(open_store: Open
             http.answer(answer, then=then)
             store = open_store(http, read_timeout_s=0.3, **changes)
             found = outcome(store)
+            # Who gave the answer up may have been faster than the server's thread.
+            wait_until(partial(len, http.requests), "the request")
             store.close()
         outcomes.append(
             (
