@@ -36,11 +36,12 @@ from protocol.client.errors import GroupAuthorizationError
 from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
-from storage.model import uuid_to_text
+from storage.model import TopicIdPartition, uuid_to_text
+from tests.support.cases import case
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
-from tests.support.metadata_records import finish, named_partition, started
+from tests.support.metadata_records import finish, named_partition, named_uuid, started
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
 from tests.support.tier_config_files import tier_file
@@ -289,6 +290,20 @@ def test_the_same_offsets_are_planned_alike_while_the_tier_grows(world: World) -
     assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tail", 300, 400), ("tier", 250, 300)]
     world.tier_more()
     assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tier", 250, 400)]
+
+
+def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
+    stream = world.stream(tail="kafka")
+    latest = stream.latestOffset()
+    stream.partitions(stream.initialOffset(), latest)
+    world.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
+    for asks in (
+        stream.latestOffset,
+        lambda: stream.partitions(latest, progress(600)),
+        lambda: world.stream().partitions(progress(0), progress(300)),
+    ):
+        with case(asks), pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+            asks()
 
 
 # --- offsets for Kafka's tools ---

@@ -1,5 +1,6 @@
 """Bounds against what is there: what is read from the tier, what through Kafka, and what is said of the rest."""
 
+import copy
 import json
 
 import pytest
@@ -201,6 +202,17 @@ def test_a_partition_that_was_not_read_before_starts_at_its_log_start() -> None:
     wanted = wanted_between(views, {KEY: 30}, ends, fails_on_data_loss=True, reads_tail=False)
 
     assert [want.first_offset for want in wanted] == [30, 40]
+
+
+def test_all_partitions_problems_are_told_and_a_long_list_is_cut() -> None:
+    views = [view_of((0, 300), partition=number) for number in range(30)]
+
+    with pytest.raises(OffsetBoundsError) as raised:
+        wanted_offsets(views, options_of(endingOffsets="latest"), brokers_of(*views))
+
+    assert len(raised.value.problems) == 30
+    assert str(raised.value).endswith("and 10 more")
+    assert copy.deepcopy(raised.value).problems == raised.value.problems
 
 
 @given(
