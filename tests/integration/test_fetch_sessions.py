@@ -1,18 +1,30 @@
 """Fetch sessions (KIP-227): conversations played on the broker and on Tidegate, which must say the same.
 
-Conversations of all kinds, in any order: tests/proxy/all/test_session_conversations.py, against a model.
+`TIDEGATE_SESSIONS` is how many conversations of 20 requests (40), `TIDEGATE_SESSIONS_SEED` repeats a run.
 """
 
+import os
+import random
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from protocol.fetch.messages import FETCH_VERSION_MAX
+from tests.integration.reading import final_answer
 from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, wait_settled
-from tests.support.raw_client import RawClient
-from tests.support.session_player import Played, PlayedPartition, SessionPlayer, Step
+from tests.support.raw_client import FETCH, RawClient
+from tests.support.session_player import Played, PlayedPartition, Script, SessionPlayer, Step, summary
 from tests.support.tidegate import RunningTidegate
 from tools.demo.kafka_cluster import KafkaCluster
+
+CONVERSATIONS = int(os.environ.get("TIDEGATE_SESSIONS") or 40)
+SEED = int(os.environ.get("TIDEGATE_SESSIONS_SEED") or random.SystemRandom().randrange(2**32))
+REQUESTS = 20
+READ_RECORDS = 50
+"""Fewer than a segment has."""
+VERSION_MIN = 7
+SHOWN_MAX = 10
 
 ABSENT = PlayedPartition("sessions-absent", bytes(range(16)), 0, 0, -1)
 
@@ -47,6 +59,35 @@ def player(
 ) -> Iterator[SessionPlayer]:
     with RawClient("127.0.0.1", kafka.broker(1).port) as broker, RawClient(*tidegate.address) as ours:
         yield SessionPlayer(broker, ours, partitions, "script")
+
+
+def test_made_up_conversations_are_answered_alike(
+    kafka: KafkaCluster,
+    tidegate: RunningTidegate,
+    partitions: list[PlayedPartition],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A first read of a segment may take longer than records of others are held for it.
+    with RawClient(*tidegate.address) as ours:
+        for each in partitions:
+            for offset in range(0, each.tier_end, READ_RECORDS):
+                final_answer(ours, FETCH_VERSION_MAX, (each.topic, each.topic_id, each.partition, offset, 1))
+    played = Played()
+    for number in range(CONVERSATIONS):
+        with RawClient("127.0.0.1", kafka.broker(1).port) as broker, RawClient(*tidegate.address) as ours:
+            version_max = min(broker.api_versions()[FETCH][1], ours.api_versions()[FETCH][1], FETCH_VERSION_MAX)
+            script = Script(SEED, number, partitions, (VERSION_MIN, version_max))
+            player = SessionPlayer(broker, ours, partitions, f"conversation {number}")
+            for _ in range(REQUESTS):
+                if (grown := script.wants_record()) is not None:
+                    _append(kafka, grown)
+                player.play(script.step(), played)
+    with capsys.disabled():
+        print(f"\nsessions: seed {SEED}, {summary(played)}")
+    assert not played.differences, "\n".join([f"TIDEGATE_SESSIONS_SEED={SEED}", *played.differences[:SHOWN_MAX]])
+    assert played.became_ours > CONVERSATIONS / 4
+    assert played.given_back > CONVERSATIONS / 8
+    assert played.errors.keys() >= {0, 1, 70, 71, 106}
 
 
 def test_a_life_of_a_session(player: SessionPlayer, partitions: list[PlayedPartition]) -> None:

@@ -9,8 +9,9 @@ A read from the tier that took longer than either side waits for is answered emp
 the side that took so long (`late` counts them).
 """
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.wire.errors import ErrorCode
@@ -64,9 +65,13 @@ class Played:
     """What came of conversations."""
 
     requests: int = 0
+    partitions: int = 0
+    with_records: int = 0
     became_ours: int = 0
     given_back: int = 0
+    repeated: int = 0
     late: int = 0
+    errors: dict[int, int] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
 
@@ -115,8 +120,12 @@ class SessionPlayer:
         complaints = self._complaints(expected, found, step, played, became_ours=became_ours, late=max(took_s) > LATE_S)
         played.differences += [f"{self._name}, request {played.requests}: {each}; {step}" for each in complaints]
         played.requests += 1
+        played.partitions += len(expected.partitions)
+        played.with_records += sum(bool(each.records) for each in expected.partitions)
         played.became_ours += became_ours and not was_ours and step.session == "go on"
         played.given_back += was_ours and not self._is_ours and step.session == "go on"
+        for code in [expected.error_code, *(each.error_code for each in expected.partitions)]:
+            played.errors[code] = played.errors.get(code, 0) + 1
         self.sessions = [
             _following(step.session, session, result) for session, result in zip(self.sessions, results, strict=True)
         ]
@@ -162,9 +171,65 @@ class SessionPlayer:
         for place, ours_told in ours_by_place.items():
             if late and ours_told.records:
                 played.late += 1
-            elif not became_ours or step.session != "go on" or ours_told.records or ours_told.error_code:
+            elif became_ours and step.session == "go on" and not ours_told.records and not ours_told.error_code:
+                played.repeated += 1
+            else:
                 complaints.append(f"{place}: nothing and {_shown(ours_told)}")
         return complaints
+
+
+class Script:
+    """The steps of one seed. `produces` are those before which a record is to be added to a partition."""
+
+    def __init__(
+        self, seed: int, number: int, partitions: Sequence[PlayedPartition], versions: tuple[int, int]
+    ) -> None:
+        self._chance = random.Random(f"{seed}:{number}")
+        self._partitions = partitions
+        self._versions = versions
+        self._version = self._chance.randint(*versions)
+        self._is_open = False
+
+    def step(self) -> Step:
+        """The next request."""
+        chance = self._chance
+        kind = chance.random()
+        session = "go on"
+        if not self._is_open or kind < 0.05:
+            session = "open"
+            self._is_open = True
+        elif kind < 0.08:
+            session = "close"
+            self._is_open = False
+        elif kind < 0.14:
+            session = chance.choice(("wrong id", "wrong epoch"))
+        version = self._version
+        if kind > 0.85:
+            # Now and then over the border between names and ids (v13), which the broker refuses.
+            version = chance.randint(*self._versions)
+        low, high = (2, 5) if session == "open" else (0, 2)
+        named = tuple((each, self._offset(each)) for each in chance.sample(self._partitions, chance.randint(low, high)))
+        if named and chance.random() < 0.1:
+            named = (*named, (named[0][0], self._offset(named[0][0])))
+        count = chance.choice((0, 0, 0, 1, 2)) if chance.random() < 0.95 else len(self._partitions)
+        forgotten = tuple(chance.sample(self._partitions, count)) if session == "go on" else ()
+        return Step(session, version, named, forgotten, isolation=int(chance.random() < 0.1))
+
+    def wants_record(self) -> PlayedPartition | None:
+        """Whether a record is produced before the next request, and where."""
+        still = [each for each in self._partitions if not each.tier_end and each.end >= 0]
+        return self._chance.choice(still) if self._chance.random() < 0.2 else None
+
+    def _offset(self, partition: PlayedPartition) -> int:
+        chance = self._chance
+        kind = chance.random()
+        if partition.tier_end and kind < 0.35:
+            return chance.randrange(partition.tier_end)
+        if kind < 0.55:
+            return chance.randrange(partition.tier_end, max(partition.end, partition.tier_end + 1))
+        if kind < 0.95:
+            return max(partition.end, 0)
+        return chance.choice((-1, partition.tier_end - 1, partition.tier_end, partition.end + 1000))
 
 
 def _named_session(what: str, session_id: int, epoch: int) -> tuple[int, int]:
@@ -202,3 +267,8 @@ def _shown(answer: FetchedPartition | None) -> str:
         return "nothing"
     code = ErrorCode(answer.error_code).name
     return f"{code} high watermark {answer.high_watermark} log start {answer.log_start_offset} {len(answer.records)} B"
+
+
+def summary(played: Played) -> Mapping[str, object]:
+    """For printing."""
+    return {name: getattr(played, name) for name in Played.__dataclass_fields__ if name != "differences"}
