@@ -17,6 +17,7 @@ from protocol.fetch.sessions import (
     FetchSession,
     SessionSlots,
     SessionTable,
+    next_epoch,
 )
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
@@ -334,3 +335,23 @@ def test_a_session_that_was_dropped_gets_no_id() -> None:
     table.drop(session)
     table.give_id(session, 9)
     assert table.find(request_of(17, (9, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_after_an_error_the_high_watermark_is_told_again_though_it_is_the_same() -> None:
+    session = FetchSession(request_of(17, (0, 0), [(0, 0)]))
+    good = [answer_of(asked) for asked in session.asked()]
+    bad = [answer_of(asked, error_code=56) for asked in session.asked()]
+    session.told_all(good)
+    assert [session.changed(answers) for answers in (good, bad, bad, good, good)] == [[], bad, bad, good, []]
+
+
+def test_a_diverging_epoch_is_told_each_time() -> None:
+    session = FetchSession(request_of(17, (0, 0), [(0, 0)]))
+    session.told_all([answer_of(asked) for asked in session.asked()])
+    for tags in (OTHER_TAG, DIVERGING, DIVERGING, OTHER_TAG):
+        answers = [answer_of(asked, tags=tags) for asked in session.asked()]
+        assert session.changed(answers) == (answers if tags == DIVERGING else [])
+
+
+def test_epochs_wrap_to_one() -> None:
+    assert [next_epoch(epoch) for epoch in (1, EPOCH_MAX - 1, EPOCH_MAX)] == [2, EPOCH_MAX, 1]

@@ -313,3 +313,34 @@ async def test_throttling_is_waited_out_however_long_it_takes(world: TierWorld, 
     assert {await one(client, partition) for _ in range(100)} == {(COME_AGAIN, b"")}
     assert trio.current_time() >= 50.0
     assert world.broker.remote_reads == 0
+
+
+@for_each_run("max_wait_ms", [0, 499, 500, 2000, 60_000])
+async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wait_ms: int) -> None:
+    partition = world.add_partition()
+    world.fallback.settings.partitions_max = 0
+    world.reader.failures[partition] = DENIED
+    assert await one(world.client(), partition, max_wait_ms=max_wait_ms) == (COME_AGAIN, b"")
+    expected_s = min(max(fallback.COME_AGAIN_S_MIN, max_wait_ms / 1000), fallback.COME_AGAIN_S_MAX)
+    assert trio.current_time() == expected_s == fallback.comes_again_s(0.0, max_wait_ms)
+
+
+async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, partition: TopicIdPartition) -> None:
+    world.reader.failures[partition] = DENIED
+    await one(world.client(), partition)
+    await trio.sleep(fallback.SPELL_IDLE_S_MAX)
+    assert len(world.fallback.complaints()) == 1
+    await trio.sleep(1.0)
+    assert world.fallback.complaints() == []
+
+
+async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world: TierWorld) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    world.reader.failures[partition] = DENIED
+    await one(client, partition)
+    await trio.sleep(fallback.SPELL_S_MIN)
+    world.reader.failures[partition] = errors.CorruptObjectError("crc")
+    await one(client, partition)
+    (complaint,) = world.fallback.complaints()
+    assert "(corrupt)" in complaint

@@ -188,3 +188,15 @@ async def test_an_old_broker_that_was_upgraded_is_asked_again(old_broker: FakeBr
     await trio.sleep(UNSUPPORTED_AGE_S_MAX)
     await frontiers.refresh(NODE_ID, [partition])
     assert frontiers.get(NODE_ID, partition) is not None
+
+
+async def test_the_log_start_is_learned_with_the_rest(world: TierWorld) -> None:
+    partition = world.add_partition(log_start_offset=7)
+    assert (await learned(world, partition)).log_start_offset == 7
+    saw(world, partition, 1500)
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    assert frontier.log_start_offset == 3
+    world.log(partition).log_start_offset = 9
+    assert (await learned(world, partition)).log_start_offset == 9
+    assert world.client_of_ours.partitions_asked == [[("orders", 0)]] * 2

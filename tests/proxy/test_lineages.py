@@ -139,3 +139,18 @@ async def test_two_topics_that_had_one_name_are_asked_about_at_a_time(world: Tie
     assert known_old is not None
     assert list(known_new.epochs) == [LEADER_EPOCH]
     assert (known_old.knows([3]), known_old.knows([LEADER_EPOCH])) == (True, False)
+
+
+async def test_a_forgotten_one_is_built_anew(world: TierWorld, partition: TopicIdPartition) -> None:
+    first = await world.lineages.get(partition, LEADER_EPOCH)
+    world.lineages.forget(partition)
+    assert await world.lineages.get(partition, LEADER_EPOCH) is not first
+
+
+async def test_a_request_names_a_limited_count_of_partitions(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.fetch.known.QUESTIONS_MAX", 8)
+    partitions = [world.add_partition("orders", number) for number in range(20)]
+    async with trio.open_nursery() as reads:
+        for partition in partitions:
+            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+    assert [len(request) for request in world.client_of_ours.epoch_requests] == [8, 8, 4]

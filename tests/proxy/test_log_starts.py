@@ -11,6 +11,7 @@ from proxy.offsets.log_starts import (
     COMMIT_AGAIN_S,
     LOG_START_GROUP,
     POLL_S,
+    START_POLL_S,
     UNANSWERED_S_MAX,
     CommittedLogStarts,
     CopierLogStarts,
@@ -236,3 +237,15 @@ async def test_a_copier_gets_its_own_errors(world: World) -> None:
 
 async def test_below_the_first_segment_it_stays_where_it_is(world: World) -> None:
     assert await world.log_starts.raise_all({ORDERS: 50}) == {ORDERS: 100}
+
+
+async def test_a_start_does_not_wait_for_the_first_question(world: World, nursery: trio.Nursery) -> None:
+    """The catalog is empty at first, and there is nothing to ask about."""
+    world.remove(ORDERS, 100, 199)
+    world.remove(ORDERS, 200, 299)
+    nursery.start_soon(world.log_starts.run)
+    await trio.sleep(10.05)
+    world.add(ORDERS, 300, 399)
+    await trio.sleep(2 * START_POLL_S)
+    assert world.log_starts.are_known()
+    assert START_POLL_S < POLL_S / 4

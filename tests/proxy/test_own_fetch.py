@@ -238,3 +238,12 @@ def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = PartitionAnswer(None, each.topic_id, each.partition, 0, 1500, 1500, 0)
         ends.learn(key_of(each), each, answer, is_barren=False)
     assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]
+
+
+async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -> None:
+    cold, hot = cold_and_other(world, 1.0)
+    world.broker.throttle_time_ms = 300
+    waited = await until_ready(world, [cold], hot)
+    assert waited.own_fetch.whole is not None
+    assert waited.own_fetch.whole.throttle_time_ms == waited.own_fetch.throttle_time_ms == 300
+    assert trio.current_time() == 0.0
