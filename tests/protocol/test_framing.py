@@ -225,3 +225,39 @@ class FrameBufferMachine(RuleBasedStateMachine):
 
 
 TestFrameBuffer = FrameBufferMachine.TestCase
+
+
+def test_a_buffer_filled_and_not_handled_grows() -> None:
+    buffer = FrameBuffer()
+    data = random.Random(1).randbytes(RECEIVE_BUFFER_BYTES + 1)
+    receive(buffer, data)
+
+    assert buffer.capacity_bytes == 2 * RECEIVE_BUFFER_BYTES
+    assert bytes(buffer.view[buffer.start : buffer.end]) == data
+
+
+def test_a_reserved_size_between_idle_and_busy_does_not_stay_for_ever() -> None:
+    # Failed before: only the idle size grew when a read filled it, so a busy stream kept reading into 5,000 bytes.
+    buffer = FrameBuffer()
+    buffer.reserve(5000)
+    receive(buffer, bytes(5000))
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+
+    quiet = FrameBuffer()
+    quiet.reserve(5000)
+    receive(quiet, bytes(4999))
+    quiet.consume(4999)
+    read_quietly(quiet)
+    quiet.prepare()
+    assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
+
+
+def test_reserving_what_fits_moves_the_bytes_only_when_they_stand_too_far_back() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, bytes(4000))
+    buffer.consume(3990)
+
+    buffer.reserve(50)
+    assert buffer.start == 3990
+    buffer.reserve(200)
+    assert (buffer.start, buffer.end) == (0, 10)

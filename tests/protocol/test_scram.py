@@ -1,6 +1,7 @@
 """SCRAM against the example of RFC 7677 §3 and against answers that a client must not believe."""
 
 import base64
+import hashlib
 import hmac
 
 import pytest
@@ -78,3 +79,16 @@ def test_each_conversation_draws_its_own_nonce() -> None:
 def server_final(name: str, salted: bytes, message: bytes) -> bytes:
     """RFC 5802 §3: the server's signature over the whole exchange."""
     return b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", name), message, name))
+
+
+def test_a_server_that_follows_rfc_5802_accepts_the_proof_by_sha_512() -> None:
+    client = ScramClient("SCRAM-SHA-512", "user", "pencil", NONCE)
+    assert client.first_message() == CLIENT_FIRST
+    without_proof, proof = client.final_message(SERVER_FIRST).rsplit(b",p=", 1)
+    message = b",".join((CLIENT_FIRST[3:], SERVER_FIRST, without_proof))
+    salted = hashlib.pbkdf2_hmac("sha512", b"pencil", base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 4096)
+    stored = hashlib.sha512(hmac.digest(salted, b"Client Key", "sha512")).digest()
+    signature = hmac.digest(stored, message, "sha512")
+    recovered = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
+    assert hashlib.sha512(recovered).digest() == stored
+    client.verify(server_final("sha512", salted, message))

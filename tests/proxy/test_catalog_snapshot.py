@@ -384,3 +384,31 @@ async def test_shutdown_waits_for_no_disk_that_hangs(stage: Stage, held: HeldDra
         await until(lambda: not nursery.child_tasks)
         assert first.counted.failed == 1
     held.let_go.set()
+
+
+async def test_after_a_restart_nothing_is_written_until_something_is_new(stage: Stage) -> None:
+    await stage.leave_snapshot("a")
+    async with stage.process() as second:
+        await second.snapshots.aclose()
+        assert second.counted.written == []
+        stage.publish("b")
+        await until(lambda: second.catalog.segment_count == 2)
+        await second.snapshots.aclose()
+        assert len(second.counted.written) == 1
+
+
+async def test_one_that_ends_beyond_the_log_is_set_aside(stage: Stage) -> None:
+    await stage.leave_snapshot("a", "b")
+    del stage.topic.logs[HOME][2:]
+    await check_set_aside(stage, SnapshotOutcome.OUT_OF_RANGE, segments=1)
+
+
+async def test_a_fault_of_ours_costs_the_snapshot_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_file: SnapshotFile, *_arguments: object) -> int:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(SnapshotFile, "draft", broken)
+    stage.publish("a")
+    async with stage.process() as first:
+        await first.snapshots.aclose()
+        assert first.counted.failed == 1

@@ -13,6 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.meters import Meters
+from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
@@ -336,3 +337,20 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(store: ScriptedStore,
         store.open.set()
         await store.wait_asked("orders-0")
         assert store.state()[0] is ConditionState.MET
+
+
+async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockClock) -> None:
+    catalog, readiness = ScriptedCatalog(), Readiness()
+    catalog.count = 1
+    registry = Registry()
+    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
+        catalog.partition_troubles = {0: "no leader"}
+        catalog.undecodable_records = 2
+        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
+        assert readiness.partition_problems == {0: "no leader"}
+        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
+        assert registry.sample_value("tidegate_catalog_segments") == 12
+        catalog.partition_troubles = {}
+        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
+        assert readiness.partition_problems == {}
+        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2

@@ -175,3 +175,12 @@ async def test_a_client_is_seen_to_have_gone_behind_what_it_sent() -> None:
     await accepted.aclose()
     assert has_left(accepted.socket)
     await listener.aclose()
+
+
+async def test_bootstrap_connections_are_spread_over_the_servers(upstream: Upstream) -> None:
+    # Failed before: all went to the first server.
+    upstream.answering = {ONE, TWO}
+    opened = {
+        await upstream.connector.open(Target(None, (ONE, TWO)), wait_s_max=0, has_left=lambda: False) for _ in range(50)
+    }
+    assert {address for _, address in opened} == {ONE, TWO}
