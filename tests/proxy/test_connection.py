@@ -16,7 +16,7 @@ from protocol.fetch.response import encode_response
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.framing import IDLE_BUFFER_BYTES
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.connection import LAST_ANSWER_STALL_S
+from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
 from proxy.connection.request_handlers import Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
@@ -457,3 +457,15 @@ class CancelAt(trio.abc.Instrument):
         self._steps_left -= 1
         if self._steps_left == 0:
             self._scope.cancel()
+
+
+async def test_a_drain_takes_no_request_that_waits_for_others_to_be_answered() -> None:
+    # Failed before: a request held back by the in-flight limit was passed on in the midst of a drain.
+    requests = [request(HEARTBEAT, 4, number) for number in range(2)]
+    async with conversation(limits=ConnectionLimits(1 << 20, 1 << 20, 1 << 16, 1)) as talk:
+        await talk.client.send(*requests)
+        await talk.upstream.expect(requests[0])
+        talk.connection.drain()
+        await talk.upstream.send(response(0))
+        assert await talk.client.expect_end() == response(0)
+        await assert_closed(talk, CloseCause.DRAIN)

@@ -309,3 +309,26 @@ async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(world: Tier
     assert (reads.pending, reads.any_records) == (True, False)
     await reads.wait_until(1.0)
     assert sizes_of(reads, [part]) == [10 * BATCH_BYTES]
+
+
+async def test_records_count_from_when_they_may_be_given(world: TierWorld) -> None:
+    parts = await parts_of(world, 2)
+    world.reader.delays_s = {parts[1].partition: 0.6}
+    reads = reads_of(world, parts, is_settled=False)
+    await trio.sleep(0.3)
+    assert reads.records_since_s == 0.0
+    reads.settle(parts, [])
+    assert reads.records_since_s == 0.3
+    reads.settle(parts[1:], [])
+    assert reads.records_since_s == math.inf
+    await reads.wait_until(10.0)
+    assert reads.records_since_s == 0.6
+
+
+async def test_the_first_that_has_records_ends_the_wait_for_any(world: TierWorld) -> None:
+    parts = await parts_of(world, 3)
+    world.reader.delays_s = {parts[0].partition: 0.1, parts[1].partition: 0.2, parts[2].partition: 0.3}
+    world.reader.failures[parts[0].partition] = RetriableRemoteStorageError("503")
+    reads = reads_of(world, parts)
+    await reads.wait_any_until(10.0)
+    assert trio.current_time() == 0.2

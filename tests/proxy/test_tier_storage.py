@@ -6,6 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from proxy.process.tier_storage import EXPIRE_INTERVAL_S
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.errors import ThrottledError
 from storage.model import IndexType, RemoteLogSegmentId
@@ -154,3 +155,13 @@ async def test_many_deletions_are_dropped_in_few_visits_to_a_thread(nursery: tri
         trio.lowlevel.remove_instrument(counted)
         assert counted.tasks <= 2 * SEGMENTS_DELETED_AT_ONCE
         await until(lambda: not files_below(tmp_path), "the threads that remove them")
+
+
+async def test_idle_blocks_leave_by_the_applications_clock(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, retention_s=EXPIRE_INTERVAL_S / 2)
+    await tier.read_bytes(0)
+    nursery.start_soon(tier.storage.run)
+    await trio.sleep(EXPIRE_INTERVAL_S - 1)
+    assert tier.resident_bytes == len(SEGMENT.log)
+    await trio.sleep(2)
+    assert tier.resident_bytes == 0
