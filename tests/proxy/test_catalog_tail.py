@@ -161,3 +161,22 @@ class ScriptedLogStarts:
 
     def are_known(self) -> bool:
         return self.known
+
+
+async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery: trio.Nursery) -> None:
+    manager = ScriptedManager()
+    tail = tail_of(nursery, manager, {NUMBER: 10})
+    done = trio.Event()
+
+    async def wait() -> None:
+        await tail.catch_up(PARTITION)
+        done.set()
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        for number, position in ((NUMBER, 9), ((NUMBER + 1) % COUNT, 99)):
+            await trio.testing.wait_all_tasks_blocked()
+            manager.apply(number, position)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not done.is_set()
+        manager.apply(NUMBER, 11)

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.process.tier_storage import EXPIRE_INTERVAL_S
+from proxy.process.tier_storage import EXPIRE_INTERVAL_S, store_kind
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.errors import ThrottledError
 from storage.model import IndexType, RemoteLogSegmentId
@@ -165,3 +165,14 @@ async def test_idle_blocks_leave_by_the_applications_clock(nursery: trio.Nursery
     assert tier.resident_bytes == len(SEGMENT.log)
     await trio.sleep(2)
     assert tier.resident_bytes == 0
+
+
+def test_gets_are_counted_under_the_stores_kind() -> None:
+    for identity, kind in (
+        ("aiven-v1 s3:https://s3.eu-west-1.amazonaws.com/bucket prefix/", "s3"),
+        ("plain-objects filesystem:/mnt/tier prefix/", "filesystem"),
+        ("local-tiered-storage /mnt/kafka-tiered-storage", "local"),
+        ("local-tiered-storage /mnt/a:b", "local"),
+        ("something", "local"),
+    ):
+        assert store_kind(identity) == kind
