@@ -159,6 +159,18 @@ def test_one_look_tells_of_many_blocks() -> None:
     assert index.holds_run([], 61.0) == []
 
 
+def test_what_goes_counts_until_it_is_deleted() -> None:
+    index = DiskIndex(25, None)
+    put(index, FIRST, 20)
+    room = reserved(index, SECOND, 10)
+    assert room.evictions == 1
+    assert index.size_bytes == 20
+    assert index.reserve(THIRD, 10, 0.0) is None, "room that is not there yet"
+    index.settle(room, [])
+    assert index.size_bytes == 10
+    assert index.reserve(THIRD, 10, 0.0) is not None
+
+
 def test_a_block_that_could_not_be_read_is_not_forgotten_once_it_is_another_file() -> None:
     index = DiskIndex(100, None)
     put(index, FIRST)
