@@ -149,6 +149,21 @@ def test_reuse_is_use_by_another_reader() -> None:
         assert policy.evict() == ("other" if is_reuse else "used")
 
 
+def test_a_hundred_uses_keep_a_key_no_longer_than_three() -> None:
+    policy = ScanResistantPolicy[int]()
+    for key in range(10):
+        policy.insert(key, 1)
+        policy.touch(key)
+    policy.insert(10, 5)
+    assert policy.evict() == 10  # and all others are in the main queue
+    for _ in range(100):
+        policy.touch(0)
+    for key in range(1, 10):
+        for _ in range(USES_MAX):
+            policy.touch(key)
+    assert [policy.evict() for _ in range(10)] == list(range(10))
+
+
 def test_a_key_that_comes_back_for_another_reader_is_kept_before_new_ones() -> None:
     policy = ScanResistantPolicy[int]()
     for key in range(10):
