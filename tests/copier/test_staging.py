@@ -13,6 +13,7 @@ from copier.producers import ProducerStates
 from copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment, UncopyableBatchError
 from protocol.record_batches import CorruptBatchError
 from storage.indexes.leader_epochs import parse_leader_epochs
+from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from tests.support.for_each import for_each
 from tests.support.rebuilt_segments import producer_states, transaction_index
@@ -221,6 +222,14 @@ def test_an_abort_names_the_oldest_transaction_that_is_still_open(stage: Stage, 
         AbortedTransaction(2, 1, 2, 0),
         AbortedTransaction(1, 0, 3, 4),
     ]
+
+
+def test_an_index_that_is_full_ends_its_segment(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("copier.index_files.INDEX_BYTES_MAX", 24)
+    staging = stage(tmp_path, RollLimits(index_interval_bytes=0), PartitionState(next_offset=0))
+    first, *_ = staging.take(b"".join(data_batch(offset) for offset in range(5)), now_ms=NOW_MS)
+    assert (first.start_offset, first.end_offset) == (0, 1)
+    assert len(OffsetIndex(first.files.offset_index.read_bytes(), 0)) == 1
 
 
 def _contents(segment: StagedSegment) -> tuple[object, ...]:
