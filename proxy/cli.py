@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from proxy.commands.cluster_options import add_diff_arguments, add_gc_arguments, add_warm_arguments
+from proxy.commands.cluster_options import add_diff_arguments, add_gc_arguments
 from proxy.process import exit_codes
 
 if TYPE_CHECKING:
@@ -259,31 +259,6 @@ def _gc(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout, is_json=options.json)
 
 
-def _warm_arguments(parser: argparse.ArgumentParser) -> None:
-    add_warm_arguments(parser, _place, _count, _time_ms)
-
-
-def _warm(config: "Config", options: argparse.Namespace) -> int:
-    import time
-
-    from proxy.commands.warm import WarmOptions, run
-    from storage.config.model import HostPort
-
-    since_ms = options.from_timestamp if options.last is None else time.time_ns() // 10**6 - options.last
-    wanted = WarmOptions(
-        topic=options.place.topic,
-        partition=options.place.partition,
-        from_offset=options.from_offset,
-        to_offset=options.to_offset,
-        from_timestamp_ms=since_ms,
-        to_timestamp_ms=options.to_timestamp,
-        bytes_per_s=options.bytes_per_second,
-        bootstrap=None if options.bootstrap is None else HostPort(*options.bootstrap),
-        command_config=options.command_config,
-    )
-    return run(config, wanted, sys.stdout, is_json=options.json)
-
-
 def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
     """What of the tier, in the notation of all tools."""
     parser.add_argument(
@@ -521,13 +496,6 @@ COMMANDS: Sequence[Command] = (
         _configured(_diff),
         add_diff_arguments,
         "Ask the brokers and a running serve the same questions, over a sample of what is in the tier, and compare.",
-    ),
-    Command(
-        "warm",
-        "have a running serve fill its cache for a range",
-        _configured(_warm),
-        _warm_arguments,
-        "Read a range through a running serve, as a client, so that its cache holds it. The records are dropped.",
     ),
     Command(
         "gc",

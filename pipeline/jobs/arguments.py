@@ -21,7 +21,6 @@ def parser() -> argparse.ArgumentParser:
     for name, told, add in (
         ("backfill", "write topics' history as Parquet, and each time it is run again what is new", _add_backfill),
         ("audit", "check every object of the tier against its metadata", _add_audit),
-        ("stats", "say what is in the tier, from batch headers alone", _add_stats),
     ):
         job = jobs.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.", allow_abbrev=False)
         job.add_argument("--config", required=True, metavar="FILE", help="the properties file of tidegate serve")
@@ -151,15 +150,6 @@ def _add_source(job: argparse.ArgumentParser) -> None:
 def _add_audit(job: argparse.ArgumentParser) -> None:
     _add_topics(job)
     job.add_argument("--report", metavar="DIR", help="keep what was found; a second run goes on from there")
-
-
-def _add_stats(job: argparse.ArgumentParser) -> None:
-    _add_topics(job)
-    job.add_argument(
-        "--report", metavar="DIR", help="keep what each segment gave; a second run reads new segments only"
-    )
-    job.add_argument("--output", metavar="DIR", help="write the figures as Parquet and JSON")
-    job.add_argument("--plot", metavar="FILE.png", help="draw the figures")
 
 
 def _add_topics(job: argparse.ArgumentParser, *, required: bool = False) -> None:

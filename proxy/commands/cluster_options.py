@@ -1,15 +1,13 @@
-"""What the command line gives to `gc`, `diff` and `warm`: their arguments, and how those are read. Imports next to
+"""What the command line gives to `gc` and `diff`: their arguments, and how those are read. Imports next to
 nothing, so that `tidegate --help` answers at once."""
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 _PARTITIONS_MAX: Final = 1_000_000
 _TIMES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES: Final = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
 def duration_ms(text: str) -> int:
@@ -18,14 +16,6 @@ def duration_ms(text: str) -> int:
     if matched is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: 90s, 15m, 24h and 7d are")
     return int(matched[1]) * _TIMES_MS[matched[2]]
-
-
-def size_bytes(text: str) -> int:
-    """`50MiB` in bytes, above 0; for argparse."""
-    matched = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
-    if matched is None or matched[2] not in _SIZES or not int(matched[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: 512KiB, 50MiB and 1GiB are")
-    return int(matched[1]) * _SIZES[matched[2]]
 
 
 def percent(text: str) -> float:
@@ -111,30 +101,5 @@ def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", type=int, help="the same sample again, while the tier stays as it is")
     parser.add_argument(
         "--per-second", metavar="N", type=count, default=10, help="questions to each side in a second; 10 by default"
-    )
-    _add_side_arguments(parser)
-
-
-def add_warm_arguments(
-    parser: argparse.ArgumentParser,
-    place: Callable[[str], object],
-    offset: Callable[[str], int],
-    timestamp_ms: Callable[[str], int],
-) -> None:
-    """With how the other tools read a topic or partition, an offset and a time."""
-    parser.add_argument("place", metavar="TOPIC[:PARTITION]", type=place, help="what is read")
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument("--from-offset", metavar="N", type=offset, help="the first offset; the log start by default")
-    start.add_argument("--from-timestamp", metavar="TIME", type=timestamp_ms, help="2026-01-31T12:00:00Z, or in ms")
-    start.add_argument("--last", metavar="TIME", type=duration_ms, help="what is not older than that: 2h")
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument("--to-offset", metavar="N", type=offset, help="the last offset; the tier's last by default")
-    end.add_argument("--to-timestamp", metavar="TIME", type=timestamp_ms, help="what is not newer than that")
-    parser.add_argument(
-        "--bytes-per-second",
-        metavar="SIZE",
-        type=size_bytes,
-        default="50MiB",
-        help="of all partitions together; 50MiB by default",
     )
     _add_side_arguments(parser)

@@ -1,4 +1,4 @@
-"""As a client of a running `serve`: where it listens, and as whom to ask. What `diff` and `warm` have in common.
+"""As a client of a running `serve`: where it listens, and as whom to ask, for `diff`.
 
 - The address is `proxy.listen` of the same file, or `--bootstrap`. Where `serve` has TLS, the certificate that it shows
   has to be the file's own: that says more than any name in it.

@@ -1,4 +1,4 @@
-"""`tidegate diff`, `warm` and `gc` on a real broker, a running Tidegate and a tier on a real S3 server.
+"""`tidegate diff` and `gc` on a real broker, a running Tidegate and a tier on a real S3 server.
 
 The broker reads its own tier, and Tidegate the same segments from the bucket: so a byte that is flipped in one place is
 a difference between them.
@@ -28,7 +28,6 @@ from tests.support.metadata_records import named_uuid
 from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
-from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 from tools.demo.kafka_properties import HOST
 
@@ -56,11 +55,6 @@ class Stage:
         code = cli.main([name, str(self.tidegate.process.properties_path), *others, "--json"])
         out = capsys.readouterr().out
         return code, json.loads(out) if out else {}
-
-    @property
-    def tier_offsets(self) -> int:
-        """Offsets that are in the tier alone."""
-        return sum(each.local_log_start_offset for each in self.topic.offsets.values())
 
 
 @pytest.fixture(scope="module")
@@ -102,21 +96,6 @@ def test_no_answer_differs_and_a_flipped_byte_is_found(stage: Stage, capsys: Cap
     said = next(each for each in document["differences"] if each["fetch_offset"] == segment.start_offset)["found"]
     assert said[0].startswith(f"records: byte 200 (in the batch at offset {segment.start_offset}) is another")
     assert document["corrupt"], "the broker's own bytes are wrong, and that is told as well"
-
-
-def test_what_was_warmed_is_read_from_the_cache(stage: Stage, capsys: Captured) -> None:
-    code, document = stage.run(capsys, "warm", stage.topic.name)
-    assert code == exit_codes.DONE
-    assert sum(each["end_offset"] - each["start_offset"] for each in document["partitions"]) == stage.tier_offsets
-    in_tier = sum(each.segment_size_bytes for each in stage.tier.segments)
-    assert in_tier <= document["bytes"] <= in_tier * 1.01 + 8 * 1024 * 1024
-    resident = "tidegate_cache_resident_bytes"
-    wait_until(lambda: stage.tidegate.metric(resident, level="disk") >= in_tier, "all of it is on disk")
-    gets = stage.tidegate.metric("tidegate_gets_total", object="log")
-    code, document = stage.run(capsys, "warm", f"{stage.topic.name}:1", "--to-offset", "99")
-    assert (code, document["cache"]["filled_bytes"]) == (exit_codes.DONE, 0)
-    assert [each["partition"] for each in document["partitions"]] == [1]
-    assert stage.tidegate.metric("tidegate_gets_total", object="log") == gets
 
 
 def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:

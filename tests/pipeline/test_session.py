@@ -74,7 +74,7 @@ def test_spark_is_not_imported_by(module: str) -> None:
     """Given an installation without the extra, when Tidegate starts, then nothing asks for what is not there."""
     program = f"""
 import sys
-for name in ("pyspark", "pyarrow", "numpy", "matplotlib"):
+for name in ("pyspark", "pyarrow", "numpy"):
     sys.modules[name] = None
 import {module}
 """

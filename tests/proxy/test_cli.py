@@ -49,7 +49,6 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
 NEEDED = {
     "stat": ["a:0:1"],
     "cat": ["a:0"],
-    "warm": ["a"],
     "metadata import": ["lines"],
     "takeover": ["--log-dir", "logs", "--dry-run"],
 }
@@ -78,7 +77,7 @@ def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str
 
 
 DOCS = Path(cli.__file__).parents[1] / "docs"
-TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", "diff", "warm", "gc")
+TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", "diff", "gc")
 
 
 @for_each("name", TOOLS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.spark_package.archives import with_wheel_metadata, write_zip
-from tools.spark_package.dependencies import EXTRA_FOR_PLOTS, STORES, Dependencies, dependencies_of, files_of
+from tools.spark_package.dependencies import STORES, Dependencies, dependencies_of, files_of
 from tools.spark_package.import_mapping import map_imports
 from tools.spark_package.our_modules import modules_of, shipped_modules
 
@@ -61,7 +61,7 @@ def build(folder: Path, *, with_arrow: bool = False, stores: Collection[str] = (
         ("License-Expression", project["license"]),
         ("License-File", "LICENSE"),
         ("Requires-Python", project["requires-python"]),
-        *(("Provides-Extra", extra) for extra in (EXTRA_FOR_PLOTS, *STORES)),
+        *(("Provides-Extra", extra) for extra in STORES),
         *(("Requires-Dist", requirement) for requirement in dependencies.requirements),
     ]
     write_zip(

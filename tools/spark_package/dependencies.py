@@ -18,9 +18,6 @@ from packaging.utils import canonicalize_name
 
 OF_SPARK = ("py4j", "pyspark")
 """Come with the cluster and are never asked for: pip would install a second Spark beside a cluster's own."""
-FOR_PLOTS = "matplotlib"
-EXTRA_FOR_PLOTS = "plot"
-"""Only the driver of `stats --plot` imports it: an extra of the wheel, and never in the zip."""
 OF_ARROW = ("numpy", "pyarrow")
 """Large, and nearly always there: PySpark's own data source API imports pyarrow."""
 STORES = ("azure", "gcs")
@@ -78,9 +75,9 @@ def dependencies_of(
     }
     declared |= {name: optional[name] for store in stores for name in extras[store] if name in optional}
     roots = {name: requirement for name, requirement in declared.items() if name in imported and name not in OF_SPARK}
-    left_out = {FOR_PLOTS} if with_arrow else {FOR_PLOTS, *OF_ARROW}
+    left_out = () if with_arrow else OF_ARROW
     bundled: dict[str, importlib.metadata.Distribution] = {}
-    needs = [_need("tidegate_spark", requirement) for name, requirement in roots.items() if name != FOR_PLOTS]
+    needs = [_need("tidegate_spark", requirement) for name, requirement in roots.items()]
     waiting = [name for name in roots if name not in left_out]
     while waiting:
         name = waiting.pop()
@@ -95,11 +92,7 @@ def dependencies_of(
     if undeclared:
         name = min(undeclared)
         raise DependencyError(f"{libraries[imported[name]]} imports {imported[name]}: {name} is not in pyproject.toml")
-    written = [
-        f'{requirement}; extra == "{EXTRA_FOR_PLOTS}"' if name == FOR_PLOTS else str(requirement)
-        for name, requirement in sorted(roots.items())
-        if name not in optional
-    ]
+    written = [str(requirement) for name, requirement in sorted(roots.items()) if name not in optional]
     for store, extra in extras.items():
         written += [f'{extra[name]}; extra == "{store}"' for name in sorted(extra) if name in imported]
     return Dependencies(

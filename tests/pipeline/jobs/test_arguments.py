@@ -15,8 +15,8 @@ BACKFILL = ["backfill", "--config", "f", "--topic", "orders", "--output", "out"]
     [
         [],
         ["backfill"],
-        ["stats"],
-        ["stats", "--config", "f", "--topic", "a", "--pattern", "b"],
+        ["audit"],
+        ["audit", "--config", "f", "--topic", "a", "--pattern", "b"],
         ["backfill", "--config", "f", "--output", "out"],
         ["backfill", "--config", "f", "--topic", "orders"],
         [*BACKFILL, "--pattern", "orders.*"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jobs import command_line, stats_command
+from pipeline.jobs import audit_command, command_line
 from pipeline.jobs.command_line import main
 from pipeline.session import SessionError
 from tests.support.for_each import for_each
@@ -41,9 +41,9 @@ def test_help_imports_no_spark_and_no_arrow() -> None:
     code = (
         "import sys\n"
         "from pipeline.jobs.command_line import main\n"
-        "try:\n    main(['stats', '--help'])\n"
+        "try:\n    main(['audit', '--help'])\n"
         "except SystemExit as ended:\n    assert ended.code == 0\n"
-        "print({'pyspark', 'pyarrow', 'numpy', 'matplotlib', 'boto3'} & sys.modules.keys())"
+        "print({'pyspark', 'pyarrow', 'numpy', 'boto3'} & sys.modules.keys())"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines()[-1] == "set()"
@@ -51,7 +51,7 @@ def test_help_imports_no_spark_and_no_arrow() -> None:
 
 def test_every_problem_of_the_configuration_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tier_file(tmp_path, "an.unknown.key=1\nno.such.key=1\n")
-    assert main(["stats", "--config", str(file)]) == 2
+    assert main(["audit", "--config", str(file)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) >= 2
     assert all(line.startswith("tidegate: ") for line in lines)
@@ -67,7 +67,7 @@ def test_options_are_looked_at_before_spark_is_started(
     assert main([*wanted, "--to", "later"]) == 2
     assert "--to is 'later'" in capsys.readouterr().err
     # And no Spark is a sentence.
-    assert main(["stats", "--config", config]) == 2
+    assert main(["audit", "--config", config]) == 2
     assert capsys.readouterr().err == "tidegate: Java 17 or 21 is needed\n"
 
 
@@ -75,7 +75,7 @@ def test_without_the_extra_it_says_what_to_install(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pipeline.session.PACKAGES", ("no_such_package",))
-    assert main(["stats", "--config", config]) == 2
+    assert main(["audit", "--config", config]) == 2
     assert "pip install 'tidegate[spark]'" in capsys.readouterr().err
 
 
@@ -96,7 +96,7 @@ def test_a_signal_ends_it_with_its_own_code(
         signal.raise_signal(number)  # in this thread: another one's would leave it waiting
 
     before = signal.getsignal(number)
-    monkeypatch.setattr(stats_command, "prepare", send)
-    assert main(["stats", "--config", "f"]) == code
+    monkeypatch.setattr(audit_command, "prepare", send)
+    assert main(["audit", "--config", "f"]) == code
     assert "the same command goes on" in capsys.readouterr().err
     assert signal.getsignal(number) is before

@@ -4,11 +4,8 @@ import ssl
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 from proxy.commands.through_serve import both_sides
-from proxy.commands.warm import Pace
 from storage.config.model import HostPort
 from storage.config.sources import ConfigError
 from tests.support.certificates import server_certificate
@@ -77,16 +74,3 @@ def test_a_file_of_another_identity_that_is_wrong_is_named(tmp_path: Path) -> No
     assert any("client.properties:1: security.protocol" in problem for problem in caught.value.problems)
     with pytest.raises(ConfigError, match=r"absent\.properties"):
         both_sides(config, None, tmp_path / "absent.properties", {})
-
-
-@pytest.mark.autojump
-async def test_bytes_are_read_at_the_pace_that_was_said() -> None:
-    began_at_s = trio.current_time()
-    pace = Pace(1000.0)
-    async with trio.open_nursery() as nursery:
-        for _ in range(5):
-            nursery.start_soon(pace.spend, 1000)
-    assert trio.current_time() - began_at_s == pytest.approx(5)
-    await trio.sleep(100)
-    await pace.spend(1000)
-    assert trio.current_time() - began_at_s == pytest.approx(106), "what was not used is not made up for"
