@@ -40,12 +40,7 @@ from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
-from proxy.offsets.delete_records import DeleteRecordsService
-from proxy.offsets.leader_epochs import LeaderEpochsService
-from proxy.offsets.log_starts import TierLogStarts
-from proxy.offsets.own_list_offsets import OwnListOffsetsService
 from proxy.offsets.service import ListOffsetsService
-from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, Pages, serve_admin
@@ -62,6 +57,11 @@ from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_ti
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster, FrontierClient
+from standalone.serving.delete_records import DeleteRecordsService
+from standalone.serving.leader_epochs import LeaderEpochsService
+from standalone.serving.log_starts import TierLogStarts
+from standalone.serving.own_list_offsets import OwnListOffsetsService
+from standalone.serving.tier_offsets import TierOffsets
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
@@ -247,11 +247,11 @@ class ClientExchanges:
         return await self._offsets.handle(frame, wire)
 
     async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `proxy.offsets.leader_epochs`."""
+        """See `standalone.serving.leader_epochs`."""
         return RELAY if self._leader_epochs is None else await self._leader_epochs.handle(frame, wire)
 
     async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `proxy.offsets.delete_records`. Good probes are void when it is sent, and when it is answered."""
+        """See `standalone.serving.delete_records`. Good probes are void when it is sent, and when it is answered."""
         if self._delete_records is None:
             return RELAY
         self.on_log_start_moved()

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import trio
 
-from copier.config import CopyConfig
 from protocol.client.connection import drive_async
 from protocol.client.errors import GroupAuthorizationError, UpstreamError
 from protocol.client.groups import find_coordinator
@@ -19,10 +18,11 @@ from protocol.client.messages import METADATA, Api, Question
 from proxy.commands.report import Report
 from proxy.config.load import copy_problems
 from proxy.config.model import Config
-from proxy.offsets.log_starts import LOG_START_GROUP
-from proxy.process.copy_topics import CopyTopic, find_topics
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.config import CopyConfig
+from standalone.copy_topics import CopyTopic, find_topics
+from standalone.serving.log_starts import LOG_START_GROUP
 from storage.errors import RemoteStorageError
 from storage.metadata.event_log import Backoff
 
@@ -111,8 +111,8 @@ async def _check_metadata_topic(config: Config, metadata: Cluster, report: Repor
         report.wrong(f"{METADATA_TOPIC}: Metadata says {code_name(topic.error_code)}")
         return
     # librdkafka, which nothing else here needs.
-    from copier.librdkafka import client_properties
-    from copier.metadata_topic import create_metadata_topic
+    from standalone.copier.librdkafka import client_properties
+    from standalone.copier.metadata_topic import create_metadata_topic
 
     def attempt() -> bool:
         return create_metadata_topic(

@@ -19,7 +19,6 @@ from typing import Any, Final
 import structlog
 import trio
 
-from copier.partition_copier import PartitionProgress
 from metrics.copy_meters import CopyMeter
 from metrics.meters import Meters
 from metrics.registry import Registry
@@ -28,12 +27,10 @@ from protocol.client.messages import preload_schemas
 from proxy.commands.output import Progress as Bar
 from proxy.config.load import copy_problems, load
 from proxy.config.model import Config
-from proxy.offsets.log_starts import LOG_START_GROUP, CommittedLogStarts
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, serve_admin
 from proxy.process.catalog import start_catalog
 from proxy.process.copy_wiring import open_copying
-from proxy.process.copying import Copying
 from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
@@ -45,7 +42,10 @@ from proxy.process.status.model import Query, Status, with_troubles
 from proxy.process.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.group_offsets import GroupOffsets
+from standalone.copier.partition_copier import PartitionProgress
+from standalone.copying import Copying
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
 from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog

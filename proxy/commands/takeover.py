@@ -20,18 +20,18 @@ from typing import Any, Final, TextIO
 
 import trio
 
-from copier.index_files import encode_leader_epochs
-from proxy.commands import broker_folders
-from proxy.commands.broker_folders import LEADER_EPOCHS, LOG_STARTS, PartitionFolder
 from proxy.commands.output import Progress, print_json, print_table
-from proxy.commands.restored_lineage import LineageConflictError, restored_lineage
 from proxy.commands.selection import finished, holes
 from proxy.commands.tier import TierError, open_tier, run_command
 from proxy.config.model import Config
-from proxy.offsets.log_starts import LOG_START_GROUP, CommittedLogStarts
 from proxy.process import exit_codes
-from proxy.upstream.group_offsets import GroupOffsets
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.index_files import encode_leader_epochs
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
+from standalone.takeover import broker_folders
+from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS, PartitionFolder
+from standalone.takeover.restored_lineage import LineageConflictError, restored_lineage
 from storage.config.model import Mode
 from storage.errors import CorruptObjectError, MetadataRecordError, RemoteStorageError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
 from proxy.config.model import (
     BUDGET_SHARES,
     NODE_ID_VARIABLE,
@@ -41,6 +40,7 @@ from proxy.config.model import (
     TierConfig,
     memory_share,
 )
+from standalone.copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
 from storage.config.keys import MIB, Key, format_size
 from storage.config.model import Mode
 from storage.config.security import attempt, trusted

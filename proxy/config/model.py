@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from copier.config import CopyConfig, MetadataTopicConfig
 from metrics.kip405 import Kip405Names
+from standalone.copier.config import CopyConfig, MetadataTopicConfig
 from storage.config.keys import (
     BOOLEAN,
     FILE,

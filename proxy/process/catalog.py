@@ -23,12 +23,12 @@ import trio
 from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
 from proxy.config.model import Config
 from proxy.fetch.tier import CatalogTail
-from proxy.offsets.log_starts import TierLogStarts
 from proxy.process.upkeep import follow_catalog, measure_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
 from proxy.upstream.metadata_topic import NOT_MADE, KafkaMetadataTopicClient
+from standalone.serving.log_starts import TierLogStarts
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.errors import MetadataNotReadyError, RemoteStorageError

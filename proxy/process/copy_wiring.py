@@ -1,20 +1,20 @@
-"""From the configuration to a copier that runs in a process: see `proxy.process.copying` for what it does then."""
+"""From the configuration to a copier that runs in a process: see `standalone.copying` for what it does then."""
 
 from collections.abc import Callable
 
 import structlog
 
-from copier.copier import Copier
-from copier.librdkafka import client_properties
-from copier.metadata_topic import PublishedEventLog
 from metrics.copy_meters import CopyMeter
 from proxy.config.model import Config
-from proxy.offsets.log_starts import CommittedLogStarts, CopierLogStarts
 from proxy.process.catalog import StartedCatalog
-from proxy.process.copy_topics import CopyTopics
-from proxy.process.copying import Copying, CopyingParts
-from proxy.upstream.broker_log import ROLE, ClusterBrokerLog
 from proxy.upstream.cluster import Cluster
+from standalone.copier.copier import Copier
+from standalone.copier.librdkafka import client_properties
+from standalone.copier.metadata_topic import PublishedEventLog
+from standalone.copy_topics import CopyTopics
+from standalone.copying import Copying, CopyingParts
+from standalone.serving.broker_log import ROLE, ClusterBrokerLog
+from standalone.serving.log_starts import CommittedLogStarts, CopierLogStarts
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog

@@ -9,16 +9,16 @@ import trio
 from metrics.copy_meters import CopyMeter
 from metrics.registry import Registry
 from proxy.config.model import Config
-from proxy.offsets.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
 from proxy.process.catalog import StartedCatalog
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.group_offsets import GroupOffsets
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
 from storage.config.model import Mode
 from storage.metadata.catalog import Catalog
 from storage.remote_storage_manager import RemoteStorageManager
 
 if TYPE_CHECKING:
-    from proxy.process.copying import Copying
+    from standalone.copying import Copying
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ compacted log, huge and tiny batches, logs that were cut inside a batch; and of 
 from contextlib import closing
 from pathlib import Path
 
-from copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment
+from standalone.copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment
 from storage.indexes.leader_epochs import parse_leader_epochs
 from tests.support.differential_world import DifferentialWorld
 from tests.support.oracle import Oracle

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
-from copier.librdkafka import client_properties
-from copier.membership import Membership
+from standalone.copier.librdkafka import client_properties
+from standalone.copier.membership import Membership
 from storage.config.model import ClientSecurity, HostPort, UpstreamConfig
 from storage.errors import RetriableRemoteStorageError
 from storage.model import TopicIdPartition, Uuid

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # re-exports, not marked
 
-from copier.config import MetadataTopicConfig
-from copier.librdkafka import Properties, client_properties
-from copier.metadata_topic import MetadataPublisher, create_metadata_topic
+from standalone.copier.config import MetadataTopicConfig
+from standalone.copier.librdkafka import Properties, client_properties
+from standalone.copier.metadata_topic import MetadataPublisher, create_metadata_topic
 from storage.config.model import (
     ClientSecurity,
     ClientTls,

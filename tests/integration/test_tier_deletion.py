@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
-from proxy.offsets.log_starts import LOG_START_GROUP
+from standalone.serving.log_starts import LOG_START_GROUP
 from tests.support.differential_steps import delete_records
 from tests.support.digests import fields_of, read_with_confluent
 from tests.support.kafka import Record, fresh_name, produce

@@ -30,10 +30,10 @@ SEED = int(os.environ.get("TIDEGATE_COPIERS_SEED") or random.SystemRandom().rand
 
 PARTITIONS = 4
 SESSION_TIMEOUT_MS = 6000
-"""The least that a broker allows (`group.min.session.timeout.ms`), in place of copier.membership's."""
+"""The least that a broker allows (`group.min.session.timeout.ms`), in place of standalone.copier.membership's."""
 SHORT_SESSION = (
     "-c",
-    "import sys; from copier.membership import Membership; from proxy.cli import main; "
+    "import sys; from standalone.copier.membership import Membership; from proxy.cli import main; "
     f"Membership.__init__.__kwdefaults__['session_timeout_ms'] = {SESSION_TIMEOUT_MS}; sys.exit(main())",
 )
 MOMENT_S_MAX = 0.6

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
+from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.errors import MetadataRecordError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, encode_offset_index

@@ -12,11 +12,11 @@ from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH, Values
-from proxy.offsets.log_starts import TierLogStarts
 from proxy.process.catalog import TopicCatalogTail, start_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.serving.log_starts import TierLogStarts
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager

@@ -17,12 +17,12 @@ from proxy.config import Config
 from proxy.connection.accounts import Accounts
 from proxy.connection.request_handlers import ClientReads
 from proxy.connection.server import Server
-from proxy.offsets.log_starts import TierLogStarts
 from proxy.process import copy_wiring
 from proxy.process.audit_log import AuditLog
-from proxy.process.copying import Copying
 from proxy.process.reload import Cause, Reloader
 from proxy.process.tier_storage import TierStorage
+from standalone.copying import Copying
+from standalone.serving.log_starts import TierLogStarts
 from storage.model import RemoteLogSegmentState
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka

@@ -18,13 +18,13 @@ from typing import TypeVar
 
 import trio
 
-from copier.config import CopyConfig
-from copier.copier import Copier
-from copier.ledger import Ledger
-from copier.metadata_feed import partition_of
-from copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
 from metrics.copy_meters import CopyMeter
 from metrics.registry import Registry
+from standalone.copier.config import CopyConfig
+from standalone.copier.copier import Copier
+from standalone.copier.ledger import Ledger
+from standalone.copier.metadata_feed import partition_of
+from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition

@@ -1,9 +1,9 @@
-"""A segment's time index for tests; the other index files' bytes are made by `copier.index_files`."""
+"""A segment's time index for tests; the other index files' bytes are made by `standalone.copier.index_files`."""
 
 import struct
 from collections.abc import Iterable
 
-from copier.index_files import SparseIndexes
+from standalone.copier.index_files import SparseIndexes
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 
 

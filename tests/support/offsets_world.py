@@ -31,12 +31,12 @@ from protocol.offset_for_leader_epoch import LeaderEpochAnswer
 from protocol.offset_for_leader_epoch import decode_response as decode_epochs
 from protocol.wire.identifiers import ApiKey, IsolationLevel
 from proxy.connection.request_handlers import RELAY, Answer, Relay
-from proxy.offsets.delete_records import DeleteRecordsService
-from proxy.offsets.leader_epochs import LeaderEpochsService
-from proxy.offsets.own_list_offsets import OwnListOffsetsService
 from proxy.offsets.service import ListOffsetsService
-from proxy.offsets.tier_offsets import TierOffsets
 from proxy.offsets.timestamp_lookup import TimestampLookup
+from standalone.serving.delete_records import DeleteRecordsService
+from standalone.serving.leader_epochs import LeaderEpochsService
+from standalone.serving.own_list_offsets import OwnListOffsetsService
+from standalone.serving.tier_offsets import TierOffsets
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition

@@ -11,7 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Final
 
-from copier.staging import StagedSegment
+from standalone.copier.staging import StagedSegment
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
+from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.indexes.offset_index import build_offset_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from copier.metadata_feed import partition_of
+from standalone.copier.metadata_feed import partition_of
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, uuid_to_text

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 from proxy.process.status.model import CopyPartitionStatus, CopyStatus
 
 if TYPE_CHECKING:
-    from copier.partition_copier import PartitionProgress
-    from proxy.process.copying import Copying
+    from standalone.copier.partition_copier import PartitionProgress
+    from standalone.copying import Copying
 
 ROWS_MAX: Final = 100
 

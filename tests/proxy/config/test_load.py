@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from copier.config import MetadataTopicConfig
 from proxy.config.load import copy_problems
+from standalone.copier.config import MetadataTopicConfig
 from storage.config.keys import GIB, MIB
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown

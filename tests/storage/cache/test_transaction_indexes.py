@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from copier.index_files import encode_transaction_index
+from standalone.copier.index_files import encode_transaction_index
 from storage.cache import segment_parts
 from storage.cache.segment_parts import TransactionIndexes
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError

@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from copier.index_files import encode_transaction_index
 from protocol.record_batches import BatchHeader, read_header
+from standalone.copier.index_files import encode_transaction_index
 from storage.checks.finding import FindingKind
 from storage.checks.index_checks import (
     BatchCheck,

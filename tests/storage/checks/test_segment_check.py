@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from copier.index_files import encode_leader_epochs
+from standalone.copier.index_files import encode_leader_epochs
 from storage.checks.finding import Finding, FindingKind
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copier.index_files import encode_transaction_index
+from standalone.copier.index_files import encode_transaction_index
 from storage.errors import CorruptObjectError
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from tests.support.cases import case

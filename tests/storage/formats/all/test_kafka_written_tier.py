@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
+from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, build_offset_index

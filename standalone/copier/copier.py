@@ -1,0 +1,228 @@
+"""The copier: the partitions that a group's member has, each a task of its own, and topics that are gone.
+
+    copier = Copier(settings=..., brokers=..., ...)
+    nursery.start_soon(copier.run)
+    await copier.assign(partitions, generation)     # by whoever is in the group
+    await copier.revoke(partitions)                 # returns once nothing of them is under way
+
+Rules:
+- A partition whose task fails by a fault of ours is logged and begun again; the others do not notice.
+- The staging folder is this process's alone: what an earlier one has left in it is removed.
+"""
+
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import trio
+
+from metrics.copy_meters import CopyMeter
+from standalone.copier.config import CopyConfig
+from standalone.copier.ledger import Ledger
+from standalone.copier.limits import CopyRate, Slots
+from standalone.copier.log_starts import LogStarts
+from standalone.copier.metadata_feed import MetadataFeed
+from standalone.copier.partition_copier import RETRY_S_MAX, CopierTools, PartitionCopier, PartitionProgress
+from standalone.copier.seams import BrokerLog, LogStartStore, Retention
+from standalone.copier.segment_copy import SegmentCopy
+from standalone.copier.steps import StepRunner
+from standalone.copier.threads import Threads, WorkerThreads
+from storage.errors import RemoteStorageError, StorageConfigError
+from storage.metadata.event_log import Backoff, MetadataEventLog
+from storage.model import TopicIdPartition, Uuid, uuid_to_text
+from storage.remote_storage_manager import RemoteStorageManager
+
+_OTHER_THREADS = 32
+"""Beside those of the slots: whoever lets go of a partition does not wait for the uploads of others."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """A partition's task."""
+
+    copier: PartitionCopier
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class Copier:
+    """Copies and deletes for the partitions that are assigned to it.
+
+    Args:
+        settings: `staging_path` must be set.
+        event_log: the metadata topic, for reading and writing.
+        retention_of: what the tier keeps of a topic; may change.
+        is_disabled: copy.disable, as it is now.
+        copies_all: a segment ends where upstream's log ends, however small it is.
+        threads, now_ms, new_id: for tests.
+
+    Raises:
+        StorageConfigError: there is no staging path.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: CopyConfig,
+        brokers: BrokerLog,
+        event_log: MetadataEventLog,
+        storage: RemoteStorageManager,
+        log_starts: LogStartStore,
+        meter: CopyMeter,
+        retention_of: Callable[[str], Retention],
+        is_disabled: Callable[[], bool],
+        copies_all: bool = False,
+        threads: Threads | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], Uuid] = lambda: Uuid(secrets.token_bytes(16)),
+    ) -> None:
+        if settings.staging_path is None:
+            raise StorageConfigError("copy.staging.path is not set")
+        self._settings = settings
+        self._staging_path: Path = settings.staging_path
+        self._brokers = brokers
+        self._event_log = event_log
+        self._storage = storage
+        self._log_starts = log_starts
+        self._meter = meter
+        self._retention_of = retention_of
+        self._is_disabled = is_disabled
+        self._copies_all = copies_all
+        self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._assigned: dict[TopicIdPartition, _Assigned] = {}
+        self._deleting: set[TopicIdPartition] = set()
+        self._tools: CopierTools | None = None
+        self._nursery: trio.Nursery | None = None
+        self._running = trio.Event()
+
+    async def run(self) -> None:
+        """For ever.
+
+        Cancellation: as PartitionCopier.run of all partitions.
+        """
+        await self._threads.run(lambda: _empty(self._staging_path))
+        self._tools = self._make_tools()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._running.set()
+            await trio.sleep_forever()
+
+    async def assign(self, partitions: Iterable[TopicIdPartition], generation: int) -> None:
+        """These are ours from now on, beside those that are already. Waits for `run` to have begun."""
+        await self._running.wait()
+        assert self._nursery is not None, "it is running"
+        assert self._tools is not None, "it is running"
+        for partition in partitions:
+            if partition in self._deleting:
+                continue  # the group hears later that its topic is gone
+            known = self._assigned.get(partition)
+            if known is not None and not known.scope.cancel_called:
+                continue
+            if known is not None:
+                await known.ended.wait()
+            copier = PartitionCopier(partition, generation, self._folder(partition), self._tools)
+            assigned = self._assigned[partition] = _Assigned(copier)
+            self._nursery.start_soon(self._keep, partition, assigned)
+
+    async def revoke(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """These are not ours any more. Returns once their tasks have let go: an upload under way is finished first."""
+        ending = [self._assigned[partition] for partition in partitions if partition in self._assigned]
+        for assigned in ending:
+            assigned.scope.cancel()
+        for assigned in ending:
+            await assigned.ended.wait()
+
+    async def delete_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Delete all that the tier has of these, whose topic ids upstream surely does not have any more. Revokes them.
+
+        Idempotent, and no harm if several copiers do so. Waits for `run` to have begun; tries again until it has
+        succeeded, a partition after the other. Those that another call has under way are left to it.
+        """
+        gone = [partition for partition in partitions if partition not in self._deleting]
+        self._deleting.update(gone)
+        try:
+            await self._running.wait()
+            await self.revoke(gone)
+            for partition in gone:
+                await self._delete_partition(partition)
+        finally:
+            self._deleting.difference_update(gone)
+
+    def progress(self) -> list[PartitionProgress]:
+        """Of all partitions, by topic and number. Live objects: to be read, not kept."""
+        found = (assigned.copier.progress for assigned in self._assigned.values())
+        return sorted(found, key=lambda progress: (progress.topic, progress.partition))
+
+    def _make_tools(self) -> CopierTools:
+        settings = self._settings
+        feed = MetadataFeed(self._event_log, self._threads)
+        return CopierTools(
+            settings=settings,
+            brokers=self._brokers,
+            feed=feed,
+            storage=self._storage,
+            log_starts=LogStarts(self._log_starts, lambda: self._assigned, settings.interval_ms / 2000),
+            meter=self._meter,
+            retention_of=self._retention_of,
+            is_disabled=self._is_disabled,
+            copies_all=self._copies_all,
+            slots=Slots(settings.concurrent_max, self._meter.on_slots),
+            rate=CopyRate(settings.bytes_per_second_max),
+            threads=self._threads,
+            steps=StepRunner(feed, self._storage, self._threads, self._meter),
+            now_ms=self._now_ms,
+            new_id=self._new_id,
+        )
+
+    async def _keep(self, partition: TopicIdPartition, assigned: _Assigned) -> None:
+        """The partition's task, until it is revoked."""
+        backoff = Backoff(max_s=RETRY_S_MAX)
+        try:
+            with assigned.scope:
+                while True:
+                    try:
+                        await assigned.copier.run()
+                    except Exception as error:
+                        assigned.copier.progress.last_error = repr(error)
+                        _log.exception("copy_failed", partition=str(partition), reason=repr(error))
+                    await trio.sleep(backoff.next_delay_s())
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._threads.run(lambda: shutil.rmtree(self._folder(partition), ignore_errors=True))
+            del self._assigned[partition]
+            assigned.ended.set()
+
+    async def _delete_partition(self, partition: TopicIdPartition) -> None:
+        assert self._tools is not None, "it is running"
+        tools = self._tools
+        backoff = Backoff(max_s=RETRY_S_MAX)
+        while True:
+            try:
+                ledger = Ledger(partition)
+                async with tools.feed.followed(ledger):
+                    ledger.claim(0)
+                    async with tools.slots.one():
+                        await tools.steps.do(SegmentCopy(ledger, self._new_id, self._now_ms).delete_partition())
+                return
+            except RemoteStorageError as error:
+                _log.warning("partition_not_deleted", partition=str(partition), reason=str(error))
+            await trio.sleep(backoff.next_delay_s())
+
+    def _folder(self, partition: TopicIdPartition) -> Path:
+        return self._staging_path / f"{partition.topic}-{partition.partition}-{uuid_to_text(partition.topic_id)}"
+
+
+def _empty(folder: Path) -> None:
+    """Remove the folders that an earlier process has left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)

@@ -1,0 +1,241 @@
+"""Which partitions this copier has: membership of the consumer group `copy.group.id` (docs/standalone.md).
+
+A consumer of librdkafka's does what Kafka's group protocol asks for, in a thread of its own. It never fetches: every
+partition is paused as soon as it is assigned; and it never commits offsets.
+
+Rules:
+- Partitions are told with the group's generation, which is the fence of their records (standalone.copier.ledger), and with their
+  topic's id. Until the id is known they are not told.
+- Before partitions go back to the group the listener has let go of them, or LET_GO_S_MAX has passed: the fence protects
+  them in any case. Those that were lost (the session expired) are told at once, and nobody waits.
+- Assignment is cooperative and sticky: who keeps a partition goes on with it, and with its older generation.
+- Topics are subscribed to by name. Which names there are is for `subscribe`'s caller to say, since librdkafka's
+  expressions are others than Python's, and not every topic may be copied.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition, libversion
+
+from standalone.copier.librdkafka import LibrdkafkaLog, Properties
+from storage.errors import RemoteStorageError
+from storage.model import TopicIdPartition, Uuid
+
+LET_GO_S_MAX: Final = 60.0
+"""A copy that is under way may take so long. Far less than the five minutes after which the group gives a member up
+that does not answer (`max.poll.interval.ms`)."""
+
+SESSION_TIMEOUT_MS: Final = 45_000
+"""Kafka's own default: after it a copier that died has lost its partitions."""
+
+POLL_S: Final = 0.2
+ID_RETRY_S: Final = 1.0
+
+_METADATA_MAGIC: Final = b"CGMDv2:"
+"""How librdkafka writes a consumer's group metadata: this, the generation as the machine writes an int32, names."""
+_GENERATION_BYTES: Final = 4
+
+_AUTHORIZATION: Final = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "ACL Read on Group {group} is missing",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "ACL Read or Describe on a topic of copy.topics is missing",
+}
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class MembershipError(Exception):
+    """The group cannot be joined with this librdkafka, whatever is tried; the message says why."""
+
+
+class Listener(Protocol):
+    """Whose partitions they are. All are called from the membership's thread."""
+
+    def assigned(self, partitions: Sequence[TopicIdPartition], generation: int) -> None:
+        """These are ours from now on."""
+        ...
+
+    def revoked(self, partitions: Sequence[TopicIdPartition]) -> None:
+        """Return once nobody works on them, after LET_GO_S_MAX at most."""
+        ...
+
+    def lost(self, partitions: Sequence[TopicIdPartition]) -> None:
+        """Somebody else may have them already. Returns at once."""
+        ...
+
+
+TopicIds = Callable[[Sequence[str]], Mapping[str, Uuid]]
+"""Blocking: the ids of these topics, without those that are not known just now. Raises RemoteStorageError."""
+
+
+class Membership:
+    """One member. `run` is for a thread of its own; everything else may be called from any.
+
+    Args:
+        properties: librdkafka's, as `client_properties` makes them.
+        session_timeout_ms: after which the group gives up a member that says nothing.
+    """
+
+    def __init__(
+        self,
+        properties: Properties,
+        group: str,
+        *,
+        topic_ids: TopicIds,
+        listener: Listener,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        self._properties: Properties = {
+            **properties,
+            "group.id": group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": session_timeout_ms // 15,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "latest",
+            "allow.auto.create.topics": False,
+            "log.connection.close": False,
+        }
+        self._group = group
+        self._topic_ids = topic_ids
+        self._listener = listener
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._wanted: frozenset[str] = frozenset()
+        self._subscribed: frozenset[str] = frozenset()
+        self._unnamed: dict[tuple[str, int], int] = {}
+        """Assigned partitions whose topic's id is not known yet, and their generation."""
+        self._named_next_s = 0.0
+        self._owned: dict[tuple[str, int], TopicIdPartition] = {}
+        self._trouble: str | None = None
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Take part for these topics and no other, from the next moment on."""
+        with self._lock:
+            self._wanted = frozenset(topics)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why partitions may not be assigned as they should be, a sentence; None: nothing was heard."""
+        return self._trouble
+
+    def owned(self) -> list[TopicIdPartition]:
+        """What the listener was told of."""
+        return [*self._owned.copy().values()]
+
+    def stop(self) -> None:
+        """Have `run` give back all partitions, leave the group, and return."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Take part until `stop`.
+
+        Raises:
+            MembershipError: librdkafka does not tell the generation.
+        """
+        consumer = Consumer(self._properties, logger=LibrdkafkaLog())
+        try:
+            generation_of(consumer.consumer_group_metadata())  # before there is anything to lose
+            while not self._stopping.is_set():
+                self._follow_topics(consumer)
+                message = consumer.poll(POLL_S)
+                if message is not None:
+                    self._heard(message)
+                self._hand_on()
+        finally:
+            consumer.close()  # which calls _revoked
+
+    def _follow_topics(self, consumer: Consumer) -> None:
+        with self._lock:
+            wanted = self._wanted
+        if wanted == self._subscribed:
+            return
+        self._subscribed = wanted
+        if wanted:
+            consumer.subscribe(
+                sorted(wanted), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost_them
+            )
+        else:
+            consumer.unsubscribe()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        generation = generation_of(consumer.consumer_group_metadata())
+        for each in partitions:
+            self._unnamed[each.topic, each.partition] = generation
+        self._named_next_s = 0.0
+        self._note_trouble(None)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        owned = self._taken(partitions)
+        if owned:
+            self._listener.revoked(owned)
+        consumer.incremental_unassign(partitions)
+
+    def _lost_them(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        owned = self._taken(partitions)
+        _log.warning("copy_partitions_lost", group=self._group, partitions=len(partitions))
+        if owned:
+            self._listener.lost(owned)
+        consumer.incremental_unassign(partitions)
+
+    def _taken(self, partitions: Iterable[TopicPartition]) -> list[TopicIdPartition]:
+        """Those that were told of, which they are not any more."""
+        keys = [(each.topic, each.partition) for each in partitions]
+        for key in keys:
+            self._unnamed.pop(key, None)
+        return [self._owned.pop(key) for key in keys if key in self._owned]
+
+    def _hand_on(self) -> None:
+        """Tell of partitions whose topic's id is known by now."""
+        if not self._unnamed or time.monotonic() < self._named_next_s:
+            return
+        self._named_next_s = time.monotonic() + ID_RETRY_S
+        try:
+            ids = self._topic_ids(sorted({topic for topic, _ in self._unnamed}))
+        except RemoteStorageError as error:
+            self._note_trouble(f"topic ids are not known: {error}")
+            return
+        by_generation: dict[int, list[TopicIdPartition]] = {}
+        for (topic, partition), generation in [*self._unnamed.items()]:
+            if topic in ids:
+                found = TopicIdPartition(ids[topic], partition, topic)
+                by_generation.setdefault(generation, []).append(found)
+                self._owned[topic, partition] = found
+                del self._unnamed[topic, partition]
+        for generation, partitions in sorted(by_generation.items()):
+            self._listener.assigned(partitions, generation)
+
+    def _heard(self, message: Message) -> None:
+        """What is no record, since nothing is fetched: an error that the group, or a topic, has met with."""
+        error = message.error()
+        if error is None:
+            return  # fetched between assignment and pause, which librdkafka does not do
+        hint = _AUTHORIZATION.get(error.code(), "").format(group=self._group)
+        self._note_trouble(f"{error.str()}{f': {hint}' if hint else ''}")
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self._trouble:
+            _log.warning("copy_group_trouble", group=self._group, reason=trouble)
+        self._trouble = trouble
+
+
+def generation_of(metadata: object) -> int:
+    """The generation in a consumer's group metadata; -1 while it has joined no group.
+
+    Raises:
+        MembershipError: it is written in another way than librdkafka wrote it when this was made.
+    """
+    end = len(_METADATA_MAGIC) + _GENERATION_BYTES
+    if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC) or len(metadata) < end:
+        raise MembershipError(
+            f"librdkafka {libversion()[0]} does not tell the group's generation as we know it: install a release of "
+            "confluent-kafka that this release of Tidegate was locked with"
+        )
+    return int.from_bytes(metadata[len(_METADATA_MAGIC) : end], sys.byteorder, signed=True)

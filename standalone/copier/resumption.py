@@ -1,0 +1,103 @@
+"""Where copying goes on: from what the tier's segments say, held against upstream's leader epochs.
+
+The newest finished segment has the partition's whole lineage and its producers at its end beside it, in
+`.leader_epoch_checkpoint` and `.snapshot`. After an unclean leader election upstream's log may part from what was
+copied: it goes on from the last offset that both have (KIP-101). There is no snapshot for that offset, so producers are
+taken from the last segment that ends before it, and the batches in between are replayed.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+
+from standalone.copier.ledger import Ledger
+from standalone.copier.producers import ProducerStates
+from standalone.copier.seams import BrokerLog
+from standalone.copier.staging import PartitionState
+from standalone.copier.threads import Threads
+from storage.indexes.leader_epochs import parse_leader_epochs
+from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
+from storage.remote_storage_manager import RemoteStorageManager
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManager, threads: Threads) -> PartitionState:
+    """The state from which batches are to be taken. The ledger learns which of its segments are on upstream's lineage.
+
+    A `next_offset` of 0 with no lineage is a partition of which nothing was copied: it begins wherever upstream's log
+    does.
+
+    Raises:
+        RemoteStorageError: the store or upstream does not answer, or a segment's files are not there. Without its
+            snapshot nobody could tell which transactions were aborted: so nothing is copied then.
+        TopicGoneError: upstream has no such topic any more.
+    """
+    ledger.follow_lineage(())
+    newest = max(ledger.finished(), key=_recency, default=None)
+    if newest is None:
+        return PartitionState(next_offset=0)
+    lineage = await _read_lineage(newest, storage, threads)
+    ledger.follow_lineage(lineage)
+    next_offset = ledger.end_offset() + 1
+    common = await common_offset(ledger.partition, brokers, lineage, next_offset, known_epoch=lineage[-1][0])
+    if common < next_offset:
+        _log.warning(
+            "copied_records_not_upstreams", partition=str(ledger.partition), from_offset=common, to_offset=next_offset
+        )
+        ledger.cut(lineage[-1][0], common)
+    whole = [segment for segment in ledger.finished() if 0 <= segment.end_offset == ledger.live_end(segment) < common]
+    if not whole:
+        return PartitionState(next_offset=0, replay_until=common)
+    last = max(whole, key=lambda segment: segment.end_offset)
+    snapshot = await threads.run(lambda: storage.fetch_index(last, IndexType.PRODUCER_SNAPSHOT))
+    return PartitionState(
+        next_offset=last.end_offset + 1,
+        lineage=[(epoch, start) for epoch, start in lineage if start <= last.end_offset],
+        producers=ProducerStates(parse_producer_snapshot(snapshot, f"{last.segment_id}: producer snapshot")),
+        replay_until=common,
+    )
+
+
+async def common_offset(
+    partition: TopicIdPartition,
+    brokers: BrokerLog,
+    lineage: Sequence[tuple[int, int]],
+    next_offset: int,
+    *,
+    known_epoch: int,
+) -> int:
+    """Where a log of this lineage, which ends at `next_offset`, and upstream's part.
+
+    Epochs are compared from the newest down to the first one that is whole, but at least down to `known_epoch`. One
+    that upstream has forgotten, because it has deleted its records, it answers as if it ended later.
+    """
+    common = next_offset
+    for at in reversed(range(len(lineage))):
+        epoch, start_offset = lineage[at]
+        own_end = min(common, lineage[at + 1][1]) if at + 1 < len(lineage) else common
+        found_epoch, found_end = await brokers.epoch_end(partition, epoch)
+        if found_epoch < 0:
+            return common  # an empty log tells nothing
+        if found_epoch != epoch:
+            common = min(common, start_offset)
+            continue
+        if found_end < own_end:
+            common = found_end
+        if found_end > start_offset and epoch <= known_epoch:
+            return common
+    return common
+
+
+async def _read_lineage(
+    segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager, threads: Threads
+) -> list[tuple[int, int]]:
+    checkpoint = await threads.run(lambda: storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+    lineage = parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
+    return list(lineage or segment.segment_leader_epochs.items())
+
+
+def _recency(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:
+    """Leaders' epochs only grow: whichever has the highest is on the newest lineage."""
+    return max(segment.segment_leader_epochs), segment.end_offset

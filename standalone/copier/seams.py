@@ -1,0 +1,91 @@
+"""What a copier needs of others: upstream's partitions, a place for log starts, what a topic's retention is.
+
+Upstream is reached by whoever runs the copier (`standalone.copying`); tests have an upstream in memory.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from storage.model import TopicIdPartition
+
+KEEP = -1
+"""A retention without a limit, as Kafka writes it."""
+
+
+class OffsetBelowLogStartError(Exception):
+    """Upstream has deleted the offset that was asked for; `log_start_offset` is where its log starts now."""
+
+    def __init__(self, partition: TopicIdPartition, offset: int, log_start_offset: int) -> None:
+        super().__init__(f"{partition}: offset {offset} is below upstream's log start {log_start_offset}")
+        self.log_start_offset = log_start_offset
+
+
+class TopicGoneError(Exception):
+    """Upstream has no topic of this id any more; another one may have its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """Where upstream's log of a partition begins and ends; records up to the last stable offset are copied."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBatches:
+    """A Fetch's answer: whole batches in log order, the last of them perhaps cut; empty at the last stable offset."""
+
+    data: bytes | memoryview
+    log_start_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What the tier keeps of a topic: records not older than so many milliseconds, partitions not larger than so many
+    bytes; KEEP: no limit."""
+
+    retention_ms: int = KEEP
+    retention_bytes: int = KEEP
+
+
+class BrokerLog(Protocol):
+    """Upstream's partitions, each asked of its leader.
+
+    All raise RetriableRemoteStorageError for what may pass, TopicGoneError, and RemoteStorageError for the rest (a
+    missing right, which the message names).
+    """
+
+    async def range(self, partition: TopicIdPartition) -> LogRange:
+        """Where the log begins and ends now."""
+        ...
+
+    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
+        """Batches from `offset` on, READ_COMMITTED; never waits for records. At least one batch, if there is one.
+
+        Raises:
+            OffsetBelowLogStartError: retention, or DeleteRecords, was faster.
+        """
+        ...
+
+    async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: the largest leader epoch of the leader's log up to this one, and where it ends;
+        (-1, -1) if there is none."""
+        ...
+
+
+class LogStartStore(Protocol):
+    """Where the tier's log starts are kept for all readers and writers of it (docs/standalone.md)."""
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
+        """What was committed; partitions of which nothing was, or of another topic id, are left out. Raises
+        RetriableRemoteStorageError."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        """Have at least these committed, durable when it returns; what is higher stays. Raises
+        RetriableRemoteStorageError, RemoteStorageError."""
+        ...

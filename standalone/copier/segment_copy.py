@@ -1,0 +1,276 @@
+"""The life of a segment in the tier: begun, copied, finished; or given back. Without input or output.
+
+The methods of `SegmentCopy` are generators. What they yield is to be done, in that order; what they are sent is the
+outcome (`Upload` only). The error of a step that cannot be done now (RemoteStorageError) is thrown into them. After a
+`Publish` they go on once its record, and everything before it, was noted in the ledger.
+
+A crash between any two steps leaves what the next owner's `tidy` cleans up (standalone.copier.ledger).
+"""
+
+import enum
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from standalone.copier.ledger import Ledger, epoch_ranges
+from standalone.copier.staging import StagedSegment
+from storage.errors import RemoteStorageError
+from storage.metadata.serde import MetadataRecord
+from storage.model import (
+    CustomMetadata,
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    Uuid,
+)
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Append the record to the metadata topic and read up to it."""
+
+    record: MetadataRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Copy the files into the store (RemoteStorageManager.copy_log_segment_data); sent back: its custom metadata."""
+
+    segment: RemoteLogSegmentMetadata
+    files: LogSegmentData
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObjects:
+    """Remove what the store has of the segment; nothing there is no error."""
+
+    segment: RemoteLogSegmentMetadata
+
+
+T = TypeVar("T")
+Step: TypeAlias = Publish | Upload | DeleteObjects
+Steps: TypeAlias = Generator[Step, CustomMetadata | None, T]
+
+
+class Copied(enum.Enum):
+    """How a copy ended."""
+
+    FINISHED = "finished"
+    STALE = "stale"
+    """Another owner has finished these offsets: go on behind them."""
+    SUPERSEDED = "superseded"
+    """Another owner has the partition."""
+
+
+class SegmentCopy:
+    """Copies and tidies one partition's segments for its owner, who has claimed it in the ledger.
+
+    Args:
+        new_id: a random uuid for each segment.
+        now_ms: the wall clock, for the records' event timestamps.
+    """
+
+    def __init__(self, ledger: Ledger, new_id: Callable[[], Uuid], now_ms: Callable[[], int]) -> None:
+        self._ledger = ledger
+        self._new_id = new_id
+        self._now_ms = now_ms
+        self._unfinished: dict[Uuid, RemoteLogSegmentMetadata] = {}
+        """Segments of ours that will never be finished and may have objects, whether or not the topic names them."""
+        self._unsure: dict[Uuid, RemoteLogSegmentMetadataUpdate] = {}
+        """Segments of ours whose last record may be in the topic or not."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether objects may be left that only this owner knows of: `let_go` deletes them."""
+        return bool(self._unfinished)
+
+    @property
+    def has_unsure(self) -> bool:
+        """Whether a segment may be finished or not: nothing is copied before `tidy` has found out."""
+        return bool(self._unsure)
+
+    def copy(self, staged: StagedSegment) -> Steps[Copied]:
+        """Copy one segment.
+
+        Raises:
+            RemoteStorageError: a step failed; what had been done is undone as far as the store and the topic allow,
+                and `tidy` does the rest.
+        """
+        refusal = self._refusal(staged)
+        if refusal is not None:
+            return refusal
+        segment = self._described(staged)
+        self._ledger.begin(segment.segment_id.id)
+        yield Publish(segment)
+        refusal = self._refusal(staged)
+        if refusal is not None:
+            yield from self._give_back(segment)
+            return refusal
+        self._unfinished[segment.segment_id.id] = segment
+        try:
+            custom_metadata = yield Upload(segment, staged.files)
+        except RemoteStorageError:
+            yield from self._give_back(segment)
+            raise
+        if self._ledger.is_superseded:
+            yield from self._give_back(segment)
+            return Copied.SUPERSEDED
+        return (yield from self._finish(self._update(segment, _FINISHED, custom_metadata)))
+
+    def tidy(self) -> Steps[None]:
+        """Clean up what other owners, and failed copies of our own, have left.
+
+        Raises:
+            RemoteStorageError: a step failed; the next call goes on.
+        """
+        yield from self.let_go()
+        for update in list(self._unsure.values()):
+            if self._ledger.is_superseded:
+                return  # whoever has the partition decides by what the topic holds
+            yield from self._finish(update)
+        for segment in self._ledger.segments():
+            if self._is_left(segment) and not self._ledger.is_superseded:
+                yield from self._give_back(segment)
+        for segment in self._spare():
+            if not self._ledger.is_superseded:
+                yield from self._give_back(segment)
+        for segment in self._ledger.finished():
+            is_lost = not self._ledger.is_seen(segment) and not self._ledger.is_covered(segment)
+            if is_lost and not self._ledger.is_superseded:
+                yield Publish(self._update(segment, _FINISHED, segment.custom_metadata))
+
+    def let_go(self) -> Steps[None]:
+        """Delete what only this owner knows of, superseded or not.
+
+        Raises:
+            RemoteStorageError: a step failed; the next call goes on.
+        """
+        for segment in list(self._unfinished.values()):
+            yield from self._give_back(segment)
+
+    def delete(self, segment: RemoteLogSegmentMetadata) -> Steps[bool]:
+        """Delete a finished segment; False: another owner has the partition, and nothing was done.
+
+        Raises:
+            RemoteStorageError: a step failed; `tidy` goes on.
+        """
+        if self._ledger.is_superseded:
+            return False
+        yield from self._give_back(segment)
+        return True
+
+    def delete_partition(self) -> Steps[None]:
+        """Delete all segments of a partition whose topic is gone, whoever has begun them (KIP-405's life cycle).
+
+        Raises:
+            RemoteStorageError: a step failed; the next call goes on.
+        """
+        if not self._ledger.segments() and not self._ledger.is_being_deleted:
+            return
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_STARTED))
+        for segment in self._ledger.segments():
+            yield from self._give_back(segment)
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED))
+
+    def _partition_record(self, state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
+        return RemotePartitionDeleteMetadata(self._ledger.partition, state, self._now_ms(), self._ledger.fence)
+
+    def _finish(self, update: RemoteLogSegmentMetadataUpdate) -> Steps[Copied]:
+        """Publish a segment's last record. Should that fail nobody knows whether the topic has it, and others may have
+        read it already: so it is published again, and never taken back."""
+        segment_id = update.segment_id.id
+        segment = self._unfinished.pop(segment_id, None)
+        self._unsure[segment_id] = update
+        yield Publish(update)
+        del self._unsure[segment_id]
+        now = self._ledger.find(update.segment_id)
+        if now is not None and now.state is _FINISHED:
+            return Copied.FINISHED
+        if segment is not None:
+            self._unfinished[segment_id] = segment
+            yield from self._give_back(segment)
+        return Copied.SUPERSEDED
+
+    def _refusal(self, staged: StagedSegment) -> Copied | None:
+        """Why these offsets are not to be copied by us."""
+        if self._ledger.is_superseded:
+            return Copied.SUPERSEDED
+        return Copied.STALE if self._ledger.end_offset() >= staged.start_offset else None
+
+    def _is_left(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether a segment was left half done and is not needed: see standalone.copier.ledger for those of others."""
+        if segment.state is _DELETE_STARTED:
+            return True
+        if segment.state is not _STARTED:
+            return False
+        return self._ledger.is_own(segment) or segment.end_offset <= self._ledger.end_offset()
+
+    def _spare(self) -> list[RemoteLogSegmentMetadata]:
+        """Finished segments all of whose offsets another one has; of two with the same ones that which is not seen."""
+        spare: list[RemoteLogSegmentMetadata] = []
+        longest: RemoteLogSegmentMetadata | None = None
+        """Of those that begin before: the one that ends last."""
+        for segment in sorted(self._ledger.finished(), key=lambda each: (each.start_offset, -each.end_offset)):
+            if longest is None or longest.end_offset < segment.end_offset:
+                longest = segment
+            elif _holds(longest, segment):
+                if _holds(segment, longest) and self._ledger.is_seen(segment):
+                    longest, segment = segment, longest
+                spare.append(segment)
+        return spare
+
+    def _give_back(self, segment: RemoteLogSegmentMetadata) -> Steps[None]:
+        """State first, then objects, state last."""
+        now = self._ledger.find(segment.segment_id)
+        if now is not None and now.state is not _DELETE_STARTED:
+            yield Publish(self._update(segment, _DELETE_STARTED, now.custom_metadata))
+        yield from self._delete_objects(now or segment)
+        if self._ledger.find(segment.segment_id) is not None:
+            yield Publish(self._update(segment, _DELETE_FINISHED, None if now is None else now.custom_metadata))
+
+    def _delete_objects(self, segment: RemoteLogSegmentMetadata) -> Steps[None]:
+        yield DeleteObjects(segment)
+        self._unfinished.pop(segment.segment_id.id, None)
+
+    def _described(self, staged: StagedSegment) -> RemoteLogSegmentMetadata:
+        return RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(self._ledger.partition, self._new_id()),
+            start_offset=staged.start_offset,
+            end_offset=staged.end_offset,
+            max_timestamp_ms=staged.max_timestamp_ms,
+            broker_id=self._ledger.fence,
+            event_timestamp_ms=self._now_ms(),
+            segment_size_bytes=staged.size_bytes,
+            segment_leader_epochs=staged.segment_leader_epochs,
+            txn_index_empty=staged.files.transaction_index is None,
+        )
+
+    def _update(
+        self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, custom_metadata: CustomMetadata | None
+    ) -> RemoteLogSegmentMetadataUpdate:
+        self._ledger.touch(segment.segment_id.id)
+        return RemoteLogSegmentMetadataUpdate(
+            segment.segment_id, self._now_ms(), state, self._ledger.fence, custom_metadata
+        )
+
+
+def _holds(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    """Whether one finished segment has all offsets of the other, in the same epochs."""
+    if one.start_offset > other.start_offset or one.end_offset < other.end_offset:
+        return False
+    inner = {
+        epoch: max(start_offset, other.start_offset)
+        for epoch, start_offset, end_offset in epoch_ranges(one)
+        if end_offset >= other.start_offset and start_offset <= other.end_offset
+    }
+    return inner == {epoch: start_offset for epoch, start_offset, _ in epoch_ranges(other)}

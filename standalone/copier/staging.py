@@ -1,0 +1,339 @@
+"""Segments under way: batches as a broker gave them go into a file, and their indexes grow beside it.
+
+    staged = PartitionStaging(folder, limits, state)
+    finished = staged.take(data, now_ms=...)      # bytes of a Fetch: whole batches in log order
+    finished += staged.roll_if_due(now_ms=...)    # a partition that has gone quiet
+
+Rules:
+- A batch is taken as it is, once its CRC was right. Data are never looked into, only headers and markers.
+- A segment ends before a batch that would make it larger than `segment_bytes`, is more than `segment_ms` newer than its
+  first one, or has an offset that no index can hold; when an index is full; and `segment_ms` after it was begun. Kafka
+  rolls its segments so.
+- Files are named as a broker names them. They are worth nothing after a restart: what has not been copied is fetched
+  again from the last finished segment's end (docs/kafka-tier.md), so nothing is synced.
+- Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.record_batches import LOG_OVERHEAD, BatchHeader, CorruptBatchError, batch_crc, read_header
+from standalone.copier.index_files import (
+    SparseIndexes,
+    encode_leader_epochs,
+    encode_producer_snapshot,
+    encode_transaction_index,
+)
+from standalone.copier.producers import ProducerStates
+from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
+from storage.indexes.time_index import NO_TIMESTAMP_MS
+from storage.log.transaction_marker import read_transaction_marker
+from storage.model import LogSegmentData
+
+if TYPE_CHECKING:
+    from storage.indexes.transaction_index import AbortedTransaction
+
+
+_PIECES_MAX = 512
+"""Of one writev: half of what POSIX systems take (IOV_MAX)."""
+
+
+class UncopyableBatchError(CorruptBatchError):
+    """A batch that can never be part of a remote segment: magic 0 or 1, or bytes that are no batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollLimits:
+    """When a segment ends; bytes of the log, and milliseconds of records' timestamps and of the clock."""
+
+    segment_bytes: int = 1024**3
+    segment_ms: int = 7 * 86_400_000
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionState:
+    """Where a partition's copying goes on: what the last finished segment left.
+
+    `lineage`: (leader epoch, its start offset) in ascending order, up to `next_offset`. Batches below `replay_until`
+    are in the tier already: they are taken for what they say of epochs and producers, and not staged.
+    """
+
+    next_offset: int
+    lineage: list[tuple[int, int]] = field(default_factory=list)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    replay_until: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSegment:
+    """A segment that is ready to be copied. `segment_leader_epochs` as RemoteLogSegmentMetadata has them.
+
+    `first_timestamp_ms`: the largest of its first batch; NO_TIMESTAMP_MS if that has none.
+    """
+
+    files: LogSegmentData
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    segment_leader_epochs: dict[int, int]
+    first_timestamp_ms: int = NO_TIMESTAMP_MS
+
+    def discard(self) -> None:
+        """Remove its files. Idempotent."""
+        named = (
+            self.files.log_segment,
+            self.files.offset_index,
+            self.files.time_index,
+            self.files.transaction_index,
+            self.files.producer_snapshot_index,
+        )
+        for path in named:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+class PartitionStaging:
+    """One partition's segments, one after another. Blocking: files are written. Not thread-safe.
+
+    Args:
+        folder: of this partition alone; made if missing. What is in it is removed.
+        state: is carried on; it belongs to this object from now on.
+    """
+
+    def __init__(self, folder: Path, limits: RollLimits, state: PartitionState) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.iterdir():
+            left.unlink()
+        self._folder = folder
+        self._limits = limits
+        self._state = state
+        self._open: _OpenSegment | None = None
+        self._ended: list[StagedSegment] = []
+
+    @property
+    def next_offset(self) -> int:
+        """From where batches are wanted."""
+        return self._state.next_offset
+
+    @property
+    def lineage(self) -> Sequence[tuple[int, int]]:
+        """(leader epoch, start offset) up to `next_offset`."""
+        return self._state.lineage
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of the segment under way."""
+        return 0 if self._open is None else self._open.size_bytes
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Of the segment under way; NO_TIMESTAMP_MS if there is none, or no timestamp in its first batch."""
+        return NO_TIMESTAMP_MS if self._open is None else self._open.first_timestamp_ms
+
+    def take(self, data: bytes | memoryview, *, now_ms: int) -> list[StagedSegment]:
+        """Batches as a Fetch gave them; what is incomplete at the end, or lies below `next_offset`, is left out.
+
+        Returns:
+            the segments that ended, oldest first.
+
+        Raises:
+            UncopyableBatchError: a batch that cannot be copied; those before it were taken, and what ended with them
+                comes with the next call.
+            CorruptBatchError: a wrong CRC, which another Fetch may get right; likewise.
+        """
+        try:
+            self._take(memoryview(data).toreadonly(), now_ms)
+        finally:
+            # Also what came before a batch that is refused; and nothing may point into the caller's data any more.
+            if self._open is not None:
+                self._open.write()
+        return self._taken_out()
+
+    def roll_if_due(self, *, now_ms: int) -> list[StagedSegment]:
+        """End the segment that was begun `segment_ms` ago."""
+        if self._open is not None and now_ms - self._open.begun_ms >= self._limits.segment_ms:
+            self._finish(now_ms)
+        return self._taken_out()
+
+    def roll(self, *, now_ms: int) -> list[StagedSegment]:
+        """End the segment under way, whatever its age."""
+        if self._open is not None:
+            self._finish(now_ms)
+        return self._taken_out()
+
+    def skip_to(self, offset: int, *, now_ms: int) -> list[StagedSegment]:
+        """Go on at an offset, as upstream has nothing before it any more. The segment under way ends, so that none has
+        a hole in it. Producers are forgotten, as Kafka forgets them where a log begins anew: what became of their
+        transactions meanwhile nobody can tell.
+        """
+        if self._open is not None:
+            self._finish(now_ms)
+        self._state.producers = ProducerStates()
+        self._state.next_offset = offset
+        return self._taken_out()
+
+    def close(self) -> None:
+        """Let go of the segment under way. Idempotent."""
+        if self._open is not None:
+            self._open.path.unlink(missing_ok=True)
+            self._open = None
+
+    def _taken_out(self) -> list[StagedSegment]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _take(self, view: memoryview, now_ms: int) -> None:
+        position = 0
+        while position + LOG_OVERHEAD < len(view):
+            header = self._header(view, position)
+            if header is None:
+                return
+            batch = view[position : position + header.size_bytes]
+            position += header.size_bytes
+            if header.last_offset < self._state.next_offset:
+                continue
+            if batch_crc([batch], header.magic) != header.crc:
+                raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
+            if self._open is not None and self._open.ends_before(header, self._limits):
+                self._finish(now_ms)
+            self._append(batch, header, now_ms)
+
+    def _header(self, view: memoryview, position: int) -> BatchHeader | None:
+        """Of the next whole batch; None: the rest is not one."""
+        size_bytes = LOG_OVERHEAD + int.from_bytes(view[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+        if size_bytes > len(view) - position:
+            return None
+        try:
+            header = read_header(view, position)
+        except CorruptBatchError as error:
+            raise UncopyableBatchError(str(error)) from error
+        if header.magic < 2:
+            raise UncopyableBatchError(
+                f"batch at offset {header.base_offset} has format version {header.magic}: Kafka copies only version 2"
+            )
+        return header
+
+    def _append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        state = self._state
+        if self._open is None and header.base_offset >= state.replay_until:
+            path = self._folder / f"{header.base_offset:020}.log"
+            self._open = _OpenSegment(path, header, self._limits, now_ms)
+        segment = self._open
+        epoch = header.partition_leader_epoch
+        if epoch >= 0 and (not state.lineage or epoch > state.lineage[-1][0]):
+            state.lineage.append((epoch, header.base_offset))
+        marker = read_transaction_marker(header, batch)
+        if marker is None:
+            if not header.is_control:
+                state.producers.take_data(header)
+        else:
+            aborted = state.producers.take_marker(header, marker)
+            if aborted is not None and segment is not None:
+                segment.aborted.append(aborted)
+        if segment is not None:
+            segment.append(batch, header)
+        state.next_offset = header.last_offset + 1
+
+    def _finish(self, now_ms: int) -> None:
+        segment, self._open = self._open, None
+        assert segment is not None, "only when there is one"
+        segment.write()
+        state = self._state
+        state.producers.expire(now_ms)
+        offset_index, time_index = segment.indexes.finish()
+        newest_ms = segment.indexes.max_timestamp_ms
+        snapshot = encode_producer_snapshot(state.producers.snapshot())
+        transactions = encode_transaction_index(segment.aborted)
+        files = LogSegmentData(
+            log_segment=segment.path,
+            offset_index=self._write(segment.start_offset, "index", offset_index),
+            time_index=self._write(segment.start_offset, "timeindex", time_index),
+            leader_epoch_index=encode_leader_epochs(state.lineage),
+            transaction_index=self._write(segment.start_offset, "txnindex", transactions) if transactions else None,
+            # named by the offset behind the segment, as a broker does
+            producer_snapshot_index=self._write(segment.end_offset + 1, "snapshot", snapshot),
+        )
+        self._ended.append(
+            StagedSegment(
+                files=files,
+                start_offset=segment.start_offset,
+                end_offset=segment.end_offset,
+                max_timestamp_ms=now_ms if newest_ms == NO_TIMESTAMP_MS else newest_ms,
+                size_bytes=segment.size_bytes,
+                segment_leader_epochs=_within(state.lineage, segment.start_offset, segment.end_offset),
+                first_timestamp_ms=segment.first_timestamp_ms,
+            )
+        )
+
+    def _write(self, offset: int, suffix: str, content: bytes) -> Path:
+        path = self._folder / f"{offset:020}.{suffix}"
+        path.write_bytes(content)
+        return path
+
+
+class _OpenSegment:
+    """The segment under way."""
+
+    def __init__(self, path: Path, first: BatchHeader, limits: RollLimits, now_ms: int) -> None:
+        self.path = path
+        path.write_bytes(b"")
+        self.begun_ms = now_ms
+        self.start_offset = first.base_offset
+        self.end_offset = first.base_offset
+        self.size_bytes = 0
+        self.indexes = SparseIndexes(first.base_offset, limits.index_interval_bytes)
+        self.aborted: list[AbortedTransaction] = []
+        self._unwritten: list[memoryview] = []
+        self.first_timestamp_ms = first.max_timestamp
+
+    def ends_before(self, header: BatchHeader, limits: RollLimits) -> bool:
+        is_later = (
+            self.first_timestamp_ms > NO_TIMESTAMP_MS
+            and header.max_timestamp - self.first_timestamp_ms > limits.segment_ms
+        )
+        return (
+            self.size_bytes + header.size_bytes > limits.segment_bytes
+            or is_later
+            or self.indexes.is_full
+            or not self.indexes.holds(header.last_offset)
+        )
+
+    def append(self, batch: memoryview, header: BatchHeader) -> None:
+        self._unwritten.append(batch)
+        self.indexes.take(self.size_bytes, header.last_offset, header.max_timestamp)
+        self.size_bytes += header.size_bytes
+        self.end_offset = header.last_offset
+
+    def write(self) -> None:
+        """What was appended, straight from where it is. The file is not kept open: there may be one for each of
+        thousands of partitions."""
+        if not self._unwritten:
+            return
+        with self.path.open("ab", buffering=0) as log:
+            for start in range(0, len(self._unwritten), _PIECES_MAX):
+                pieces = self._unwritten[start : start + _PIECES_MAX]
+                while pieces:
+                    pieces = _behind(pieces, os.writev(log.fileno(), pieces))
+        self._unwritten.clear()
+
+
+def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
+    """The pieces without their first bytes."""
+    left: list[memoryview] = []
+    for piece in pieces:
+        if written < len(piece):
+            left.append(piece[written:])
+        written = max(0, written - len(piece))
+    return left
+
+
+def _within(lineage: Iterable[tuple[int, int]], start_offset: int, end_offset: int) -> dict[int, int]:
+    """The epochs of a segment: those that begin in it, and the one that holds its start."""
+    epochs = [(epoch, start) for epoch, start in lineage if start <= end_offset]
+    holding = max((number for number, (_, start) in enumerate(epochs) if start <= start_offset), default=0)
+    return {epoch: max(start, start_offset) for epoch, start in epochs[holding:]}

@@ -1,0 +1,78 @@
+"""Does what `standalone.copier.segment_copy` says: records into the metadata log, files into the store, objects out of it."""
+
+from typing import TypeVar
+
+import trio
+
+from metrics.copy_meters import CopyMeter
+from standalone.copier.metadata_feed import MetadataFeed
+from standalone.copier.segment_copy import DeleteObjects, Publish, Step, Steps, Upload
+from standalone.copier.threads import Threads
+from storage.errors import RemoteStorageError
+from storage.model import CustomMetadata, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import RemoteStorageManager
+
+T = TypeVar("T")
+
+
+class StepRunner:
+    """Steps of any number of partitions, side by side."""
+
+    def __init__(self, feed: MetadataFeed, storage: RemoteStorageManager, threads: Threads, meter: CopyMeter) -> None:
+        self._feed = feed
+        self._storage = storage
+        self._threads = threads
+        self._meter = meter
+
+    async def do(self, steps: Steps[T]) -> T:
+        """Take the steps to their end.
+
+        Raises:
+            RemoteStorageError: as the steps let it through.
+
+        Cancellation: none. What was begun is finished or given back, and each step ends by itself, as the store and the
+        metadata log have timeouts.
+        """
+        with trio.CancelScope(shield=True):
+            return await self._do_all(steps)
+        raise AssertionError("a scope that nobody cancels lets everything through")
+
+    async def _do_all(self, steps: Steps[T]) -> T:
+        outcome: CustomMetadata | None = None
+        failure: RemoteStorageError | None = None
+        while True:
+            try:
+                step = steps.send(outcome) if failure is None else steps.throw(failure)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            outcome, failure = None, None
+            try:
+                outcome = await self._take(step)
+            except RemoteStorageError as error:
+                failure = error
+
+    async def _take(self, step: Step) -> CustomMetadata | None:
+        match step:
+            case Publish(record):
+                await self._feed.publish(record)
+            case Upload(segment, files):
+                topic = segment.topic_id_partition.topic
+                self._meter.on_copy_started(topic)
+                try:
+                    return await self._threads.run(lambda: self._storage.copy_log_segment_data(segment, files))
+                except RemoteStorageError:
+                    self._meter.on_copy_error(topic)
+                    raise
+            case DeleteObjects(segment):
+                await self._delete(segment)
+        return None
+
+    async def _delete(self, segment: RemoteLogSegmentMetadata) -> None:
+        topic = segment.topic_id_partition.topic
+        self._meter.on_delete_started(topic)
+        try:
+            await self._threads.run(lambda: self._storage.delete_log_segment_data(segment))
+        except RemoteStorageError:
+            self._meter.on_delete_error(topic)
+            raise

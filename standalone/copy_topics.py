@@ -1,0 +1,217 @@
+"""Which of upstream's topics are copied, what the tier keeps of them, and which topics of the tier are no more.
+
+Rule 1. Topics are those that `copy.topics` names or that one of its expressions matches, as upstream has them now. An
+        expression never means a topic of Kafka's own, nor the metadata topic.
+Rule 2. Refused by name, and logged once: a compacted topic (KIP-405 has none), one with `remote.storage.enable=true`
+        (the brokers copy it themselves), one whose configuration we may not see. The others go on.
+Rule 3. A topic of the catalog is gone when upstream, asked by name, says twice, an interval apart, that there is none,
+        or another one. A missing right, or no answer, says nothing. If all topics of the tier seem gone at once, the
+        brokers are rather others than those that the tier was copied from: then nothing is taken for gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
+from protocol.client.leaders import TopicMetadata, code_name, metadata_question
+from protocol.client.messages import DESCRIBE_CONFIGS, Question
+from protocol.wire.errors import ErrorCode
+from proxy.upstream.cluster import TOPICS_MAX, Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.config import CopyConfig, TopicNames
+from standalone.copier.seams import Retention
+from standalone.serving.broker_log import ROLE
+from storage.model import TopicIdPartition
+
+_TOPIC_RESOURCE: Final = 2
+_CONFIG_KEYS: Final = ("cleanup.policy", "remote.storage.enable", "retention.ms", "retention.bytes")
+_NO_TOPIC_ID: Final = bytes(16)
+
+_log = structlog.get_logger(__name__)
+
+Configs = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTopic:
+    """A topic that is meant. `refused`: why it is not copied, a sentence."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    configs: Configs
+    refused: str | None = None
+
+
+@dataclass(slots=True)
+class CopyTopics:
+    """What was seen last; `look` looks again. Owned by the trio thread.
+
+    `refused`: why each topic of these is not copied.
+    """
+
+    cluster: Cluster
+    settings: CopyConfig
+    in_tier: Callable[[], Iterable[TopicIdPartition]]
+    topics: Mapping[str, CopyTopic] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    _missed: frozenset[TopicIdPartition] = frozenset()
+    """Partitions of the tier whose topics were not there at the last look."""
+    _told_all_gone: bool = False
+
+    async def look(self) -> Sequence[TopicIdPartition]:
+        """Ask upstream for everything; the partitions of the tier whose topics are gone (rule 3).
+
+        Raises:
+            UpstreamError: no answer; what was seen last stands.
+        """
+        assert self.settings.topics is not None, "checked before anything is copied"
+        found = await find_topics(self.cluster, self.settings.topics)
+        self._tell_refused({name: topic.refused for name, topic in found.items() if topic.refused is not None})
+        self.topics = found
+        return await self._find_gone()
+
+    def copied(self) -> list[str]:
+        """Names of the topics to copy."""
+        return [topic.name for topic in self.topics.values() if topic.refused is None]
+
+    def retention_of(self, topic: str) -> Retention:
+        """What the tier keeps of the topic; of one that is not known, everything."""
+        if not self.settings.retention_from_topic:
+            return Retention(retention_ms=self.settings.retention_ms, retention_bytes=self.settings.retention_bytes)
+        known = self.topics.get(topic)
+        configs = {} if known is None else known.configs
+        return Retention(
+            retention_ms=int(configs.get("retention.ms", "-1")),
+            retention_bytes=int(configs.get("retention.bytes", "-1")),
+        )
+
+    def upstream_retention_ms(self, topic: str) -> int:
+        """How long upstream keeps the topic's records; −1: for ever, or not known."""
+        known = self.topics.get(topic)
+        return -1 if known is None else int(known.configs.get("retention.ms", "-1"))
+
+    def _tell_refused(self, refused: Mapping[str, str]) -> None:
+        for name, reason in refused.items():
+            if self.refused.get(name) != reason:
+                _log.warning("copy_topic_refused", topic=name, reason=reason)
+        self.refused = refused
+
+    async def _find_gone(self) -> list[TopicIdPartition]:
+        held = list(self.in_tier())
+        names = sorted({partition.topic for partition in held})
+        answers = {topic.name: topic for topic in await self.cluster.learn_topics(names)} if names else {}
+        missed = frozenset(each for each in held if _is_missed(answers.get(each.topic), each))
+        topics = {(each.topic, bytes(each.topic_id)) for each in held}
+        if len(topics) > 1 and topics == {(each.topic, bytes(each.topic_id)) for each in missed}:
+            if not self._told_all_gone:
+                _log.error(
+                    "copy_topics_all_gone",
+                    topics=len(topics),
+                    reason="upstream has none of the topics that the tier is of, so these brokers are rather not "
+                    "those that it was copied from: nothing is deleted",
+                )
+            self._told_all_gone, self._missed = True, frozenset()
+            return []
+        self._told_all_gone = False
+        gone, self._missed = missed & self._missed, missed
+        return sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition))
+
+
+async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTopic]:
+    """The topics that are meant and that there are, by name in order, each with its verdict (rules 1 and 2).
+
+    Raises:
+        UpstreamError: no answer.
+    """
+    names = set(wanted.names)
+    if wanted.patterns:
+        names |= await _matching(cluster, wanted)
+    described = [topic for topic in await cluster.learn_topics(sorted(names)) if topic.name] if names else []
+    configs = await topic_configs(cluster, [topic.name or "" for topic in described if topic.error_code == 0])
+    found = {}
+    for topic in sorted(described, key=lambda each: each.name or ""):
+        name = topic.name or ""
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            continue  # it may be made yet
+        configs_of = configs.get(name, "")
+        refused = _refusal(topic, configs_of)
+        known = {} if isinstance(configs_of, str) else configs_of
+        found[name] = CopyTopic(name, topic.topic_id, len(topic.partitions), known, refused)
+    return found
+
+
+async def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, Configs | str]:
+    """What decides about copying in each topic's configuration; a sentence in its place where upstream does not tell.
+
+    Raises:
+        UpstreamError: no answer.
+    """
+    found: dict[str, Configs | str] = {}
+    for at in range(0, len(names), TOPICS_MAX):
+        asked = [
+            {"resource_type": _TOPIC_RESOURCE, "resource_name": name, "configuration_keys": list(_CONFIG_KEYS)}
+            for name in names[at : at + TOPICS_MAX]
+        ]
+        question: Question[Any] = Question(DESCRIBE_CONFIGS, {"resources": asked})
+        response = await _ask_any(cluster, question)
+        for result in response.results:
+            code = int(result.error_code)
+            if code == 0:
+                found[result.resource_name] = {entry.name: entry.value or "" for entry in result.configs}
+            elif code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                found[result.resource_name] = f"ACL DescribeConfigs on Topic {result.resource_name} is missing"
+            else:
+                found[result.resource_name] = f"its configuration is not told: {code_name(code)}"
+    return found
+
+
+async def _matching(cluster: Cluster, wanted: TopicNames) -> set[str]:
+    response = await _ask_any(cluster, metadata_question(None))
+    return {
+        topic.name
+        for topic in response.topics
+        if topic.name and not topic.is_internal and topic.name != METADATA_TOPIC and wanted.holds(topic.name)
+    }
+
+
+async def _ask_any(cluster: Cluster, question: Question[Any]) -> Any:
+    """The first broker's answer that comes: each of them knows it."""
+    failure: UpstreamError = UpstreamConnectionError("no broker is known")
+    if not cluster.brokers:
+        await cluster.refresh()
+    for node_id in [*cluster.brokers]:
+        try:
+            return await cluster.ask(node_id, ROLE, question)
+        except UpstreamError as error:
+            failure = error
+    raise failure
+
+
+def _refusal(topic: TopicMetadata, configs: Configs | str) -> str | None:
+    if topic.name == METADATA_TOPIC:
+        return "it is the tier's own metadata topic"
+    if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"ACL Describe on Topic {topic.name} is missing"
+    if topic.error_code:
+        return f"Metadata says {code_name(topic.error_code)}"
+    if topic.topic_id == _NO_TOPIC_ID:
+        return "it has no topic id: Kafka 2.8 or later is needed"
+    if isinstance(configs, str):
+        return f"{configs}; whether it may be copied is not known"
+    if "compact" in configs.get("cleanup.policy", ""):
+        return f"it has cleanup.policy={configs['cleanup.policy']}: compacted topics cannot be in a tier"
+    if configs.get("remote.storage.enable") == "true":
+        return "it has remote.storage.enable=true: the brokers copy it themselves"
+    return None
+
+
+def _is_missed(answer: TopicMetadata | None, partition: TopicIdPartition) -> bool:
+    if answer is None:
+        return False
+    if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return True
+    return answer.error_code == 0 and answer.topic_id not in (partition.topic_id, _NO_TOPIC_ID)

@@ -1,0 +1,316 @@
+"""The copier in a process: what `tidegate copy` does, and `tidegate serve` with `copy.enabled=true`.
+
+    copying = Copying(parts, make_copier)
+    nursery.start_soon(copying.run)
+    ...
+    await copying.aclose()       # lets go of all partitions and leaves the group
+
+In this order: the metadata topic is made if it is missing; topics are looked at; then the copier becomes a member of
+`copy.group.id` and has partitions. It looks at the topics again after each `copy.interval.ms`.
+
+Rules:
+- Whatever upstream does is waited out: nothing here ends because brokers are away or refuse something. It is logged
+  once a spell and shown (`problems`).
+- The membership's thread calls back into trio by the run's token, so that its calls are answered while tasks end.
+- At the end partitions are let go of before the group is left, within LET_GO_S_MAX of the membership.
+"""
+
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from metrics.copy_meters import CopyMeter
+from protocol.client.errors import UpstreamError
+from protocol.client.leaders import code_name
+from protocol.wire.errors import ErrorCode
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.config import CopyConfig, MetadataTopicConfig
+from standalone.copier.copier import Copier
+from standalone.copier.librdkafka import Properties
+from standalone.copier.membership import LET_GO_S_MAX, Membership
+from standalone.copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
+from standalone.copier.partition_copier import PartitionProgress
+from standalone.copy_topics import CopyTopics
+from storage.errors import MetadataNotReadyError, RemoteStorageError, RetriableRemoteStorageError
+from storage.metadata.event_log import Backoff
+from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import TopicIdPartition, Uuid
+
+READY_POLL_S = 0.1
+
+_log = structlog.get_logger(__name__)
+
+
+MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingParts:
+    """What a copier works with.
+
+    `properties`: librdkafka's for the brokers that clients are served from; `metadata_properties`: for those that have
+    the metadata topic. `metadata_cluster`: the same cluster by our own client. `in_tier`: the catalog's partitions.
+    """
+
+    settings: CopyConfig
+    metadata_topic: MetadataTopicConfig
+    cluster: Cluster
+    metadata_cluster: Cluster
+    event_log: TopicMetadataEventLog
+    properties: Properties
+    metadata_properties: Properties
+    in_tier: Callable[[], Iterable[TopicIdPartition]]
+    meter: CopyMeter
+
+
+class Copying:
+    """Owned by the trio thread.
+
+    Args:
+        make_copier: gives who copies, with the log that it publishes to and the topics' retention.
+        topics_looked: is called after each look at the topics.
+    """
+
+    def __init__(self, parts: CopyingParts, make_copier: MakeCopier) -> None:
+        self._parts = parts
+        self._make_copier = make_copier
+        self._stop_asked, self._ended = trio.Event(), trio.Event()
+        self.topics = CopyTopics(parts.cluster, parts.settings, parts.in_tier)
+        self.copier: Copier | None = None
+        """None until it copies."""
+        self.joined = trio.Event()
+        """Topics were looked at, and the group is being joined."""
+        self._membership: Membership | None = None
+        self._trouble: str | None = None
+        self._lock: int | None = None
+
+    @property
+    def group_id(self) -> str:
+        """The group that shares the partitions."""
+        return self._parts.settings.group_id
+
+    def problems(self) -> list[str]:
+        """What keeps topics or partitions from being copied, a sentence each."""
+        found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
+        if self._trouble is not None:
+            found.append(self._trouble)
+        if self._membership is not None and self._membership.trouble is not None:
+            found.append(f"group {self._parts.settings.group_id}: {self._membership.trouble}")
+        return found
+
+    def progress(self) -> Sequence[PartitionProgress]:
+        """How far this process's partitions are."""
+        return [] if self.copier is None else self.copier.progress()
+
+    def assigned(self) -> list[TopicIdPartition]:
+        """The partitions that this process has now."""
+        return [] if self._membership is None else self._membership.owned()
+
+    async def run(self) -> None:
+        """Copy until `aclose`, or for ever.
+
+        Raises:
+            MembershipError: this librdkafka cannot be used.
+        """
+        publisher: MetadataPublisher | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_when_asked, nursery.cancel_scope)
+                await self._prepare()
+                publisher = MetadataPublisher(self._parts.metadata_properties, topic=METADATA_TOPIC)
+                self.copier = self._make_copier(PublishedEventLog(self._parts.event_log, publisher), self.topics)
+                nursery.start_soon(self.copier.run)
+                await self._take_part(self.copier, nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            if publisher is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(publisher.close)
+            if self._lock is not None:
+                os.close(self._lock)
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """Let go of everything and leave the group; returns when that is done."""
+        self._stop_asked.set()
+        await self._ended.wait()
+
+    def note_ended(self, reason: str) -> None:
+        """It has ended by a fault, which is shown from now on."""
+        self._trouble = f"copying has ended, and begins again with the next start: {reason}"
+
+    async def _cancel_when_asked(self, scope: trio.CancelScope) -> None:
+        """Until the group is joined an end needs no order; then `_take_part` sees to it."""
+        await self._stop_asked.wait()
+        if self._membership is None:
+            scope.cancel()
+        else:
+            self._membership.stop()
+
+    # --- before it copies ---
+
+    async def _prepare(self) -> None:
+        """Return when the staging folder is ours, there is a metadata topic, and topics were looked at."""
+        await self._until_done(self._lock_staging)
+        await self._until_done(self._ensure_metadata_topic)
+        while True:
+            try:
+                self._parts.event_log.partition_count()
+                break
+            except MetadataNotReadyError:
+                await trio.sleep(READY_POLL_S)
+        await self._until_done(self._look)
+
+    async def _lock_staging(self) -> None:
+        path = self._parts.settings.staging_path
+        assert path is not None, "checked before anything is copied"
+        self._lock = await trio.to_thread.run_sync(lock_staging, path)
+
+    async def _ensure_metadata_topic(self) -> None:
+        parts = self._parts
+        await parts.metadata_cluster.refresh()
+        [topic] = await parts.metadata_cluster.learn_topics([METADATA_TOPIC])
+        if topic.error_code == 0:
+            return
+        if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise RemoteStorageError(f"Metadata says of {METADATA_TOPIC}: {code_name(topic.error_code)}")
+        make = partial(
+            create_metadata_topic,
+            parts.metadata_properties,
+            parts.metadata_topic,
+            topic=METADATA_TOPIC,
+            broker_count=len(parts.metadata_cluster.brokers),
+        )
+        await trio.to_thread.run_sync(make)
+
+    async def _until_done(self, step: Callable[[], Awaitable[object]]) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await step()
+            except (UpstreamError, RemoteStorageError) as error:
+                self._note_trouble(f"nothing is copied yet: {error}")
+            else:
+                self._note_trouble(None)
+                return
+            await trio.sleep(backoff.next_delay_s())
+
+    # --- while it copies ---
+
+    async def _take_part(self, copier: Copier, nursery: trio.Nursery) -> None:
+        parts = self._parts
+        listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
+        membership = self._membership = Membership(
+            parts.properties, parts.settings.group_id, topic_ids=partial(_topic_ids, self._ask_ids), listener=listener
+        )
+        membership.subscribe(self.topics.copied())
+        nursery.start_soon(self._follow_topics, copier, membership, nursery)
+        nursery.start_soon(_stop_when_cancelled, membership)
+        if self._stop_asked.is_set():
+            membership.stop()
+        self.joined.set()
+        await trio.to_thread.run_sync(membership.run, limiter=trio.CapacityLimiter(1))
+
+    async def _follow_topics(self, copier: Copier, membership: Membership, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.sleep(self._parts.settings.interval_ms / 1000)
+            try:
+                gone = await self._look()
+            except UpstreamError as error:
+                self._note_trouble(f"topics are as they were seen last: {error}")
+                continue
+            self._note_trouble(None)
+            membership.subscribe(self.topics.copied())
+            if gone:
+                nursery.start_soon(copier.delete_partitions, gone)
+
+    async def _look(self) -> Sequence[TopicIdPartition]:
+        gone = await self.topics.look()
+        for name in self.topics.copied():
+            self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
+        return gone
+
+    async def _ask_ids(self, names: Sequence[str]) -> Mapping[str, Uuid]:
+        try:
+            found = await self._parts.cluster.learn_topics(names)
+        except UpstreamError as error:
+            raise RetriableRemoteStorageError(str(error)) from error
+        return {
+            topic.name: Uuid(topic.topic_id)
+            for topic in found
+            if topic.error_code == 0 and topic.name and any(topic.topic_id)
+        }
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        if trouble is not None and self._trouble is None:
+            _log.warning("copying_in_trouble", reason=trouble)
+        elif trouble is None and self._trouble is not None:
+            _log.info("copying_goes_on")
+        self._trouble = trouble
+
+
+class _Listener:
+    """Implements `standalone.copier.membership.Listener`: from its thread into trio."""
+
+    def __init__(self, copier: Copier, nursery: trio.Nursery, token: trio.lowlevel.TrioToken) -> None:
+        self._copier, self._nursery, self._token = copier, nursery, token
+
+    def assigned(self, partitions: Sequence[TopicIdPartition], generation: int) -> None:
+        _log.info("copy_partitions_assigned", partitions=len(partitions), generation=generation)
+        trio.from_thread.run(self._copier.assign, partitions, generation, trio_token=self._token)
+
+    def revoked(self, partitions: Sequence[TopicIdPartition]) -> None:
+        trio.from_thread.run(self._let_go, partitions, trio_token=self._token)
+        _log.info("copy_partitions_revoked", partitions=len(partitions))
+
+    def lost(self, partitions: Sequence[TopicIdPartition]) -> None:
+        trio.from_thread.run_sync(self._nursery.start_soon, self._let_go, partitions, trio_token=self._token)
+
+    async def _let_go(self, partitions: Sequence[TopicIdPartition]) -> None:
+        with trio.move_on_after(LET_GO_S_MAX) as limit:
+            await self._copier.revoke(partitions)
+        if limit.cancelled_caught:
+            _log.warning("copy_partitions_not_let_go", partitions=len(partitions), waited_s=LET_GO_S_MAX)
+
+
+def lock_staging(path: Path) -> int:
+    """Have the folder for this process alone; the descriptor holds it until it is closed, however that comes about.
+
+    Raises:
+        RetriableRemoteStorageError: another process has it, or it cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path / "lock", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RetriableRemoteStorageError(f"copy.staging.path {path} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RetriableRemoteStorageError(
+            f"copy.staging.path {path} is in use by another process: name a folder for each copier"
+        ) from error
+    return descriptor
+
+
+def _topic_ids(
+    ask: Callable[[Sequence[str]], Awaitable[Mapping[str, Uuid]]], names: Sequence[str]
+) -> Mapping[str, Uuid]:
+    """For the membership's thread, which trio has started: its calls end when the copier's task is cancelled."""
+    found: Mapping[str, Uuid] = trio.from_thread.run(ask, names)
+    return found
+
+
+async def _stop_when_cancelled(membership: Membership) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        membership.stop()

@@ -1,0 +1,263 @@
+"""Where the tier's log of each partition starts, when the tier is our own (mode standalone).
+
+T is the larger of the first offset of the tier's first FINISHED segment and what a DeleteRecords, or the copier's
+retention, has committed for group `tidegate.log-start`. All processes that serve or write the tier share that group.
+
+Rule 1. What is kept beside an offset is the topic's id: an offset of another id is of a topic that had the name before,
+        and counts as absent.
+Rule 2. An offset that is absent, or older than the first segment's, counts as the first segment's. Offsets of groups
+        without members expire (`offsets.retention.minutes`), so each is committed again when a process first hears of
+        it, when a day has passed, and when it is gone or lower than it was.
+Rule 3. A log start never goes back: before a commit the coordinator is asked what it has, and the larger one stays.
+        Two processes that commit for one partition within the same few milliseconds may still leave the lower of the
+        two there; the one that knows the higher one sees it with its next question (rule 2).
+Rule 4. A partition counts as one whose metadata is not read yet until the coordinator was asked about it, lest deleted
+        records be served. While it answers nobody that ends after UNANSWERED_S_MAX: then what was heard last counts,
+        and the first segment before that.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import structlog
+import trio
+
+from protocol.client.errors import UpstreamError, UpstreamRefusedError
+from protocol.client.groups import LOG_START_GROUP as LOG_START_GROUP
+from protocol.client.groups import GroupOffset
+from protocol.client.messages import Partition
+from standalone.serving.group_offsets import GroupOffsets
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError
+from storage.metadata.catalog import Catalog
+from storage.model import TopicIdPartition, uuid_to_text
+
+POLL_S = 1.0
+"""Between two questions: what another process deleted is heard of that much later."""
+
+START_POLL_S = 0.1
+"""Between two looks whether there is anything to ask about."""
+
+UNANSWERED_S_MAX = 5.0
+"""How long the coordinator is waited for with a partition that it was not asked about yet."""
+
+POLL_SHARE_MAX = 0.1
+"""Of the time, at most this goes into questions: those of many partitions come less often."""
+
+COMMIT_AGAIN_S = 24 * 60 * 60.0
+"""Less than any `offsets.retention.minutes` that is in use; a shorter one is met by rule 2 too."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CommittedLogStarts:
+    """What the group has, by partitions with their topic ids (rules 1 and 3). Owned by the trio thread."""
+
+    def __init__(self, offsets: GroupOffsets) -> None:
+        self._offsets = offsets
+        self._committing = trio.Lock()
+
+    async def fetch(
+        self, partitions: Iterable[TopicIdPartition], refused: dict[Partition, UpstreamRefusedError] | None = None
+    ) -> dict[TopicIdPartition, int]:
+        """What is committed; partitions of which nothing is, or of another topic id, are left out.
+
+        Args:
+            refused: as `GroupOffsets.fetch`.
+
+        Raises:
+            UpstreamError: no answer, or a right is missing.
+        """
+        # Two topics may have had one name: the metadata tells whose the offset is.
+        wanted = {(_named(partition), uuid_to_text(partition.topic_id)): partition for partition in partitions}
+        found = await self._offsets.fetch({named for named, _ in wanted}, refused)
+        return {
+            wanted[named, kept.metadata]: kept.offset
+            for named, kept in found.items()
+            if (named, kept.metadata) in wanted
+        }
+
+    async def raise_to(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        """Have at least these committed; what is committed when this returns.
+
+        Raises:
+            UpstreamError: no answer, or a right is missing; some may be committed all the same.
+        """
+        async with self._committing:
+            known = await self.fetch(offsets)
+            raised = {partition: max(offset, known.get(partition, offset)) for partition, offset in offsets.items()}
+            await self._offsets.commit(
+                {
+                    _named(partition): GroupOffset(offset, uuid_to_text(partition.topic_id))
+                    for partition, offset in raised.items()
+                }
+            )
+        return raised
+
+
+class CopierLogStarts:
+    """Implements `standalone.copier.seams.LogStartStore`: the same with the copier's errors."""
+
+    def __init__(self, committed: CommittedLogStarts) -> None:
+        self._committed = committed
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
+        """What was committed."""
+        try:
+            return await self._committed.fetch(partitions)
+        except UpstreamError as error:
+            raise _as_storage_error(error) from error
+
+    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        """Have at least these committed."""
+        try:
+            await self._committed.raise_to(offsets)
+        except UpstreamError as error:
+            raise _as_storage_error(error) from error
+
+
+class TierLogStarts:
+    """Implements `proxy.fetch.known.LogStarts`. Owned by the trio thread."""
+
+    def __init__(self, committed: CommittedLogStarts, catalog: Catalog) -> None:
+        self.committed = committed
+        self._catalog = catalog
+        self._asked: frozenset[TopicIdPartition] = frozenset()
+        """About which the coordinator was asked."""
+        self._unanswered_since_s = math.inf
+        self._is_given_up = False
+        self._heard: dict[TopicIdPartition, int] = {}
+        self._committed_at_s: dict[TopicIdPartition, float] = {}
+        """When this process committed it last."""
+        self._first_offsets: dict[TopicIdPartition, tuple[int, int | None]] = {}
+        """By the catalog's generation: `get` is asked for every partition of every Fetch."""
+        self._trouble: str | None = None
+        self._refused: dict[str, str] = {}
+        """By topic, why nothing is told of it."""
+
+    def get(self, partition: TopicIdPartition) -> int | None:
+        """T where the tier has segments of the partition; None where it has none."""
+        first_offset = self._first_offset(partition)
+        return None if first_offset is None else max(first_offset, self._heard.get(partition, first_offset))
+
+    def is_known(self, partition: TopicIdPartition) -> bool:
+        """Whether `get` is what counts (rule 4). Of what the tier has nothing of there is nothing to know."""
+        if partition in self._asked or self._first_offset(partition) is None:
+            return True
+        waited_s = trio.current_time() - self._unanswered_since_s
+        if waited_s < UNANSWERED_S_MAX:
+            return False
+        if not self._is_given_up:
+            _log.warning("log_starts_not_waited_for", group=LOG_START_GROUP, waited_s=round(waited_s, 1))
+            self._is_given_up = True
+        return True
+
+    def are_known(self) -> bool:
+        """Whether all of the catalog's are."""
+        return all(map(self.is_known, self._catalog.partitions()))
+
+    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        """Have the log starts there or higher; they are committed when this returns. The log starts then.
+
+        Raises:
+            UpstreamError: not all could be committed; as far as this process knows they stay.
+        """
+        wanted = {partition: max(offset, self._heard.get(partition, offset)) for partition, offset in offsets.items()}
+        raised = await self.committed.raise_to(wanted)
+        self._take(raised, committed_at_s=trio.current_time())
+        return {partition: max(offset, self.get(partition) or 0) for partition, offset in raised.items()}
+
+    async def run(self) -> None:
+        """Ask the coordinator again and again, for ever."""
+        while True:
+            started_s = trio.current_time()
+            await self.poll()
+            pause_s = POLL_S if self._asked or self._trouble else START_POLL_S
+            await trio.sleep(max(pause_s, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1)))
+
+    async def poll(self) -> None:
+        """Hear what is committed for all partitions of the catalog, and commit again what must be (rule 2)."""
+        partitions = self._catalog.partitions()
+        self._forget_all_but(partitions)
+        refused: dict[Partition, UpstreamRefusedError] = {}
+        self._unanswered_since_s = min(self._unanswered_since_s, trio.current_time())
+        try:
+            found = await self.committed.fetch(partitions, refused)
+            self._note_refused(refused)
+            self._take(found)
+            self._asked, self._unanswered_since_s, self._is_given_up = frozenset(partitions), math.inf, False
+            if due := self._due(found):
+                self._take(await self.committed.raise_to(due), committed_at_s=trio.current_time())
+        except UpstreamError as error:
+            self._fails(str(error))
+        except Exception as error:  # a fault of ours must end neither the application nor the questions after it
+            _log.exception("log_starts_fault", partitions=len(partitions))
+            self._trouble = f"{type(error).__name__}: {error}"
+        else:
+            if self._trouble is not None:
+                _log.info("log_starts_known", partitions=len(partitions))
+            self._trouble = None
+
+    def complaints(self) -> list[str]:
+        """What an operator is to know."""
+        said = [
+            f"log starts of topic {topic} are not known, records that were deleted may be served: {reason}"
+            for topic, reason in self._refused.items()
+        ]
+        if self._trouble is not None:
+            said.append(f"committed log starts are as they were heard last: {self._trouble}")
+        return said
+
+    def _first_offset(self, partition: TopicIdPartition) -> int | None:
+        generation = self._catalog.generation(partition.topic_id, partition.partition)
+        known = self._first_offsets.get(partition)
+        if known is None or known[0] != generation:
+            starts = self._catalog.epoch_starts(partition.topic_id, partition.partition)
+            first_offset = min(starts.values(), default=None)
+            if not generation:
+                return first_offset
+            known = self._first_offsets[partition] = (generation, first_offset)
+        return known[1]
+
+    def _take(self, offsets: Mapping[TopicIdPartition, int], *, committed_at_s: float | None = None) -> None:
+        for partition, offset in offsets.items():
+            self._heard[partition] = max(offset, self._heard.get(partition, offset))
+            if committed_at_s is not None:
+                self._committed_at_s[partition] = committed_at_s
+
+    def _due(self, found: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+        now_s = trio.current_time()
+        due: dict[TopicIdPartition, int] = {}
+        for partition, offset in self._heard.items():
+            first_offset = self._first_offset(partition)
+            if first_offset is None or offset <= first_offset:
+                continue  # counts for nothing any more
+            is_old = now_s - self._committed_at_s.get(partition, -math.inf) >= COMMIT_AGAIN_S
+            if (is_old or found.get(partition, -1) < offset) and partition.topic not in self._refused:
+                due[partition] = offset
+        return due
+
+    def _forget_all_but(self, partitions: Iterable[TopicIdPartition]) -> None:
+        kept = set(partitions)
+        for known in (self._heard, self._committed_at_s, self._first_offsets):
+            for partition in known.keys() - kept:
+                del known[partition]
+
+    def _fails(self, reason: str) -> None:
+        if self._trouble is None:
+            _log.warning("log_starts_unknown", group=LOG_START_GROUP, reason=f"{reason}; what was heard last counts")
+        self._trouble = reason
+
+    def _note_refused(self, refused: Mapping[Partition, UpstreamRefusedError]) -> None:
+        reasons = {topic: str(error) for (topic, _), error in refused.items()}
+        for topic in reasons.keys() - self._refused.keys():
+            _log.warning("log_starts_refused", topic=topic, reason=reasons[topic])
+        self._refused = reasons
+
+
+def _named(partition: TopicIdPartition) -> Partition:
+    return partition.topic, partition.partition
+
+
+def _as_storage_error(error: UpstreamError) -> RemoteStorageError:
+    kind = RetriableRemoteStorageError if error.retriable else RemoteStorageError
+    return kind(f"log starts: {error}")

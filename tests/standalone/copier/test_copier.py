@@ -1,0 +1,473 @@
+"""One copier from end to end over a world in memory: limits, lags, gaps, poison, divergence, deletion, letting go."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from standalone.copier.copier import Copier
+from standalone.copier.partition_copier import PartitionProgress
+from standalone.copier.seams import FetchedBatches, Retention
+from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.metadata.event_log import metadata_partition
+from storage.model import IndexType, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from storage.writing.metadata_records import encode
+from tests.support.copy_world import METADATA_PARTITIONS, PARTITION, CopyWorld, Hands, held_segments, settings
+from tests.support.metadata_records import started
+from tests.support.segments import ProducerFields, control_batch, data_batch, topic_partition
+
+pytestmark = pytest.mark.autojump
+
+FIVE = [topic_partition("orders", number) for number in range(5)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CopyWorld:
+    return CopyWorld(tmp_path, random.Random(7), FIVE)
+
+
+@asynccontextmanager
+async def running(
+    hands: Hands, *, partitions: Any = (PARTITION,), generation: int = 1, **keys: Any
+) -> AsyncIterator[Copier]:
+    copier = hands.copier(settings(hands.world.folder, **keys))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copier.run)
+        await copier.assign(partitions, generation)
+        yield copier
+        nursery.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], object], within_s: float = 60) -> None:
+    with trio.fail_after(within_s):
+        while not holds():  # noqa: ASYNC110 - what is waited for is in the copier, which tells nobody
+            await trio.sleep(0.05)
+
+
+def ranges(world: CopyWorld) -> list[tuple[int, int]]:
+    return [(segment.start_offset, segment.end_offset) for segment in world.finished()]
+
+
+def only(copier: Copier) -> PartitionProgress:
+    (progress,) = copier.progress()
+    return progress
+
+
+def value(hands: Hands, name: str, **labels: str) -> float | None:
+    return hands.registry.sample_value(name, labels)
+
+
+async def test_all_is_copied_in_segments_and_the_quiet_end_by_its_age(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        await trio.sleep(2)
+        progress = only(copier)
+    assert ranges(world)[0][0] == 0
+    assert all(after[0] == before[1] + 1 for before, after in zip(ranges(world), ranges(world)[1:], strict=False))
+    assert (progress.copied_offset, progress.last_stable_offset, progress.lag_bytes) == (59, 60, 0)
+    assert (progress.lag_ms, progress.last_error) == (0, None)
+    size = sum(segment.segment_size_bytes for segment in world.finished())
+    assert progress.copied_bytes == size == sum(len(batch.content) for batch in world.upstream.batches)
+    assert value(hands, "kafka_server_brokertopicmetrics_remotecopybytes_total", topic="orders") == size
+    assert value(hands, "tidegate_copy_age_seconds", topic="orders") == 0
+    assert all(segment.broker_id == 1 for segment in world.finished())
+
+
+async def test_what_another_has_left_is_gone_after_the_first_look(world: CopyWorld) -> None:
+    """A half-done segment stays until others have its offsets, and `copy --once` looks once."""
+    world.upstream.append(8)
+    left = started("left", 0, 8, partition=PARTITION)
+    world.log.publish(metadata_partition(PARTITION.topic_id, PARTITION.partition, METADATA_PARTITIONS), encode(left))
+    assert world.ledger().segments() == [left]
+    async with running(world.hands(), segment_bytes=1500, generation=2) as copier:
+        await until(lambda: copier.progress() and only(copier).looks > 0)
+        assert only(copier).looks == 1
+        assert left.segment_id not in [segment.segment_id for segment in world.ledger().segments()]
+        assert world.finished()[0].start_offset == 0
+
+
+async def test_it_goes_on_where_the_tier_ends_with_lineage_and_open_producers(world: CopyWorld) -> None:
+    upstream = world.upstream
+    producer = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    upstream.append_raw(data_batch(0, record_count=20, producer=producer, first_timestamp_ms=world.now_ms()), 0, 19)
+    async with running(world.hands(), segment_bytes=1500):
+        await until(lambda: world.ledger().end_offset() == 19)
+    upstream.elect(epochs=3)
+    marker = control_batch(20, producer_id=5, leader_epoch=3, timestamp_ms=world.now_ms())
+    upstream.append_raw(marker, 20, 20)
+    async with running(world.hands(), segment_bytes=1500, generation=2):
+        await until(lambda: world.ledger().end_offset() == 20)
+    last = world.finished()[-1]
+    assert (dict(last.segment_leader_epochs), last.txn_index_empty, last.broker_id) == ({3: 20}, False, 2)
+    manager = world.manager()
+    assert manager.fetch_index(last, IndexType.LEADER_EPOCH) == b"0\n2\n0 0\n3 20\n"
+    snapshot = parse_producer_snapshot(manager.fetch_index(last, IndexType.PRODUCER_SNAPSHOT))
+    assert [(state.producer_id, state.current_transaction_first_offset) for state in snapshot] == [(5, -1)]
+    assert len(manager.fetch_index(last, IndexType.TRANSACTION)) == 34
+
+
+async def test_only_what_is_stable_is_copied(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    world.upstream.last_stable_offset = 30
+    async with running(world.hands()):
+        await until(lambda: world.ledger().end_offset() == 29)
+        await trio.sleep(20)
+        assert world.ledger().end_offset() == 29
+
+
+async def test_a_new_topic_begins_at_upstreams_log_start_without_a_gap(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    world.upstream.delete_before(15)
+    hands = world.hands()
+    async with running(hands):
+        await until(lambda: world.ledger().end_offset() == 29)
+    assert ranges(world)[0][0] == 15
+    assert value(hands, "tidegate_copy_gaps_total") == 0
+
+
+async def test_what_upstream_deleted_first_is_a_gap_that_is_counted_once(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    async with running(world.hands()):
+        await until(lambda: world.ledger().end_offset() == 29)
+    world.upstream.append(20)
+    world.upstream.delete_before(60)
+    hands = world.hands()
+    async with running(hands):
+        await until(lambda: world.ledger().end_offset() == 89)
+    assert (29 in {end for _, end in ranges(world)}, 60 in {start for start, _ in ranges(world)}) == (True, True)
+    assert value(hands, "tidegate_copy_gaps_total") == 1
+    assert value(hands, "tidegate_copy_gap_records_total") == 30
+
+
+async def test_no_segment_spans_a_gap(world: CopyWorld) -> None:
+    world.upstream.append(2)
+    async with running(world.hands(), segment_ms=60_000):
+        await trio.sleep(5)  # staged
+        world.upstream.append(10)
+        world.upstream.delete_before(30)
+        await until(lambda: (0, 5) in ranges(world))
+        await until(lambda: world.ledger().end_offset() >= 30, within_s=120)
+    assert ranges(world)[1][0] == 30
+
+
+async def test_after_an_unclean_election_it_goes_on_where_both_logs_part(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    async with running(world.hands(), segment_bytes=5000):
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.upstream.elect(keep=15, epochs=2)
+        world.upstream.append(20)
+        await until(lambda: any(segment.end_offset == 104 for segment in world.finished()))
+    newer = world.finished()[-1]
+    lineage = world.manager().fetch_index(newer, IndexType.LEADER_EPOCH)
+    assert lineage == b"0\n2\n0 0\n2 45\n"
+    assert any(
+        segment.start_offset == 45 and dict(segment.segment_leader_epochs) == {2: 45} for segment in world.finished()
+    )
+
+
+async def test_a_branch_that_was_lost_as_a_whole_is_deleted(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    async with running(world.hands(), segment_bytes=100_000):
+        await until(lambda: world.ledger().end_offset() == 29)
+        world.upstream.elect()
+        world.upstream.append(10)
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.upstream.elect(keep=10, epochs=1)
+        world.upstream.append(5)
+        await until(lambda: ranges(world) == [(0, 29), (30, 44)])
+    objects = {segment_id for segment_id, _ in held_segments(world.store)}
+    assert objects == {segment.segment_id.id for segment in world.finished()}
+
+
+async def test_a_segment_waits_until_its_newest_record_is_old_enough(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    begun_ms = world.now_ms()
+    async with running(world.hands(), lag_ms=30_000) as copier:
+        await until(lambda: only(copier).waits_for.startswith("copy.lag"))
+        await until(lambda: bool(world.finished()))
+        assert world.now_ms() - begun_ms >= 30_000
+
+
+async def test_a_segment_waits_until_there_is_so_much_behind_it(world: CopyWorld) -> None:
+    world.upstream.append(8)
+    size = sum(len(batch.content) for batch in world.upstream.batches)
+    async with running(world.hands(), lag_bytes=size) as copier:
+        await until(lambda: only(copier).waits_for.startswith("copy.lag"))
+        await trio.sleep(30)
+        assert world.finished() == []
+        world.upstream.append(8)
+        await until(lambda: bool(world.finished()))
+
+
+async def test_bytes_per_second_hold_for_all_partitions_together(world: CopyWorld) -> None:
+    for upstream in world.upstreams.values():
+        upstream.append(30)
+    total = sum(len(batch.content) for upstream in world.upstreams.values() for batch in upstream.batches)
+    begun_s = trio.current_time()
+    async with running(world.hands(), partitions=FIVE, bytes_per_second_max=1000):
+        await until(lambda: all(world.ledger(each).end_offset() == 89 for each in FIVE), within_s=200)
+    took_s = trio.current_time() - begun_s
+    assert took_s >= total / 1000 - 2  # the last segment goes before its time
+    assert took_s < total / 1000 + 15
+
+
+async def test_partitions_take_turns_with_one_slot(world: CopyWorld) -> None:
+    for upstream in world.upstreams.values():
+        upstream.append(60)
+    async with running(world.hands(), partitions=FIVE, concurrent_max=1):
+        await until(lambda: all(world.ledger(each).end_offset() > 0 for each in FIVE))
+        most = max(world.ledger(each).end_offset() for each in FIVE)
+        assert most < 100, "one partition was copied to its end while others waited"
+
+
+async def test_disabled_it_copies_nothing_and_deletes_what_is_old(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        hands.is_disabled = True
+        await trio.sleep(3)
+        world.upstream.append(20)
+        hands.retention = Retention(retention_bytes=0)
+        await until(lambda: world.finished() == [])
+        assert only(copier).waits_for == "copy.disable"
+        await trio.sleep(20)
+    assert (world.finished(), world.committed) == ([], {PARTITION: 60})
+    assert world.store.objects == {}
+
+
+async def test_the_log_start_is_committed_before_the_first_object_goes(world: CopyWorld) -> None:
+    world.upstream.append(40)
+    hands = world.hands()
+    seen: list[int | None] = []
+    delete_many = world.store.delete_many
+
+    def watched(keys: Any) -> None:
+        if any(key in world.store.objects for key in keys):
+            seen.append(world.committed.get(PARTITION))
+        delete_many(keys)
+
+    world.store.delete_many = watched  # type: ignore[method-assign]  # to see what holds at that moment
+    async with running(hands):
+        await until(lambda: world.ledger().end_offset() == 119)
+        hands.retention = Retention(retention_bytes=2000)
+        await until(lambda: bool(seen))
+        await trio.sleep(5)
+    assert seen
+    assert set(seen) == {world.finished()[0].start_offset}
+    assert world.unsafe_deletions == []
+
+
+async def test_a_delete_that_failed_is_tried_again_and_copying_goes_on(world: CopyWorld) -> None:
+    world.upstream.append(40)
+    hands = world.hands()
+    async with running(hands) as copier:
+        await until(lambda: world.ledger().end_offset() == 119)
+        world.store.refused.update(world.store.objects)
+        hands.retention = Retention(retention_bytes=2000)
+        await until(lambda: only(copier).last_error is not None)
+        world.upstream.append(20)
+        await until(lambda: world.ledger().end_offset() == 179)
+        assert (value(hands, "kafka_server_brokertopicmetrics_remotedeleteerrors_total", topic="orders") or 0) > 1
+        assert (value(hands, "kafka_server_brokertopicmetrics_remotedeletelagsegments", topic="orders") or 0) > 0
+        world.store.refused.clear()
+        await until(lambda: only(copier).last_error is None)
+        await trio.sleep(3)
+    objects = {segment_id for segment_id, _ in held_segments(world.store)}
+    assert objects == {segment.segment_id.id for segment in world.ledger().segments()}
+
+
+def _magic_1(base_offset: int) -> bytes:
+    batch = bytearray(data_batch(base_offset))
+    batch[16] = 1
+    return bytes(batch)
+
+
+def _broken(base_offset: int) -> bytes:
+    batch = bytearray(data_batch(base_offset))
+    batch[-1] ^= 1
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(("make", "reason"), [(_magic_1, "format version 1"), (_broken, "CRC is wrong")])
+async def test_a_poisoned_partition_stops_alone(world: CopyWorld, make: Callable[[int], bytes], reason: str) -> None:
+    for upstream in world.upstreams.values():
+        upstream.append(20)
+    world.upstream.append_raw(make(60), 60, 60)
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands, partitions=FIVE) as copier:
+        await until(lambda: all(world.ledger(each).end_offset() == 59 for each in FIVE))
+        await trio.sleep(20)
+        poisoned, *others = copier.progress()
+        assert reason in poisoned.waits_for
+        assert not any(reason in other.waits_for for other in others)
+        assert value(hands, "tidegate_copy_poisoned_partitions") == 1
+        assert world.ledger().end_offset() == 59
+        await copier.revoke([PARTITION])
+        assert value(hands, "tidegate_copy_poisoned_partitions") == 0
+
+
+async def test_a_poisoned_partition_goes_on_once_upstream_starts_behind_the_batch(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    world.upstream.append_raw(_magic_1(60), 60, 60)
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands):
+        await until(lambda: value(hands, "tidegate_copy_poisoned_partitions") == 1)
+        await trio.sleep(5)
+        world.upstream.delete_before(61)
+        await until(lambda: world.ledger().end_offset() == 120)
+    assert value(hands, "tidegate_copy_poisoned_partitions") == 0
+    assert value(hands, "tidegate_copy_gap_records_total") == 1
+
+
+async def test_a_partition_that_comes_back_while_it_is_let_go_is_begun_again(world: CopyWorld) -> None:
+    world.upstream.append(40)
+    async with running(world.hands()) as copier, trio.open_nursery() as nursery:
+        await until(lambda: world.ledger().segments())
+        nursery.start_soon(copier.revoke, [PARTITION])
+        await trio.sleep(0.001)
+        await copier.assign([PARTITION], 2)
+        await until(lambda: world.ledger().end_offset() == 119)
+
+
+async def test_a_batch_that_is_right_the_second_time_is_copied(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    batch, hands = world.upstream.batches[4], world.hands()
+    sound, fetch = batch.content, hands.fetch
+    batch.content = sound[:-1] + bytes([sound[-1] ^ 1])
+
+    async def fetch_once(*args: Any, **kwargs: Any) -> FetchedBatches:
+        found = await fetch(*args, **kwargs)
+        batch.content = sound
+        return found
+
+    hands.fetch = fetch_once  # type: ignore[method-assign]  # the second answer is right
+    async with running(hands):
+        await until(lambda: world.ledger().end_offset() == 29)
+    assert value(hands, "tidegate_copy_poisoned_partitions") == 0
+
+
+async def test_revoke_returns_once_the_upload_under_way_is_finished(world: CopyWorld) -> None:
+    world.upstream.append(40)
+    hands = world.hands()
+    async with running(hands) as copier:
+        await until(lambda: hands.uploading is not None or world.ledger().segments())
+        await copier.revoke([PARTITION])
+        states = {segment.state.name for segment in world.ledger().segments()}
+        assert states == {"COPY_SEGMENT_FINISHED"}
+        count = len(world.records())
+        await trio.sleep(30)
+        assert len(world.records()) == count
+        assert copier.progress() == []
+    assert list(hands.folder.iterdir()) == []
+
+
+async def test_whoever_is_superseded_begins_again_with_a_higher_fence(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    first, second = world.hands(), world.hands()
+    async with running(first, generation=3), running(second, generation=3):
+        for _ in range(6):
+            world.upstream.append(10)
+            await trio.sleep(10)
+    superseded = [value(hands, "tidegate_copy_superseded_total") or 0 for hands in (first, second)]
+    assert max(superseded) > 0
+    assert max(segment.broker_id for segment in world.finished()) > 3
+    offset = 0
+    for segment in world.finished():
+        assert segment.start_offset <= offset <= segment.end_offset
+        offset = segment.end_offset + 1
+
+
+async def test_the_partitions_of_a_topic_that_is_gone_are_deleted(world: CopyWorld) -> None:
+    for upstream in world.upstreams.values():
+        upstream.append(20)
+    hands = world.hands()
+    async with running(hands, partitions=FIVE) as copier:
+        await until(lambda: all(world.ledger(each).end_offset() == 59 for each in FIVE))
+        for each in FIVE[:2]:
+            world.upstreams[each].is_gone = True
+        await until(lambda: "topic" in copier.progress()[0].waits_for)
+        await copier.delete_partitions(FIVE[:2])
+        count = len(world.records())
+        await copier.delete_partitions(FIVE[:2])
+        assert len(world.records()) == count
+        assert [progress.partition for progress in copier.progress()] == [2, 3, 4]
+    for each in FIVE[:2]:
+        assert world.ledger(each).segments() == []
+        states = [
+            record.state
+            for record in world.records(each)
+            if isinstance(record, RemotePartitionDeleteMetadata) and record.topic_id_partition == each
+        ]
+        assert states == list(RemotePartitionDeleteState)
+    kept = {segment.segment_id.id for each in FIVE[2:] for segment in world.finished(each)}
+    assert {segment_id for segment_id, _ in held_segments(world.store)} == kept
+
+
+async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.store.refused.update(world.store.objects)
+        with trio.move_on_after(20):
+            await copier.delete_partitions([PARTITION])
+        assert world.ledger().is_being_deleted
+    world.store.refused.clear()
+    async with running(world.hands(), partitions=()) as copier:
+        await copier.delete_partitions([PARTITION])
+    assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
+
+
+async def test_a_deletion_that_takes_long_is_asked_for_again_meanwhile(world: CopyWorld) -> None:
+    """Whoever looks at the topics asks for it after each interval, until the catalog has nothing of them any more."""
+    world.upstream.append(20)
+    async with running(world.hands()) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.store.refused.update(world.store.objects)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copier.delete_partitions, [PARTITION])
+            await until(lambda: world.ledger().is_being_deleted)
+            await copier.delete_partitions([PARTITION])
+            await copier.assign([PARTITION], 2)
+            assert copier.progress() == []
+            assert world.ledger().is_being_deleted
+            world.store.refused.clear()
+        assert (world.ledger().is_being_deleted, world.store.objects) == (False, {})
+
+
+async def test_a_fault_of_one_partition_is_none_of_the_others(world: CopyWorld) -> None:
+    for upstream in world.upstreams.values():
+        upstream.append(10)
+    del world.upstreams[PARTITION]  # its questions raise KeyError
+    with capture_logs():  # to write a traceback a second costs more than the test
+        async with running(world.hands(), partitions=FIVE) as copier:
+            await until(lambda: all(world.ledger(each).end_offset() == 29 for each in FIVE[1:]))
+            assert "KeyError" in str(copier.progress()[0].last_error)
+
+
+async def test_records_that_are_none_are_passed_over(world: CopyWorld) -> None:
+    number = metadata_partition(PARTITION.topic_id, PARTITION.partition, METADATA_PARTITIONS)
+    world.upstream.append(10)
+    hands = world.hands()
+    world.log.publish(number, b"\xff")
+    async with running(hands) as copier:
+        await until(lambda: only(copier).copied_offset == 29)
+
+
+async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(world: CopyWorld) -> None:
+    hands = world.hands()
+    left = hands.folder / "orders-9-x" / "00000000000000000000.log"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"left")
+    async with running(hands, partitions=()):
+        assert not left.parent.exists()

@@ -1,0 +1,178 @@
+"""Which topics are copied and which are gone, as a fake cluster tells it."""
+
+from typing import Any
+
+import pytest
+import trio
+from kio.schema.errors import ErrorCode
+
+from protocol.client.connection import ClientSettings
+from protocol.client.messages import DESCRIBE_CONFIGS, Values
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.config import CopyConfig, parse_topic_names
+from standalone.copier.seams import KEEP, Retention
+from standalone.copy_topics import CopyTopics
+from storage.model import TopicIdPartition, Uuid
+from tests.support.fake_kafka import FakeKafka, FakeTopic
+
+ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
+PAYMENTS = TopicIdPartition(Uuid(b"payments pays id"), 0, "payments")
+
+
+def settings(topics: str, **keys: Any) -> CopyConfig:
+    defaults: dict[str, Any] = {
+        "is_enabled": True,
+        "group_id": "copiers",
+        "interval_ms": 1000,
+        "concurrent_max": 1,
+        "bytes_per_second_max": None,
+        "lag_ms": 0,
+        "lag_bytes": 0,
+        "segment_bytes": 1,
+        "segment_ms": 1,
+        "staging_path": None,
+        "is_disabled": False,
+        "retention_ms": 1000,
+        "retention_bytes": 2000,
+        "retention_from_topic": False,
+    }
+    return CopyConfig(topics=parse_topic_names(topics), **defaults | keys)
+
+
+class World:
+    """One broker; topics' configurations by name, and those that may not be described."""
+
+    def __init__(self, fake: FakeKafka, nursery: trio.Nursery) -> None:
+        self.fake = fake
+        self.configs: dict[str, dict[str, str]] = {}
+        self.denied: set[str] = set()
+        self.in_tier: list[TopicIdPartition] = []
+        fake.add(1, "a").on(DESCRIBE_CONFIGS, self._describe_configs)
+        for partition in (ORDERS, PAYMENTS):
+            fake.add_log(partition)
+        self.cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
+
+    def topics(self, names: str, **keys: Any) -> CopyTopics:
+        return CopyTopics(self.cluster, settings(names, **keys), lambda: self.in_tier)
+
+    def _describe_configs(self, request: Any) -> Values:
+        others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
+        results = []
+        for asked in request.resources:
+            name = asked.resource_name
+            given = {"cleanup.policy": "delete", "retention.ms": "-1", **self.configs.get(name, {})}
+            code = ErrorCode.topic_authorization_failed if name in self.denied else ErrorCode.none
+            configs = [] if code else [{"name": key, "value": value, **others} for key, value in given.items()]
+            results.append(
+                {
+                    "error_code": code,
+                    "error_message": None,
+                    "resource_type": 2,
+                    "resource_name": name,
+                    "configs": configs,
+                }
+            )
+        return {"results": results}
+
+
+@pytest.fixture
+def world(kafka: FakeKafka, nursery: trio.Nursery) -> World:
+    return World(kafka, nursery)
+
+
+async def test_topics_are_meant_by_name_and_by_expression(world: World) -> None:
+    """An expression means neither the metadata topic nor Kafka's own; a name that is not there may come."""
+    world.fake.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
+    topics = world.topics("later,^(pay|__).*")
+    assert await topics.look() == []
+    assert (topics.copied(), topics.refused) == (["payments"], {})
+    world.fake.add_log(TopicIdPartition(Uuid(b"later later's id"), 0, "later"))
+    await topics.look()
+    assert topics.copied() == ["later", "payments"]
+
+
+async def test_a_topic_that_cannot_be_copied_is_refused_and_the_others_go_on(world: World) -> None:
+    refused = {
+        ("cleanup.policy", "compact"): "it has cleanup.policy=compact: compacted topics cannot be in a tier",
+        ("cleanup.policy", "compact,delete"): "it has cleanup.policy=compact,delete: compacted topics cannot be",
+        ("remote.storage.enable", "true"): "it has remote.storage.enable=true: the brokers copy it themselves",
+    }
+    for (key, value), reason in refused.items():
+        world.configs["orders"] = {key: value}
+        topics = world.topics("orders,payments")
+        await topics.look()
+        assert topics.copied() == ["payments"], value
+        assert topics.refused["orders"].startswith(reason)
+        del world.configs["orders"]
+        await topics.look()
+        assert (topics.copied(), topics.refused) == (["orders", "payments"], {})
+
+
+async def test_what_is_not_known_is_not_copied(world: World) -> None:
+    """Without DescribeConfigs nobody knows whether a topic is compacted; the metadata topic is nobody's to copy."""
+    world.denied.add("orders")
+    world.fake.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
+    world.fake.topics["secret"] = FakeTopic(b"secret secret id", [1])
+    world.fake.topics["secret"].error_code = ErrorCode.topic_authorization_failed
+    world.fake.topics["old"] = FakeTopic(bytes(16), [1])
+    topics = world.topics(f"orders,secret,old,{METADATA_TOPIC}")
+    await topics.look()
+    assert topics.copied() == []
+    assert topics.refused == {
+        METADATA_TOPIC: "it is the tier's own metadata topic",
+        "old": "it has no topic id: Kafka 2.8 or later is needed",
+        "orders": "ACL DescribeConfigs on Topic orders is missing; whether it may be copied is not known",
+        "secret": "ACL Describe on Topic secret is missing",
+    }
+
+
+async def test_retention_is_the_keys_own_unless_the_topics_is_asked_for(world: World) -> None:
+    world.configs["orders"] = {"retention.ms": "5000", "retention.bytes": "7000"}
+    topics = world.topics("orders,payments")
+    await topics.look()
+    assert topics.retention_of("orders") == Retention(retention_ms=1000, retention_bytes=2000)
+    assert (topics.upstream_retention_ms("orders"), topics.upstream_retention_ms("unknown")) == (5000, -1)
+    of_topic = world.topics("orders,payments", retention_from_topic=True)
+    assert of_topic.retention_of("orders") == Retention(retention_ms=KEEP, retention_bytes=KEEP)  # not seen yet
+    await of_topic.look()
+    assert of_topic.retention_of("orders") == Retention(retention_ms=5000, retention_bytes=7000)
+    assert of_topic.retention_of("payments") == Retention()
+
+
+async def test_a_topic_is_gone_when_it_was_missed_twice(world: World) -> None:
+    world.in_tier = [ORDERS, PAYMENTS]
+    topics = world.topics("orders")
+    del world.fake.topics["orders"]
+    assert await topics.look() == []
+    assert await topics.look() == [ORDERS]
+
+
+async def test_a_topic_that_was_made_again_is_gone_and_one_that_came_back_is_not(world: World) -> None:
+    world.in_tier = [ORDERS, PAYMENTS]
+    topics = world.topics("orders")
+    del world.fake.topics["orders"]
+    assert await topics.look() == []
+    world.fake.add_log(ORDERS)
+    assert await topics.look() == []
+    world.fake.add_log(TopicIdPartition(Uuid(b"another topic id"), 0, "orders"))
+    assert await topics.look() == []
+    assert await topics.look() == [ORDERS]
+
+
+async def test_a_missing_right_says_nothing_of_a_topic(world: World) -> None:
+    world.in_tier = [ORDERS, PAYMENTS]
+    topics = world.topics("payments")
+    world.fake.topics["orders"].error_code = ErrorCode.topic_authorization_failed
+    assert [await topics.look() for _ in range(3)] == [[], [], []]
+
+
+async def test_nothing_is_gone_when_everything_is(world: World) -> None:
+    """Given other brokers than those that the tier is of, then no topic of it is taken for deleted."""
+    world.in_tier = [ORDERS, PAYMENTS]
+    topics = world.topics("orders")
+    world.fake.topics.clear()
+    assert [await topics.look() for _ in range(3)] == [[], [], []]
+    world.fake.add_log(PAYMENTS)
+    assert await topics.look() == []
+    assert await topics.look() == [ORDERS]
