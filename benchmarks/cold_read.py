@@ -49,7 +49,7 @@ from benchmarks.support.processor_time import watch
 from benchmarks.support.stage import Address, bootstrap_of
 from benchmarks.support.tier_fetch import Run, Seeker, TierReadError, read_partitions, read_streams
 from benchmarks.support.tier_usage import TierUsage
-from proxy.config.model import BUDGET_SHARES, memory_share
+from tidegate.config.model import BUDGET_SHARES, memory_share
 from tools.demo.steps import StepFailed
 
 EXIT_TERMINATED = 143

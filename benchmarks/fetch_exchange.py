@@ -30,9 +30,9 @@ from benchmarks.support.copies import counting_tidegate
 from benchmarks.support.exchanges import Exchanges, Wanted, exchange_for
 from benchmarks.support.stage import JVM_OPTIONS, Address, Stage, stage_on
 from benchmarks.support.tidegate_usage import cpu_s
-from proxy.config.model import LogFormat
-from proxy.process.logs import configure_logs
 from tests.support.kafka import own_cluster
+from tidegate.config.model import LogFormat
+from tidegate.logs import configure_logs
 from tools.demo.kafka_cluster import KafkaCluster
 
 RECORD_BYTES = 1024

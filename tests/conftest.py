@@ -23,7 +23,6 @@ from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
 from pipeline.session import missing_packages
-from proxy.process.logs import OUR_PACKAGES
 from tests.support import needs
 from tests.support.costs import Costs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
@@ -35,6 +34,7 @@ from tests.support.suites import QUICK_NEEDS, Suite, is_left_out, is_out_of_plac
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
 from tests.support.worker_groups import finish_group, group_by_worker, shared_fixtures
+from tidegate.logs import OUR_PACKAGES
 from tools.demo.kafka_cluster import KafkaCluster
 
 OPEN_FILES_WANTED = 8192

@@ -7,9 +7,9 @@ behind the code.
 import sys
 from pathlib import Path
 
-from proxy.config.model import SERVE_KEYS
 from storage.config.keys import Key
 from storage.config.tier_client import LATER
+from tidegate.config.model import SERVE_KEYS
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "configuration.md"
 FIRST_SECTION = "\n## General\n"

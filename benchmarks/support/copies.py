@@ -20,9 +20,9 @@ from protocol.fetch.messages import encode_request_in_slices
 from protocol.fetch.response import encode_response_in_slices
 from protocol.wire.framing import FrameBuffer
 from protocol.wire.primitives import Slices
-from proxy import serve as application
-from proxy.config import load
 from proxy.connection.request_handlers import PendingAnswer
+from tidegate import serve as application
+from tidegate.config import load
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 

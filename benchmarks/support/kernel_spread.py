@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from proxy.workers.assignment import Assignment
+from tidegate.workers.assignment import Assignment
 
 RUNS = 500
 CONNECTIONS = 8

@@ -24,10 +24,10 @@ import structlog
 import trio
 
 from protocol.wire.addresses import NodeAddress
-from proxy.config.model import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 from proxy.readiness import Readiness
 from storage.config.model import HostPort
 from storage.owned_file import OwnedFile
+from tidegate.config.model import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 
 # The brokers that were known last, in a file: a restart listens for them before any of them has answered.
 #
@@ -424,7 +424,7 @@ _NODE_ID = re.compile("0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class SniPattern:
-    """A host name that holds `$(nodeId)` once, as `proxy.config.model` lets it through."""
+    """A host name that holds `$(nodeId)` once, as `tidegate.config.model` lets it through."""
 
     text: str
 

@@ -30,7 +30,6 @@ from protocol.client.errors import TransportError, UpstreamError
 from protocol.sign_in_name import TLS_MECHANISM, SignInName, shown_name
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.proxy_header import ProxyHeader, ProxyHeaderDecoder
-from proxy.config.model import Network
 from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import Target
 from proxy.connection.audit import Audit
@@ -46,6 +45,7 @@ from proxy.upstream.transport import (
     plain_transport,
     tls_server_transport,
 )
+from tidegate.config.model import Network
 
 # Whose a connection is: its own address, or the one that a trusted balancer's PROXY header names.
 #

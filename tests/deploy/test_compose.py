@@ -21,7 +21,6 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 
-from proxy.config.load import load
 from tests.deploy.test_containers_page import GUIDE
 from tests.support.compose import ComposeRun, ComposeService, docker_instructions, load_compose
 from tests.support.digests import read_with_confluent
@@ -29,6 +28,7 @@ from tests.support.needs import ROOT
 from tests.support.runnable_docs import running
 from tests.support.samples import Scrape
 from tests.support.waiting import wait_until
+from tidegate.config.load import load
 from tools.demo.kafka_admin import PartitionOffsets, partition_offsets
 from tools.demo.kafka_metrics import BrokerMetrics
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.load import load
-from proxy.config.model import Config
 from tests.support.compose import docker_instructions, load_compose
 from tests.support.needs import ROOT
 from tests.support.runnable_docs import read_guide
+from tidegate.config.load import load
+from tidegate.config.model import Config
 
 PAGE = ROOT / "docs" / "getting-started-containers.md"
 GUIDE = read_guide(PAGE.read_text("utf-8"))

@@ -2,10 +2,10 @@
 
 import yaml
 
-from proxy.config.load import load
-from proxy.config.model import SERVE_KEYS
 from storage.registry import open_remote_storage_manager
 from tests.support.needs import ROOT
+from tidegate.config.load import load
+from tidegate.config.model import SERVE_KEYS
 
 DEPLOY = ROOT / "deploy"
 EXAMPLES = sorted((DEPLOY / "examples").glob("*.properties"))

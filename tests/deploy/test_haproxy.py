@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.load import load
 from tests.support.haproxy import BOOTSTRAP_PORT, BROKER_PORTS, CONFIG, MACHINES, SOCKET, Ports, config_for
 from tests.support.needs import ROOT
+from tidegate.config.load import load
 
 LOCAL = ROOT / "deploy" / "examples" / "local.properties"
 

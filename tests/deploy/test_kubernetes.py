@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config.load import load
-from proxy.config.model import Config
 from storage.registry import open_remote_storage_manager
 from tests.support.certificates import server_certificate
 from tests.support.compose import docker_instructions
 from tests.support.kubernetes_schemas import VERSIONS
 from tests.support.needs import KUBECONFORM, KUBERNETES_SCHEMAS, ROOT
+from tidegate.config.load import load
+from tidegate.config.model import Config
 from tools.kubernetes_manifests import CHART, FOLDER, manifests, template
 
 MANIFESTS = sorted(FOLDER.glob("tidegate*.yaml"))

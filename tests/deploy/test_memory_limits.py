@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from proxy.config.model import SERVE_KEYS
 from storage.config.keys import MIB
 from tests.support.needs import ROOT
+from tidegate.config.model import SERVE_KEYS
 
 BESIDE_BYTES = 150 * MIB
 DEPLOY = ROOT / "deploy"

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from proxy.config.model import SERVE_KEYS
 from storage.config.sources import Values, gather
 from tests.support.needs import ROOT
+from tidegate.config.model import SERVE_KEYS
 
 UNIT = ROOT / "deploy" / "systemd" / "tidegate.service"
 DROP_IN = UNIT.with_name("credentials.conf")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from proxy.process import exit_codes
 from tests.support.digests import confluent_consumer
 from tests.support.secret_search import files_below, found_in
 from tests.support.secured_kafka import READ, SecuredKafka, password
 from tests.support.serving import LISTENERS, START_S_MAX, Serving, serving
+from tidegate import exit_codes
 from tools.demo.kafka_cluster import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]

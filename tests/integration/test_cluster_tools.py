@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from proxy import cli
-from proxy.process import exit_codes
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
@@ -28,6 +26,7 @@ from tests.support.metadata_records import named_uuid
 from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
+from tidegate import cli, exit_codes
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 from tools.demo.kafka_properties import HOST
 

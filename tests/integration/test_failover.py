@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process import exit_codes
 from tests.integration.reading import Reading
 from tests.integration.test_life_cycle import traffic
 from tests.integration.test_restart import TRANSPORT_ERRORS
@@ -17,6 +16,7 @@ from tests.support.haproxy import two_replicas
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.serving import START_S_MAX
 from tests.support.waiting import HANG_S_MAX, wait_until
+from tidegate import exit_codes
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("haproxy", "java", "kafka", "linux")]

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from proxy.process import exit_codes
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
 from tests.support.waiting import HANG_S_MAX, wait_until
+from tidegate import exit_codes
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 CLIENTS = 8

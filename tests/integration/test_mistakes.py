@@ -19,17 +19,17 @@ import structlog
 import trio
 
 from protocol.client.errors import connect_reason
-from proxy.commands.check import run as run_check
-from proxy.config import load
 from proxy.connection.server import CrowdListener
 from proxy.connection.slots import Spells
-from proxy.process import exit_codes
 from storage.config import ConfigError
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error, scripted_http
 from tests.support.secured_kafka import METADATA_TOPIC, READ, SecuredKafka
 from tests.support.tidegate import RunningTidegate
 from tests.support.versitygw import versitygw
+from tidegate import exit_codes
+from tidegate.commands.check import run as run_check
+from tidegate.config import load
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_properties import HOST, properties_text
 

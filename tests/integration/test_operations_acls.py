@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
 
-from proxy.commands.check import run as run_check
-from proxy.config import load
-from proxy.process import exit_codes
 from tests.support.client_programs import ACL_COMMAND, kafka_tool
 from tests.support.needs import ROOT
 from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka
 from tests.support.waiting import wait_until
+from tidegate import exit_codes
+from tidegate.commands.check import run as run_check
+from tidegate.config import load
 from tools.demo.kafka_properties import properties_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from proxy.process.status.model import (
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from tests.support.hostile_clients import crowd, fetch_v4
+from tests.support.kafka import fresh_name, own_cluster, tiered_topic
+from tests.support.raw_client import RawClient
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+from tidegate.status.model import (
     BrokerStatus,
     CacheStatus,
     ErrorStatus,
@@ -20,12 +26,6 @@ from proxy.process.status.model import (
     Status,
     StreamStatus,
 )
-from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
-from tests.support.hostile_clients import crowd, fetch_v4
-from tests.support.kafka import fresh_name, own_cluster, tiered_topic
-from tests.support.raw_client import RawClient
-from tests.support.tidegate import RunningTidegate, own_tidegate
-from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]

@@ -33,7 +33,7 @@ SESSION_TIMEOUT_MS = 6000
 """The least that a broker allows (`group.min.session.timeout.ms`), in place of standalone.copier.membership's."""
 SHORT_SESSION = (
     "-c",
-    "import sys; from standalone.copier.membership import Membership; from proxy.cli import main; "
+    "import sys; from standalone.copier.membership import Membership; from tidegate.cli import main; "
     f"Membership.__init__.__kwdefaults__['session_timeout_ms'] = {SESSION_TIMEOUT_MS}; sys.exit(main())",
 )
 MOMENT_S_MAX = 0.6

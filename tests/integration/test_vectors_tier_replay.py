@@ -21,7 +21,6 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.fetch.assembly import TierPart, lacks_aborts, plan_fetch, tier_answer
 from proxy.fetch.known import AbortedTail, AbortedTails, Authority, Frontier
-from proxy.process.tier_storage import TierStorage
 from storage.reader import OffsetNotInTierError
 from tests.support.frozen_tier import (
     FETCH_MAX_BYTES,
@@ -33,6 +32,7 @@ from tests.support.frozen_tier import (
     open_frozen_tier,
     recorded_answers,
 )
+from tidegate.tier_storage import TierStorage
 
 BLOCK_BYTES_MIN = 64 * 1024  # of `cache.block.bytes`; the plug-in's chunks are as small
 MEMORY_BYTES_MIN = MIB  # of `cache.memory.bytes`

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from proxy.process import exit_codes
 from tests.integration.reading import Reading
 from tests.integration.test_life_cycle import Traffic, at_ports, traffic
 from tests.support.digests import read_with_confluent
@@ -16,6 +15,7 @@ from tests.support.raw_client import RawClient
 from tests.support.serving import START_S_MAX, Serving, before_kafka, serving
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import all_are_ready, connections_of, workers_of
+from tidegate import exit_codes
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 PATIENCE = {"reconnect.backoff.max.ms": 500}

@@ -69,7 +69,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     assert str(raised.value) == sentence
 
 
-@for_each("module", ["proxy.cli", "proxy.serve", "pipeline.session"])
+@for_each("module", ["tidegate.cli", "tidegate.serve", "pipeline.session"])
 def test_spark_is_not_imported_by(module: str) -> None:
     """Given an installation without the extra, when Tidegate starts, then nothing asks for what is not there."""
     program = f"""

@@ -7,12 +7,12 @@ import pytest
 import structlog
 import trio
 
-from proxy.process.logs import OUR_PACKAGES
 from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeKafka
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier, open_tier
 from tests.support.tier_world import FakeFetcher, TierWorld
+from tidegate.logs import OUR_PACKAGES
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
-from proxy.serve import listen
 from proxy.upstream.cluster import Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
+from tidegate.serve import listen
 
 KNOWN = KnownBrokers((NodeAddress(3, "broker-3", 9092),))
 CLUSTER = cast(Cluster, SimpleNamespace(brokers={7: BrokerNode(7, "broker-7", 9092, None)}))

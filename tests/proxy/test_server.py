@@ -17,7 +17,6 @@ import trio.testing
 from metrics.meters import CloseCause, Meters, RefusalReason
 from metrics.registry import Registry
 from protocol.sign_in_name import SignInName
-from proxy.config.model import Network
 from proxy.connection import server as server_module
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target, hear_server_names
@@ -37,6 +36,7 @@ from tests.support.memory_transport import (
     response,
 )
 from tests.support.waiting import HANG_S_MAX
+from tidegate.config.model import Network
 from tools.demo.kafka_cluster import free_port
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)

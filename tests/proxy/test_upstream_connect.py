@@ -15,12 +15,12 @@ import trio.testing
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from proxy.config.model import SERVE_KEYS
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target
 from proxy.connection.upstream_connect import FAILED_AGE_S_MAX, UpstreamConnector, has_left
 from proxy.upstream.transport import NEXT_ATTEMPT_S, Transport
 from tests.support.waiting import until
+from tidegate.config.model import SERVE_KEYS
 
 pytestmark = pytest.mark.autojump
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from proxy.config.model import SERVE_KEYS
 from tests.repository.sources import PACKAGE_FILES, ROOT, text_of
+from tidegate.config.model import SERVE_KEYS
 
 OPERATIONS = ROOT / "docs" / "operations.md"
 PAGES = (ROOT / "docs" / "compatibility.md", ROOT / "docs" / "upgrade.md")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from proxy.config import load
+from tidegate.config import load
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,10 +9,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.process.tier_storage import TierStorageSettings
 from tests.simulation.consumer import ClientProfile, Position
 from tests.support.simulated_link import LATE, SLOW, STALLED, LinkProfile, Manner
 from tests.support.simulated_store import GIB, KIB, MIB, SimulatedTopic
+from tidegate.tier_storage import TierStorageSettings
 
 LINKS: Mapping[str, LinkProfile] = {
     "30ms-60-400": LinkProfile(first_byte_s=0.030, connection_bytes_per_s=60e6, link_bytes_per_s=400e6),

@@ -1,6 +1,6 @@
 """Runs one case: the real storage side over a simulated store, with consumers, in virtual time.
 
-What is real: `proxy.process.tier_storage.open_tier_storage`, so reader, catalog, caches, fills, read-ahead and planner.
+What is real: `tidegate.tier_storage.open_tier_storage`, so reader, catalog, caches, fills, read-ahead and planner.
 What is not: the store and its link, processor time (none is spent but what `ClientProfile` says), the proxy and its
 clients.
 """
@@ -15,7 +15,6 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from proxy.process.tier_storage import open_tier_storage
 from storage.cache.disk import DiskBlocks
 from storage.model import RemoteLogSegmentMetadata
 from tests.simulation.cases import DISK, Case
@@ -26,6 +25,7 @@ from tests.support.simulated_link import LinkProfile, SimulatedLink
 from tests.support.simulated_store import SimulatedGet, SimulatedStore
 from tests.support.simulated_time import Simulation, simulate
 from tests.support.tier import catalog_of
+from tidegate.tier_storage import open_tier_storage
 
 AFTERWARDS_S = 5.0
 """So long after the last answer GETs may still go on: what they bring counts as fetched."""

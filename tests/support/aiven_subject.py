@@ -16,9 +16,7 @@ from typing import Any, cast
 import pytest
 
 from protocol.wire.errors import ErrorCode
-from proxy import serve as application
 from proxy.fetch import fallback
-from proxy.process.tier_storage import open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import main_path
 from storage.model import RemoteLogSegmentMetadata
@@ -32,6 +30,8 @@ from tests.support.s3_front import S3Front
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.toxiproxy import Link
 from tests.support.waiting import wait_until
+from tidegate import serve as application
+from tidegate.tier_storage import open_tier_storage
 from tools.demo.kafka_cluster import KafkaCluster
 
 BLOCK_BYTES = 64 * 1024

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import Config
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.metadata.serde import MetadataRecord
@@ -21,6 +20,7 @@ from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
 from tests.support.segments import Record, data_batch
 from tests.support.serving import LOCAL_TIER
+from tidegate.config import Config
 
 METADATA_TOPIC_ID = b"metadata topicid"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import Config, load
 from storage.config import ConfigError
 from tests.support.tier_config_files import tier_file
+from tidegate.config import Config, load
 
 
 def load_lines(folder: Path, lines: str, *, environ: Mapping[str, str] | None = None, minimal: bool = True) -> Config:

@@ -24,7 +24,6 @@ from aiokafka.record.memory_records import MemoryRecords
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.fetch.messages import FetchRequest
-from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -33,6 +32,7 @@ from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_
 from storage.object_store.object_store import ObjectStore
 from tests.support.tier_world import ask, fetch_of
 from tests.support.vectors import vector
+from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 
 MIB = 1024 * 1024
 NAMES = ("plain-0", "plain-1", "mixed-0", "txn-0", "epochs-0", "trimmed-0")

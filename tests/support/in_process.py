@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import trio
 
-from proxy import serve as application
-from proxy.config import load
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.samples import sum_of
 from tests.support.serving import before_kafka
+from tidegate import serve as application
+from tidegate.config import load
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 

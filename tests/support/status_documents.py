@@ -2,8 +2,9 @@
 
 from typing import Any, cast
 
-from proxy.process.status.collect import empty_status
-from proxy.process.status.model import (
+from proxy.readiness import Readiness
+from tidegate.status.collect import empty_status
+from tidegate.status.model import (
     BrokerStatus,
     ErrorStatus,
     MetadataPartitionStatus,
@@ -13,7 +14,6 @@ from proxy.process.status.model import (
     pages_of,
     with_troubles,
 )
-from proxy.readiness import Readiness
 
 
 def document(**parts: Any) -> Status:

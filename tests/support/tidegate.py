@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import trio
 
-from proxy import serve as application
-from proxy.config.load import load
 from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
 from tests.support.serving import before_kafka
+from tidegate import serve as application
+from tidegate.config.load import load
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 from tools.demo.tidegate_process import Tidegate

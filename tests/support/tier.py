@@ -17,7 +17,6 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
@@ -39,6 +38,7 @@ from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
+from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 
 PARTITION = topic_partition()
 GETS_MAX = 8

@@ -1,6 +1,6 @@
 """`python -m tools.demo [--keep] [--records N]`; `make demo` runs it.
 
-Exit codes are the command line's (`proxy.process.exit_codes`).
+Exit codes are the command line's (`tidegate.exit_codes`).
 """
 
 import argparse
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.process import exit_codes
+from tidegate import exit_codes
 from tools.demo.run import DemoOptions, main
 
 RECORDS_DEFAULT: Final = 300_000

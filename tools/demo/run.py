@@ -21,7 +21,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from proxy.process import exit_codes
+from tidegate import exit_codes
 from tools.demo.interrupts import Interrupts
 from tools.demo.kafka_cluster import Broker, KafkaCluster, KafkaClusterError, PartitionOffsets
 from tools.demo.orders import produce

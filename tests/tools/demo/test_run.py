@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process import exit_codes
+from tidegate import exit_codes
 from tools.demo import run
 from tools.demo.run import RECORDS_MIN, DemoOptions, main, missing
 

@@ -1,0 +1,8 @@
+"""`python -m proxy` is `tidegate`."""
+
+import sys
+
+from tidegate.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The admin listener: the status page, `/metrics`, `/livez`, `/readyz`, on an address of its own.
+
+- `/livez`: 200 whenever the loop turns; nothing else is asked, or a broken tier would restart every replica.
+- `/readyz`: 200 or 503 with reasons, and whether it is starting, serving or draining; degraded is told apart and is
+  200 (proxy.readiness).
+- `/metrics`: rendered in a thread, so that a scrape of thousands of series does not hold up clients.
+- `/streams`: who reads what from the tier, how fast, and what read-ahead waits for (JSON).
+- `/` and `/status.json`: what there is to see, for people and for programs (tidegate.status).
+
+There is no authentication: it listens on the loopback address unless told otherwise, and shows neither records nor
+secrets. A browser on the same machine may be led here by a page from elsewhere, under that page's name (DNS rebinding),
+so the Host header must name this host. Only GET and HEAD.
+"""
+
+import json
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, Protocol
+
+import trio
+
+from metrics.registry import Registry, render
+from proxy.readiness import Readiness
+from tidegate.config.model import AdminConfig
+from tidegate.http import HttpServer, Request, Response, text
+from tidegate.status.model import Query, Status
+from tidegate.status.page import HEADERS, render_page
+
+Streams = Callable[[], Sequence[Mapping[str, object]]]
+"""What `/streams` shows."""
+
+StatusFor = Callable[[Query], Awaitable[Status]]
+"""What the status page shows."""
+
+ANY_HOST = "*"
+
+BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted."""
+
+
+class Pages(Protocol):
+    """What the pages are made of: this process's own, or all workers' together."""
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        """Content type and page, by the request's Accept header."""
+        ...
+
+    async def report(self) -> Mapping[str, Any]:
+        """The body of `/readyz`."""
+        ...
+
+    async def streams(self) -> Sequence[Mapping[str, object]]:
+        """What `/streams` shows."""
+        ...
+
+    async def status(self, query: Query) -> Status:
+        """What the status page shows."""
+        ...
+
+
+class OwnPages:
+    """Implements `Pages` for a process that does everything itself."""
+
+    def __init__(self, readiness: Readiness, registry: Registry, streams: Streams, status: StatusFor) -> None:
+        self.registry = registry
+        self._status = status
+        self._readiness = readiness
+        self._streams = streams
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        return await trio.to_thread.run_sync(render, self.registry, accept)
+
+    async def report(self) -> Mapping[str, Any]:
+        return readiness_report(self._readiness)
+
+    async def streams(self) -> Sequence[Mapping[str, object]]:
+        return self._streams()
+
+    async def status(self, query: Query) -> Status:
+        return await self._status(query)
+
+
+async def serve_admin(
+    config: AdminConfig, pages: Pages, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        config: its port 0 takes any free port.
+        task_status: reports the bound host and port once connections are accepted.
+
+    Raises:
+        OSError: the address cannot be bound; the message names it and the key.
+    """
+    listening = await _bind(config.listen.host, config.listen.port)
+    listening.listen(BACKLOG)
+    server = HttpServer(partial(_answer, pages, _hosts(config)), config.connections_max)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(trio.serve_listeners, server.handle, [trio.SocketListener(listening)])
+        host, port = listening.getsockname()[:2]
+        task_status.started((host, port))
+
+
+def _hosts(config: AdminConfig) -> frozenset[str]:
+    """Names that need not be configured: a pod's host name is the pod's own name."""
+    own, configured = socket.gethostname().lower(), config.allowed_hosts or ()
+    return frozenset({"localhost", own, own.partition(".")[0], config.listen.host.lower(), *configured})
+
+
+def is_allowed(host: str, allowed: frozenset[str]) -> bool:
+    """Whether a request may name that host: an address cannot be rebound, and no browser leaves the header out."""
+    if not host or ANY_HOST in allowed:
+        return True
+    name, _, port = host.rpartition(":")
+    bare = (name if name and (port.isdecimal() or not port) else host).removesuffix(".").lower()
+    if bare in allowed:
+        return True
+    try:
+        ip_address(bare[1:-1] if bare.startswith("[") and bare.endswith("]") else bare)
+    except ValueError:
+        return False
+    return True
+
+
+async def _answer(pages: Pages, allowed: frozenset[str], request: Request) -> Response:
+    if not is_allowed(request.host, allowed):
+        return text(403, f"the host name {request.host[:100]!r} is not one of this host's: see admin.allowed.hosts\n")
+    page = _PAGES.get(request.path)
+    if page is None:
+        return text(404, "no such page\n")
+    if request.method not in ("GET", "HEAD"):
+        return text(405, "only GET and HEAD\n")
+    return await page(pages, request)
+
+
+async def _metrics(pages: Pages, request: Request) -> Response:
+    content_type, page = await pages.metrics(request.headers.get("accept", ""))
+    return Response(200, content_type, page)
+
+
+async def _livez(_pages: Pages, _request: Request) -> Response:
+    return text(200, "ok\n")
+
+
+async def _readyz(pages: Pages, _request: Request) -> Response:
+    report = await pages.report()
+    return _json(report, 200 if report["ready"] else 503)
+
+
+async def _streams(pages: Pages, _request: Request) -> Response:
+    return _json({"streams": await pages.streams()})
+
+
+async def _status(pages: Pages, request: Request) -> Response:
+    status = await pages.status(Query.parse(request.query))
+    return await trio.to_thread.run_sync(_json, status)
+
+
+async def _index(pages: Pages, request: Request) -> Response:
+    status = await pages.status(Query.parse(request.query))
+    page = await trio.to_thread.run_sync(render_page, status)
+    return Response(200, "text/html; charset=utf-8", page.encode(errors="replace"), HEADERS)
+
+
+_PAGES: Mapping[str, Callable[[Pages, Request], Awaitable[Response]]] = {
+    "/metrics": _metrics,
+    "/livez": _livez,
+    "/readyz": _readyz,
+    "/streams": _streams,
+    "/status.json": _status,
+    "/": _index,
+}
+
+
+def _json(content: Mapping[str, Any] | Status, status: int = 200) -> Response:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return Response(status, "application/json", body.encode(errors="replace"))
+
+
+def readiness_report(readiness: Readiness) -> dict[str, Any]:
+    """The body of `/readyz`."""
+    return {
+        "state": readiness.stage.value,
+        "ready": readiness.ready,
+        "degraded": readiness.degraded,
+        "reasons": readiness.reasons,
+        "complaints": readiness.complaints,
+        "conditions": {
+            name.value: {"state": condition.state.value, "reason": condition.reason}
+            for name, condition in readiness.conditions.items()
+        },
+        "partition_problems": {str(number): reason for number, reason in readiness.partition_problems.items()},
+        "broker_problems": {str(node_id): reason for node_id, reason in readiness.broker_problems.items()},
+        "left_to_brokers": readiness.brokers_read,
+    }
+
+
+async def _bind(host: str, port: int) -> trio.socket.SocketType:
+    try:
+        family, kind, protocol, _, address = (
+            await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        bound = trio.socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise OSError(error.errno, f"admin.listen {host}:{port}: {error.strerror}") from error
+    return bound

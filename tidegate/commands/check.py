@@ -1,0 +1,381 @@
+"""`tidegate check FILE`: ask everything that `serve` will need, and say what is wrong.
+
+In this order: the effective keys; what of them is insecure; the upstream brokers, each of them; this machine (ports,
+the cache's folder, open files; `check_machine`); the metadata topic (reached, ids, retention, readable); the topics
+that the tier holds (may we describe them?); the tier (segments of every age; `check_tier`).
+
+ACLs that Tidegate's own identity needs, found out against a broker with StandardAuthorizer: Read (which implies
+Describe) on Topic __remote_log_metadata, Describe on each topic to be served. Nothing on Cluster. DescribeConfigs on
+__remote_log_metadata is for this command only, to see the retention: without it that check is a warning.
+"""
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import trio
+
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamError, UpstreamUnsupportedError
+from protocol.client.leaders import TopicMetadata
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
+from protocol.wire.addresses import NodeAddress
+from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from storage.config.client_settings import client_settings
+from storage.config.model import Mode
+from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
+from storage.metadata import serde
+from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import MetadataEvent
+from storage.metadata.record_batches import NO_TOPIC_ID
+from storage.model import Uuid, uuid_to_text
+from storage.registry import MetadataManagerKind, metadata_manager_kind
+from tidegate import exit_codes
+from tidegate.commands.check_copy import check_copy
+from tidegate.commands.check_machine import check_cache, check_listeners, check_open_files, check_security
+from tidegate.commands.check_tier import check_tier
+from tidegate.commands.report import Report
+from tidegate.config.model import Config
+from tidegate.logs import configure_logs
+
+ROLE = "check"
+
+SCAN_TIME_LIMIT_S = 30.0
+"""For reading the metadata topic; what was seen until then is used."""
+TOPICS_SHOWN_MAX = 20
+"""Of topics that are gone, or that we may not describe: then their number is told."""
+
+_TOPIC_RESOURCE = 2
+_TOPIC_AUTHORIZATION_FAILED = 29
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_LOCAL_LOG_STARTS_VERSION = 8
+
+
+def run(
+    config: Config, out: TextIO, *, opens_all: bool = False, as_json: bool = False, workers: int | None = None
+) -> int:
+    """Check a configuration that has been loaded, printing to `out`.
+
+    Args:
+        opens_all: open every segment, and read the metadata topic to its end however long that takes.
+        as_json: one document instead of lines (`tidegate.commands.report`).
+        workers: how many there will be; None: as `proxy.workers` says, `auto` taken for one.
+
+    Returns:
+        exit_codes.DONE or exit_codes.FOUND_WRONG; exit_codes.USAGE where `serve` would refuse the configuration.
+    """
+    configure_logs("critical")  # the report says what is wrong; a log line between would say it twice
+    report = Report(out, as_json=as_json, progress=sys.stderr)
+    report.section("Configuration")
+    report.keys(config.effective)
+    for warning in config.warnings:
+        report.warning(warning)
+    report.section("Security")
+    check_security(config, report)
+    try:
+        is_usable = trio.run(_check, config, report, opens_all, workers or max(1, config.proxy.workers))
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is not None:
+            raise KeyboardInterrupt from None  # the command line knows what to do with that one
+        raise
+    report.verdict()
+    if not is_usable:
+        return exit_codes.USAGE
+    return exit_codes.FOUND_WRONG if report.wrong_count else exit_codes.DONE
+
+
+async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
+    """Whether `serve` would take the configuration."""
+    async with trio.open_nursery() as nursery:
+        upstream = Cluster(client_settings(config.upstream), nursery)
+        metadata = _metadata_cluster(config, upstream, nursery)
+        report.section("Upstream brokers")
+        is_own = config.mode is Mode.STANDALONE
+        reached = await _check_brokers(config, upstream, report)
+        report.section("This machine")
+        nodes = [NodeAddress(node.node_id, node.host, node.port) for node in upstream.brokers.values()]
+        await check_listeners(config, nodes, report)
+        is_usable = await trio.to_thread.run_sync(check_cache, config, report)
+        check_open_files(config, report, workers)
+        scan = _Scan(Catalog(config.catalog.segments_max))
+        try:
+            kind = metadata_manager_kind(config.remote_log_metadata_manager_class_name)
+        except StorageConfigError as error:
+            report.wrong(str(error))
+            is_usable, kind = False, MetadataManagerKind.IN_MEMORY
+        if kind is MetadataManagerKind.TOPIC_BASED and (reached or metadata is not upstream):
+            report.section("Metadata topic")
+            limit_s = math.inf if opens_all else SCAN_TIME_LIMIT_S
+            if is_own and await _is_metadata_topic_to_come(metadata):
+                report.ok(f"there is no {METADATA_TOPIC} yet: nothing has been copied")
+            else:
+                await _check_metadata_topic(metadata, scan, report, limit_s)
+        if reached and is_own:
+            report.section("Copying")
+            await check_copy(config, upstream, metadata, report)
+        if reached:
+            report.section("Topics in the tier")
+            await _check_topics(upstream, scan, report, is_own=is_own)
+        report.section("Tier")
+
+        def ask_store() -> bool:
+            return check_tier(config, scan.catalog, report, opens_all=opens_all)
+
+        is_usable &= await trio.to_thread.run_sync(ask_store)
+        nursery.cancel_scope.cancel()
+    return is_usable
+
+
+def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) -> Cluster:
+    """The same cluster unless the broker's file names other servers or another identity for the metadata client."""
+    same = config.metadata_client == config.upstream
+    return upstream if same else Cluster(client_settings(config.metadata_client), nursery)
+
+
+async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bool:
+    """Whether at least one broker answers."""
+    try:
+        await cluster.refresh()
+    except UpstreamError as error:
+        if isinstance(error, UpstreamUnsupportedError):
+            report.wrong(str(error))
+            return False
+        servers = ",".join(map(str, config.upstream.bootstrap_servers))
+        keys = f"upstream.bootstrap.servers {servers}, upstream.security.protocol {config.upstream.security.protocol}"
+        if isinstance(error, UpstreamAuthenticationError):
+            keys = "upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password"
+        report.wrong(f"{error}; check {keys}")
+        return False
+    report.ok(f"cluster {cluster.cluster_id}, brokers: {len(cluster.brokers)}")
+    reached = False
+    for node in cluster.brokers.values():
+        where = f"broker {node.node_id} at {node.host}:{node.port}"
+        try:
+            connection = await cluster.connection_to(node.node_id, ROLE)
+        except UpstreamError as error:
+            report.wrong(f"{where}: {error}; check the listener's advertised address in the broker's own file")
+            continue
+        reached = True
+        newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
+        if config.mode is Mode.REPLICA and newest < _LOCAL_LOG_STARTS_VERSION:
+            report.wrong(
+                f"{where}: ListOffsets ends at version {newest}; remote storage needs Kafka 3.6 or later: upgrade it"
+            )
+        else:
+            report.ok(where)
+    return reached
+
+
+async def _is_metadata_topic_to_come(cluster: Cluster) -> bool:
+    try:
+        [topic] = await cluster.learn_topics([METADATA_TOPIC])
+    except UpstreamError:
+        return False  # which is told by who asks next
+    return topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report, limit_s: float) -> None:
+    client = KafkaMetadataTopicClient(cluster)
+    try:
+        topic = await client.describe()
+    except RemoteStorageError as error:
+        report.wrong(str(error))
+        return
+    report.ok(f"{METADATA_TOPIC} has {topic.partition_count} partitions")
+    if not any(topic.topic_id):
+        report.wrong(f"{METADATA_TOPIC} {NO_TOPIC_ID}")
+    configs = await _metadata_topic_configs(cluster, report)
+    _check_retention(configs, report)
+    readable = True
+    with trio.move_on_after(limit_s) as scope:
+        for partition in range(topic.partition_count):
+            try:
+                await _scan_partition(client, partition, scan)
+                report.progress(f"{partition + 1} of {topic.partition_count} metadata partitions read")
+            except RemoteStorageError as error:
+                report.wrong(str(error))
+                readable = False
+                break
+    if scope.cancelled_caught:
+        report.warning(
+            f"{METADATA_TOPIC}: only {scan.records} records were read in {limit_s:g} s; --all reads them all"
+        )
+    elif readable:
+        report.ok(f"{scan.records} records read, {scan.undecodable} of them not decodable")
+    if scan.unkeyed and configs.get("cleanup.policy") == "compact":
+        report.warning(
+            f"{METADATA_TOPIC} has cleanup.policy=compact, and {scan.unkeyed} of its records have no key: the broker"
+            " deletes such records, and their segments cannot be found any more; set it to delete"
+        )
+    if scan.catalog.refused_partitions:
+        report.warning(
+            f"there are more segments than catalog.segments.max {scan.catalog.segments_max}: brokers read "
+            f"{scan.catalog.refused_partitions} partitions; raise it, and the memory for it"
+        )
+    if scan.undecodable:
+        report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
+
+
+async def _metadata_topic_configs(cluster: Cluster, report: Report) -> Mapping[str, str]:
+    """How long the metadata topic keeps records; empty if that is not told."""
+    asked = {
+        "resource_type": _TOPIC_RESOURCE,
+        "resource_name": METADATA_TOPIC,
+        "configuration_keys": ["retention.ms", "retention.bytes", "cleanup.policy", "min.compaction.lag.ms"],
+    }
+    try:
+        question: Question[Any] = Question(DESCRIBE_CONFIGS, {"resources": [asked]})
+        response = await cluster.ask(next(iter(cluster.brokers)), ROLE, question)
+    except UpstreamError as error:
+        report.warning(f"the retention of {METADATA_TOPIC} is not known: {error}")
+        return {}
+    [result] = response.results
+    if int(result.error_code) == _TOPIC_AUTHORIZATION_FAILED:
+        report.warning(
+            f"the retention of {METADATA_TOPIC} is not known: ACL DescribeConfigs on Topic {METADATA_TOPIC} is missing"
+            " (only this check needs it)"
+        )
+        return {}
+    if int(result.error_code) != 0:
+        report.warning(f"the retention of {METADATA_TOPIC} is not known: error code {int(result.error_code)}")
+        return {}
+    return {entry.name: entry.value for entry in result.configs}
+
+
+def _check_retention(configs: Mapping[str, str], report: Report) -> None:
+    """Finite retention loses segments' metadata while their objects stay (docs/kafka-tier.md#metadata-topic).
+
+    KIP-1266 compacts the topic, which keeps the last record of each key for ever, and retention does not apply. On the
+    way there, records without a key expire before anything is compacted: `compact,delete` with one time for both.
+    """
+    policies = {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
+    if policies == {"compact"}:
+        return
+    retention_ms = configs.get("retention.ms", "-1")
+    is_being_migrated = policies == {"compact", "delete"} and configs.get("min.compaction.lag.ms") == retention_ms
+    for name in ("retention.ms", "retention.bytes"):
+        if configs.get(name, "-1") != "-1" and not (is_being_migrated and name == "retention.ms"):
+            report.warning(
+                f"{METADATA_TOPIC} has {name}={configs[name]}: segments whose metadata expires cannot be found any"
+                " more; set it to -1"
+            )
+    if policies != {"delete"} and not is_being_migrated:
+        report.warning(f"{METADATA_TOPIC} has cleanup.policy={configs['cleanup.policy']}; Kafka makes it with delete")
+
+
+async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan: "_Scan") -> None:
+    """Read from the log's start to the end that is there now."""
+    [(offset, end)] = (await client.offsets([partition])).values()
+    while offset < end:
+        try:
+            fetched = await client.fetch(partition, offset, max_wait_ms=0)
+        except MetadataOffsetOutOfRange:
+            return  # retention went past us meanwhile: nothing of this range is left
+        for event in fetched.records:
+            scan.take(event)
+        if fetched.next_offset <= offset:
+            return  # no batch though there should be one: transactions that are open, or a log made anew
+        offset = fetched.next_offset
+
+
+async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report, *, is_own: bool) -> None:
+    """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?
+
+    Of a tier that is our own the copier deletes what is of topics that are gone, and the local log is upstream's whole.
+    """
+    segments = scan.segments_of_topics()
+    if not segments:
+        report.ok("none yet")
+        return
+    try:
+        found = await cluster.learn_topics(sorted({name for name, _ in segments}))
+    except UpstreamError as error:
+        report.wrong(str(error))
+        return
+    living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
+    denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
+    for name in denied[:TOPICS_SHOWN_MAX]:
+        report.wrong(
+            f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all; grant it"
+        )
+    if len(denied) > TOPICS_SHOWN_MAX:
+        report.wrong(f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more: grant it on Topic '*'")
+    for topic in found:
+        if topic.error_code not in (0, _TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_OR_PARTITION):
+            report.wrong(f"topic {topic.name}: Metadata answered with error code {topic.error_code}; ask again later")
+    untold = {topic.name for topic in found if topic.error_code not in (0, _UNKNOWN_TOPIC_OR_PARTITION)}
+    gone = {key: count for key, count in segments.items() if key not in living and key[0] not in untold}
+    if not is_own:
+        _tell_of_gone(gone, report)
+    elif gone:
+        report.ok(f"{len(gone)} topics were deleted, and the copier deletes what the tier has of them")
+    described = [topic for topic in found if topic.error_code == 0]
+    report.ok(f"{len(described)} of {len(found)} topics can be described")
+    if described and not is_own:
+        await _check_frontier(cluster, described[0], report)
+
+
+def _tell_of_gone(gone: Mapping[tuple[str, bytes], int], report: Report) -> None:
+    """Topics that were deleted, and perhaps made anew, while the tier still has segments of them."""
+    for (name, topic_id), count in [*gone.items()][:TOPICS_SHOWN_MAX]:
+        report.warning(
+            f"topic {name} with id {uuid_to_text(Uuid(topic_id))} was deleted, and {count} of its segments are in the "
+            "tier: nobody can read them; brokers delete them within minutes, and if they do not (remote storage was "
+            f"off meanwhile), delete what is below {name}-{uuid_to_text(Uuid(topic_id))} in the store by hand"
+        )
+    if len(gone) > TOPICS_SHOWN_MAX:
+        report.warning(f"segments of {len(gone) - TOPICS_SHOWN_MAX} more topics that were deleted are in the tier")
+
+
+async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report) -> None:
+    """Ask one leader for one local log start, as `serve` does all the time."""
+    partition, leader = next(iter(sorted(topic.partitions.items())))
+    where = f"{topic.name}-{partition}"
+    try:
+        answers = await FrontierClient(cluster, ROLE).local_log_starts(
+            leader.leader_id, [(topic.name or "", partition)]
+        )
+    except UpstreamError as error:
+        report.wrong(f"the local log start of {where} cannot be learned: {error}; check the broker that leads it")
+        return
+    [answer] = answers.values()
+    if answer.error_code == 0:
+        report.ok(f"{where}: the local log starts at {answer.offset}")
+    else:
+        report.wrong(
+            f"the local log start of {where} cannot be learned: error code {answer.error_code}; ask again later"
+        )
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What the metadata topic's records amount to, as far as this command needs it."""
+
+    catalog: Catalog
+    records: int = 0
+    unkeyed: int = 0
+    undecodable: int = 0
+    first_undecodable: str = ""
+
+    def take(self, event: MetadataEvent) -> None:
+        self.records += 1
+        self.unkeyed += event.key is None
+        is_keyed = event.key is not None
+        try:
+            if event.value is not None:
+                self.catalog.apply(serde.decode(event.value), initialized=False, is_keyed=is_keyed)
+            elif event.key is not None:
+                self.catalog.apply_tombstone(event.key, initialized=False)
+        except MetadataRecordError as error:
+            self.undecodable += 1
+            self.first_undecodable = self.first_undecodable or f"{event.partition}/{event.offset}: {error}"
+        except RemoteStorageError:
+            return  # a state that cannot be, which `serve` passes over too
+
+    def segments_of_topics(self) -> Counter[tuple[str, bytes]]:
+        """How many finished segments there are, by topic name and id."""
+        partitions = (segment.topic_id_partition for segment in self.catalog.finished_segments())
+        return Counter((partition.topic, bytes(partition.topic_id)) for partition in partitions)

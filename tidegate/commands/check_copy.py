@@ -1,0 +1,193 @@
+"""The part of `check` that asks what a copier needs (mode standalone): topics, rights, time.
+
+Which rights our own identity has, upstream says itself where it is asked to (Metadata and DescribeGroups tell what may
+be done with each topic and group): Read and DescribeConfigs on topics, Write on the metadata topic, Read on the
+copiers' group and on that of the log starts. Whether the metadata topic may be created is tried without creating it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import trio
+
+from protocol.client.connection import drive_async
+from protocol.client.errors import GroupAuthorizationError, UpstreamError
+from protocol.client.groups import find_coordinator
+from protocol.client.leaders import AskMetadata, Step, code_name
+from protocol.client.messages import METADATA, Api, Question
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.config import CopyConfig
+from standalone.copy_topics import CopyTopic, find_topics
+from standalone.serving.log_starts import LOG_START_GROUP
+from storage.errors import RemoteStorageError
+from storage.metadata.event_log import Backoff
+from tidegate.commands.report import Report
+from tidegate.config.load import copy_problems
+from tidegate.config.model import Config
+
+ROLE: Final = "check"
+
+COORDINATOR_ATTEMPTS_MAX: Final = 7
+"""Spread over some seconds."""
+
+DESCRIBE_GROUPS: Final = Api(15, "describe_groups", 3, 5)  # rights begin at 3, and 6 does not tell of a group to come
+
+_READ, _WRITE, _DESCRIBE_CONFIGS = 3, 4, 10
+_RIGHTS: Final = {_READ: "Read", _WRITE: "Write", _DESCRIBE_CONFIGS: "DescribeConfigs"}
+"""Kafka's AclOperation codes."""
+_UNKNOWN_RIGHTS: Final = -(2**31)
+_GROUP_AUTHORIZATION_FAILED: Final = 30
+_UNKNOWN_TOPIC: Final = 3
+
+DANGER: Final = (
+    "brokers that get remote storage over this tier later delete what is in it, unless it was handed over to them "
+    "before: read docs/standalone.md first"
+)
+
+
+async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, report: Report) -> None:
+    """What `tidegate copy`, and `serve` with `copy.enabled`, would need. Upstream has answered before."""
+    report.warning(DANGER)
+    problems = copy_problems(config)
+    if config.copy.topics is None and not config.copy.is_enabled:
+        report.ok("copy.topics is not set: another process copies")
+        return
+    for problem in problems:
+        report.wrong(problem)
+    if config.copy.topics is None:
+        return
+    try:
+        topics = await find_topics(cluster, config.copy.topics)
+        await _check_topics(cluster, config.copy, topics, report)
+        await _check_metadata_topic(config, metadata, report)
+        for group in (config.copy.group_id, LOG_START_GROUP):
+            await _check_group(cluster, group, report)
+    except UpstreamError as error:
+        report.wrong(f"what a copier needs is not known: {error}")
+
+
+async def _check_topics(cluster: Cluster, copy: CopyConfig, topics: Mapping[str, CopyTopic], report: Report) -> None:
+    assert copy.topics is not None, "checked before"
+    for name in sorted(copy.topics.names - topics.keys()):
+        report.warning(f"copy.topics: there is no topic {name} yet, or ACL Describe on it is missing")
+    for topic in topics.values():
+        if topic.refused is not None:
+            report.wrong(f"copy.topics: {topic.name} is not copied: {topic.refused}")
+    copied = [topic for topic in topics.values() if topic.refused is None]
+    for name, missing in (await _missing_rights(cluster, [topic.name for topic in copied], (_READ,))).items():
+        report.wrong(f"ACL {missing} on Topic {name} is missing: it cannot be copied")
+    for topic in copied:
+        _check_time(copy, topic, report)
+    if copied:
+        report.ok(f"{len(copied)} topics would be copied, {sum(topic.partition_count for topic in copied)} partitions")
+    elif not topics:
+        report.warning("copy.topics: no topic there is would be copied")
+
+
+def _check_time(copy: CopyConfig, topic: CopyTopic, report: Report) -> None:
+    """A record must be in the tier long before upstream deletes it."""
+    retention_ms = int(topic.configs.get("retention.ms", "-1"))
+    takes_ms = copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms
+    if not 0 <= retention_ms < 2 * takes_ms:
+        return
+    said = (
+        f"topic {topic.name}: records may be in the tier only after {takes_ms} ms (copy.segment.ms + copy.lag.ms + "
+        "2 × copy.interval.ms), and "
+    )
+    if retention_ms <= takes_ms:
+        report.wrong(f"{said}upstream deletes them before that: retention.ms={retention_ms}")
+    else:
+        report.warning(f"{said}that is more than half of upstream's retention.ms={retention_ms}")
+
+
+async def _check_metadata_topic(config: Config, metadata: Cluster, report: Report) -> None:
+    [topic] = await metadata.learn_topics([METADATA_TOPIC])
+    if topic.error_code == 0:
+        for name, missing in (await _missing_rights(metadata, [METADATA_TOPIC], (_WRITE,))).items():
+            report.wrong(f"ACL {missing} on Topic {name} is missing: nothing can be copied")
+        return
+    if topic.error_code != _UNKNOWN_TOPIC:
+        report.wrong(f"{METADATA_TOPIC}: Metadata says {code_name(topic.error_code)}")
+        return
+    # librdkafka, which nothing else here needs.
+    from standalone.copier.librdkafka import client_properties
+    from standalone.copier.metadata_topic import create_metadata_topic
+
+    def attempt() -> bool:
+        return create_metadata_topic(
+            client_properties(config.metadata_client, ROLE),
+            config.metadata_topic,
+            topic=METADATA_TOPIC,
+            broker_count=len(metadata.brokers),
+            validates_only=True,
+        )
+
+    try:
+        await trio.to_thread.run_sync(attempt)
+    except RemoteStorageError as error:
+        report.wrong(str(error))
+    else:
+        report.ok(f"{METADATA_TOPIC} is not there yet, and a copier may make it")
+
+
+async def _missing_rights(cluster: Cluster, names: Iterable[str], needed: Iterable[int]) -> dict[str, str]:
+    """By topic, the rights that are missing; brokers without an authorizer, which allow everything, have none."""
+    asked = [{"name": name, "topic_id": None} for name in names]
+    if not asked:
+        return {}
+    values = {
+        "topics": asked,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": False,
+    }
+    question: Question[Any] = Question(METADATA, values)
+    response = await cluster.ask(next(iter(cluster.brokers)), ROLE, question)
+    found = {topic.name: _missing(int(topic.topic_authorized_operations), needed) for topic in response.topics}
+    return {name: missing for name, missing in found.items() if missing}
+
+
+def _missing(rights: int, needed: Iterable[int]) -> str:
+    if rights == _UNKNOWN_RIGHTS:
+        return ""
+    return " and ".join(_RIGHTS[right] for right in needed if not rights >> right & 1)
+
+
+async def _coordinator(cluster: Cluster, group: str) -> int:
+    """Who keeps the group; the first question has the brokers make the topic that groups are kept in."""
+
+    async def answer(step: Step) -> list[Any]:
+        if isinstance(step, AskMetadata):
+            await cluster.refresh()
+            return []
+        return await cluster.ask_all(ROLE, step)
+
+    backoff = Backoff()
+    for _ in range(COORDINATOR_ATTEMPTS_MAX - 1):
+        try:
+            return await drive_async(find_coordinator(cluster, cluster.settings, group), answer)
+        except UpstreamError as error:
+            if not error.retriable:
+                raise
+        await trio.sleep(backoff.next_delay_s())
+    return await drive_async(find_coordinator(cluster, cluster.settings, group), answer)
+
+
+async def _check_group(cluster: Cluster, group: str, report: Report) -> None:
+    denied = f"ACL Read on Group {group} is missing: nothing can be copied"
+    try:
+        node_id = await _coordinator(cluster, group)
+    except GroupAuthorizationError:
+        report.wrong(denied)
+        return
+    values = {"groups": [group], "include_authorized_operations": True}
+    question: Question[Any] = Question(DESCRIBE_GROUPS, values)
+    [described] = (await cluster.ask(node_id, ROLE, question)).groups
+    code = int(described.error_code)
+    if code == _GROUP_AUTHORIZATION_FAILED or (not code and _missing(int(described.authorized_operations), (_READ,))):
+        report.wrong(denied)
+    elif code:
+        report.warning(f"rights on group {group} are not known: {code_name(code)}")
+    else:
+        report.ok(f"group {group} may be used")

@@ -1,0 +1,290 @@
+"""`tidegate copy FILE`: the copier alone, without the proxy (docs/standalone.md).
+
+Runs until SIGTERM; with `--once` until everything that upstream had at the beginning is in the tier, segments under way
+too, and retention was looked at once. What happens is in the log, a line for each event; how far a first catch-up is
+stands in a bar on a terminal, elsewhere in a line of the log every PROGRESS_INTERVAL_S.
+
+SIGTERM lets go of all partitions: a segment that is being copied is finished or given back, what is staged is dropped
+and fetched again by the next run. A second one stops at once; what that leaves the next owner cleans up.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+import trio
+
+from metrics.copy_meters import CopyMeter
+from metrics.meters import Meters
+from metrics.registry import Registry
+from protocol.client.errors import UpstreamError
+from protocol.client.messages import preload_schemas
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster
+from standalone.copier.partition_copier import PartitionProgress
+from standalone.copying import Copying
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
+from storage.config.client_settings import client_settings
+from storage.errors import StorageConfigError
+from storage.metadata.catalog import Catalog
+from storage.registry import open_remote_storage_manager
+from tidegate import exit_codes
+from tidegate.admin import OwnPages, serve_admin
+from tidegate.catalog import start_catalog
+from tidegate.commands.output import Progress as Bar
+from tidegate.config.load import copy_problems, load
+from tidegate.config.model import Config
+from tidegate.copy_wiring import open_copying
+from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
+from tidegate.live_settings import LiveSettings
+from tidegate.logs import configure_logs
+from tidegate.reload import Reloader
+from tidegate.start_lines import say_end, say_errors, say_start
+from tidegate.status.collect import empty_status
+from tidegate.status.copying import copy_status
+from tidegate.status.model import Query, Status, with_troubles
+from tidegate.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
+
+PROGRESS_INTERVAL_S: Final = 10.0
+BAR_INTERVAL_S: Final = 0.5
+ONCE_POLL_S: Final = 0.1
+ONCE_ASSIGNED_S_MAX: Final = 60.0
+"""Longer than the session of a copier that died: until then the group may still think that it has the partitions."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """`once`: end when everything is copied."""
+
+    once: bool
+
+
+def run(config: Config, options: CopyOptions) -> int:
+    """Copy; the exit code."""
+    problems = copy_problems(config)
+    for problem in problems:
+        print(f"tidegate: {problem}", file=sys.stderr)
+    if problems:
+        return exit_codes.USAGE
+    configure_logs(config.log.level, config.log.format)
+    say_start(config)
+    exit_code = trio.run(_copy, config, options)
+    say_end(exit_code)
+    return exit_code
+
+
+async def _copy(config: Config, options: CopyOptions) -> int:
+    outcome = _Outcome()
+    try:
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            send, hear = trio.open_memory_channel[int](8)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_pass_on, signals, send)
+                life = LifeCycle(hear, SystemdNotify(os.environ))
+                await life.run(lambda: _application(config, options, send, outcome))
+                nursery.cancel_scope.cancel()
+    except* StorageConfigError as group:
+        outcome.exit_code = exit_codes.USAGE
+        say_errors(group)
+    except* OSError as group:
+        outcome.exit_code = exit_codes.FOUND_WRONG
+        say_errors(group)
+    return outcome.exit_code
+
+
+@dataclass(slots=True)
+class _Outcome:
+    exit_code: int = exit_codes.DONE
+
+
+async def _pass_on(signals: AsyncIterator[int], send: trio.MemorySendChannel[int]) -> None:
+    async for number in signals:
+        await send.send(number)
+
+
+class _NoClients:
+    """Implements `tidegate.life_cycle.Draining`: there are none."""
+
+    connections = 0
+
+    def drain(self) -> None:
+        """Nothing listens."""
+
+    async def wait_empty(self) -> None:
+        """Nobody is waited for."""
+        await trio.lowlevel.checkpoint()
+
+
+@dataclass(slots=True)
+class CopyApplication:
+    """What runs; implements `tidegate.life_cycle.Running`."""
+
+    readiness: Readiness
+    reloader: Reloader
+    copying: Copying
+    admin: tuple[str, int]
+    server: _NoClients = field(default_factory=_NoClients)
+    closing: trio.CancelScope = field(default_factory=trio.CancelScope)
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 1.0
+
+    @property
+    def ready_line(self) -> str:
+        """What is said at the first readiness."""
+        return f"ready: copying, admin {self.admin[0]}:{self.admin[1]}"
+
+
+@asynccontextmanager
+async def _application(
+    config: Config, options: CopyOptions, stop: trio.MemorySendChannel[int], outcome: _Outcome
+) -> AsyncIterator[CopyApplication]:
+    copy = replace(config.copy, is_enabled=True)
+    config = replace(config, copy=replace(copy, lag_ms=0, lag_bytes=0) if options.once else copy)
+    # `serve` beside us writes it.
+    config = replace(config, catalog=replace(config.catalog, snapshot_is_written=False))
+    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
+    readiness, settings = Readiness(meters.health), LiveSettings(config)
+    storage_manager = open_remote_storage_manager(
+        config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(client_settings(config.upstream), nursery)
+            await trio.to_thread.run_sync(preload_schemas)
+            catalog = Catalog(config.catalog.segments_max)
+            started = await start_catalog(config, cluster, catalog, readiness, meters, nursery)
+            copying = open_copying(
+                config,
+                cluster=cluster,
+                catalog=catalog,
+                started=started,
+                storage_manager=storage_manager,
+                log_starts=CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)),
+                meter=CopyMeter(meters.registry),
+                is_disabled=lambda: not settings.copies,
+                copies_all=options.once,
+            )
+            pages = OwnPages(readiness, meters.registry, lambda: (), _StatusPage(readiness, copying).status)
+            admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
+            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
+            limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
+            nursery.start_soon(reloader.run)
+            nursery.start_soon(_follow_brokers, cluster, readiness)
+            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
+            nursery.start_soon(watch_loop, meters.loop)
+            nursery.start_soon(copying.run)
+            nursery.start_soon(_tell_progress, copying)
+            if options.once:
+                nursery.start_soon(_end_when_copied, copying, stop, outcome)
+            application = CopyApplication(readiness, reloader, copying, admin)
+            yield application
+            with application.closing:
+                await copying.aclose()
+            nursery.cancel_scope.cancel()
+    finally:
+        storage_manager.close()
+
+
+class _StatusPage:
+    def __init__(self, readiness: Readiness, copying: Copying) -> None:
+        self._readiness, self._copying = readiness, copying
+
+    async def status(self, query: Query) -> Status:
+        """What there is to see of a copier alone."""
+        await trio.lowlevel.checkpoint()
+        status: Any = empty_status(self._readiness, query)
+        status["copy"] = copy_status(self._copying)
+        return with_troubles(status)
+
+
+async def _follow_brokers(cluster: Cluster, readiness: Readiness) -> None:
+    while True:
+        try:
+            await cluster.refresh()
+        except UpstreamError as error:
+            readiness.upstream_unavailable(str(error))
+            await trio.sleep(UPSTREAM_RETRY_S)
+            continue
+        readiness.upstream_answered(len(cluster.brokers))
+        await trio.sleep(UPSTREAM_INTERVAL_S)
+
+
+# How far a first catch-up is.
+
+
+async def _tell_progress(copying: Copying) -> None:
+    """Until it is over."""
+    is_terminal = sys.stderr.isatty()
+    with Bar("copying", "records", is_wanted=is_terminal) as bar:
+        started_s, told_s = trio.current_time(), trio.current_time()
+        while True:
+            await trio.sleep(BAR_INTERVAL_S)
+            progress = copying.progress()
+            if not progress or any(each.looks == 0 and not each.is_poisoned for each in progress):
+                done, total = _records(progress)
+                copied_bytes = sum(each.copied_bytes for each in progress)
+                rate = copied_bytes / max(0.001, trio.current_time() - started_s)
+                bar.told(done, total, f", {rate / 1e6:.1f} MB/s")
+                if trio.current_time() - told_s >= PROGRESS_INTERVAL_S and not is_terminal:
+                    told_s = trio.current_time()
+                    _log.info(
+                        "copy_progress",
+                        partitions=len(progress),
+                        records=done,
+                        of_records=total,
+                        copied_bytes=copied_bytes,
+                        bytes_per_s=round(rate),
+                    )
+                continue
+            break
+    _log.info(
+        "copy_caught_up",
+        partitions=len(progress),
+        copied_bytes=sum(each.copied_bytes for each in progress),
+        duration_s=round(trio.current_time() - started_s, 1),
+    )
+
+
+def _records(progress: Iterable[PartitionProgress]) -> tuple[int, int]:
+    """(records in the tier, records that there are), as offsets tell it."""
+    known = [each for each in progress if each.last_stable_offset >= 0]
+    total = sum(each.last_stable_offset for each in known)
+    return sum(min(each.copied_offset + 1, each.last_stable_offset) for each in known), total
+
+
+# `--once`.
+
+
+async def _end_when_copied(copying: Copying, stop: trio.MemorySendChannel[int], outcome: _Outcome) -> None:
+    await copying.joined.wait()
+    wanted = {
+        (topic.name, number)
+        for topic in copying.topics.topics.values()
+        if topic.refused is None
+        for number in range(topic.partition_count)
+    }
+    mine: set[tuple[str, int]] = set()
+    deadline_s = trio.current_time() + ONCE_ASSIGNED_S_MAX
+    while not wanted <= mine and trio.current_time() < deadline_s:
+        await trio.sleep(ONCE_POLL_S)
+        mine = {(each.topic, each.partition) for each in copying.assigned()}
+    if missing := len(wanted - mine):
+        _log.warning("copy_once_partial", partitions=missing, reason="other members of the group have these partitions")
+    while True:
+        progress = [each for each in copying.progress() if (each.topic, each.partition) in mine]
+        if len(progress) == len(mine) and all(each.looks > 0 or each.is_poisoned for each in progress):
+            break
+        await trio.sleep(ONCE_POLL_S)
+    poisoned = sum(each.is_poisoned for each in progress)
+    if poisoned or missing or copying.topics.refused:
+        outcome.exit_code = exit_codes.FOUND_WRONG
+    _log.info("copy_once_done", partitions=len(mine), poisoned=poisoned)
+    await stop.send(signal.SIGTERM)

@@ -1,0 +1,92 @@
+"""From the configuration to a copier that runs in a process: see `standalone.copying` for what it does then."""
+
+from collections.abc import Callable
+
+import structlog
+
+from metrics.copy_meters import CopyMeter
+from proxy.upstream.cluster import Cluster
+from standalone.copier.copier import Copier
+from standalone.copier.librdkafka import client_properties
+from standalone.copier.metadata_topic import PublishedEventLog
+from standalone.copy_topics import CopyTopics
+from standalone.copying import Copying, CopyingParts
+from standalone.serving.broker_log import ROLE, ClusterBrokerLog
+from standalone.serving.log_starts import CommittedLogStarts, CopierLogStarts
+from storage.errors import StorageConfigError
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.metadata.catalog import Catalog
+from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind
+from storage.remote_storage_manager import RemoteStorageManager
+from tidegate.catalog import StartedCatalog
+from tidegate.config.model import Config
+
+_log = structlog.get_logger(__name__)
+
+
+def open_copying(
+    config: Config,
+    *,
+    cluster: Cluster,
+    catalog: Catalog,
+    started: StartedCatalog,
+    storage_manager: RemoteStorageManager,
+    log_starts: CommittedLogStarts,
+    meter: CopyMeter,
+    is_disabled: Callable[[], bool],
+    copies_all: bool = False,
+) -> Copying:
+    """A copier by `copy.*`, to be run.
+
+    Args:
+        storage_manager: a folder of its that a broker would make is made.
+        is_disabled: `copy.disable` as it is now.
+        copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
+
+    Raises:
+        StorageConfigError: there is no metadata topic by this configuration.
+        OSError: the folder cannot be made.
+    """
+    event_log_read, metadata_cluster = started.event_log, started.cluster
+    if event_log_read is None or metadata_cluster is None:
+        raise StorageConfigError(
+            f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
+            f"process, so nothing can be copied: name {MetadataManagerKind.TOPIC_BASED.value}, or leave the key out"
+        )
+    if isinstance(storage_manager, LocalTieredStorage):
+        storage_manager.make_folder()
+
+    def make_copier(event_log: PublishedEventLog, topics: CopyTopics) -> Copier:
+        return Copier(
+            settings=config.copy,
+            brokers=ClusterBrokerLog(cluster),
+            event_log=event_log,
+            storage=storage_manager,
+            log_starts=CopierLogStarts(log_starts),
+            meter=meter,
+            retention_of=topics.retention_of,
+            is_disabled=is_disabled,
+            copies_all=copies_all,
+        )
+
+    parts = CopyingParts(
+        settings=config.copy,
+        metadata_topic=config.metadata_topic,
+        cluster=cluster,
+        metadata_cluster=metadata_cluster,
+        event_log=event_log_read,
+        properties=client_properties(config.upstream, ROLE),
+        metadata_properties=client_properties(config.metadata_client, f"{ROLE}-metadata"),
+        in_tier=catalog.partitions,
+        meter=meter,
+    )
+    return Copying(parts, make_copier)
+
+
+async def keep_copying(copying: Copying) -> None:
+    """`Copying.run` in a process that serves, too: a fault of the copier's ends the copying and not the serving."""
+    try:
+        await copying.run()
+    except Exception as error:
+        copying.note_ended(repr(error))
+        _log.exception("copying_ended", reason=repr(error))

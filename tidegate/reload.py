@@ -1,0 +1,322 @@
+"""Reading the configuration again while the process runs: on SIGHUP, and when one of its files has changed.
+
+Rules:
+1. A configuration with a problem changes nothing: each problem is a line, and the old one goes on.
+2. What the table of keys marks as reloadable is followed (`tidegate.live_settings`), old and new value in a line
+   each; what differs otherwise is named as needing a restart. Secrets are shown masked.
+3. A file is read when two looks in a row saw it in the same new state: a change is often of several files.
+4. Nothing here ends the process.
+"""
+
+import datetime
+import enum
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+import trio
+
+from metrics.meters import Meters, ReloadOutcome
+from metrics.process_meters import TlsMeter
+from storage.config import ConfigError
+from storage.config.keys import Reload
+from tidegate.config.load import UNSET
+from tidegate.config.model import SERVE_KEYS, Config, EffectiveKey, ServerTls
+
+# Until when the certificates that are in use are valid: a gauge each, and a warning a day below thirty days.
+#
+# In use is what was loaded, not what a file holds by now: a renewed file that no reload has taken up yet does not help.
+
+
+EXPIRY_WARNING_S: Final = 30 * 86_400.0
+WARNING_INTERVAL_S: Final = 86_400.0
+INTERVAL_S: Final = 3600.0
+
+_METADATA_KEYS: Final = ("ssl.keystore.certificate.chain", "ssl.keystore.location")
+
+
+def certificates_in_use(config: Config, server_tls: ServerTls | None) -> dict[str, bytes]:
+    """PEM chains that we present, by the key that names them: to clients, to brokers, for the metadata topic.
+
+    Args:
+        config: as it was at the start.
+        server_tls: towards clients, as it is now.
+    """
+    chains: dict[str, bytes] = {}
+    if server_tls is not None:
+        chains["proxy.tls.certificate.file"] = server_tls.certificate_chain_pem
+    upstream = config.upstream.security.tls
+    if upstream is not None and upstream.certificate_chain_pem is not None:
+        store, certificate = "upstream.ssl.keystore.location", "upstream.ssl.certificate.location"
+        chains[store if store in config.files else certificate] = upstream.certificate_chain_pem
+    metadata = config.metadata_client.security.tls
+    if metadata is not None and metadata != upstream and metadata.certificate_chain_pem is not None:
+        chains[_metadata_key(config)] = metadata.certificate_chain_pem
+    return chains
+
+
+def expires_at_s(chain_pem: bytes) -> float:
+    """When the first certificate of a chain to expire does, Unix time."""
+    from cryptography.x509 import load_pem_x509_certificates  # a tenth of a second that most starts need not spend
+
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in load_pem_x509_certificates(chain_pem))
+
+
+def shown_date(at_s: float) -> str:
+    """A moment as logs have it."""
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class CertificateWatch:
+    """Tells `meter`, and the log."""
+
+    def __init__(self, meter: TlsMeter, now_s: Callable[[], float] = time.time) -> None:
+        self._meter = meter
+        self._now_s = now_s
+        self._warned: dict[tuple[str, float], float] = {}
+
+    def tell(self, chains: Mapping[str, bytes]) -> None:
+        """Set the gauges; warn of what expires soon, once a day."""
+        now_s = self._now_s()
+        for key, chain in chains.items():
+            at_s = expires_at_s(chain)
+            self._meter.on_certificate(key, at_s)
+            warned_s = self._warned.get((key, at_s), -float("inf"))
+            if at_s - now_s < EXPIRY_WARNING_S and now_s - warned_s >= WARNING_INTERVAL_S:
+                self._warned = {seen: when for seen, when in self._warned.items() if seen[0] != key}
+                self._warned[key, at_s] = now_s
+                event = "certificate_expired" if at_s <= now_s else "certificate_expires_soon"
+                _log.warning(event, key=key, expires=shown_date(at_s))
+
+    async def run(self, chains: Callable[[], Mapping[str, bytes]]) -> None:
+        """Tell every hour; until cancelled."""
+        while True:
+            self.tell(chains())
+            await trio.sleep(INTERVAL_S)
+
+
+def _metadata_key(config: Config) -> str:
+    """The strongest of the keys that may name the metadata client's certificate, as it was spelt."""
+    given = [shown.name for shown in config.effective]
+    for end in _METADATA_KEYS:
+        for client in ("consumer", "common.client"):
+            for name in given:
+                if name.endswith(f"remote.log.metadata.{client}.{end}"):
+                    return name
+    return f"remote.log.metadata.common.client.{_METADATA_KEYS[-1]}"
+
+
+# Seeing that files have changed: by what a path leads to, as a ConfigMap or a renewed certificate changes it.
+#
+# Kubernetes changes a mounted ConfigMap by renaming one symbolic link over another, and most tools replace a file by
+# renaming: so device, inode, size and time of the file at the end of all links are compared, not the path's own.
+
+
+class FileIdentity(NamedTuple):
+    """What tells one state of a file from the next."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+
+Seen = dict[Path, FileIdentity | None]
+
+
+def look(paths: Iterable[Path]) -> Seen:
+    """Each path's file as it is now; None where there is none to be had. May block on the disk."""
+    return {path: _identity(path) for path in paths}
+
+
+class FileWatch:
+    """Decides when a change is worth a reload: when two looks in a row saw the same, so that it is complete."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._done = seen
+        self._last = seen
+
+    def has_settled(self, seen: Seen) -> bool:
+        """Whether what was seen differs from what was last acted upon, and has stopped changing."""
+        settled = seen == self._last
+        self._last = seen
+        return settled and seen != self._done
+
+    def acted_upon(self, seen: Seen) -> None:
+        """These files have been read, rightly or wrongly."""
+        self._done = self._last = seen
+
+
+def _identity(path: Path) -> FileIdentity | None:
+    try:
+        state = path.stat()
+    except OSError:
+        return None  # gone, or out of reach: a state like any other
+    return FileIdentity(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+WATCH_INTERVAL_S = 2.0
+
+CONTENT = "(content)"
+"""Stands for a file's content in a line about a change."""
+
+# What TLS towards clients is made of; the pattern of server names is about addresses, and needs a restart.
+_TLS_KEYS = frozenset(
+    key.name for key in SERVE_KEYS.keys if key.name.startswith("proxy.tls.") and key.reload is Reload.NEW_CONNECTIONS
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class Cause(enum.StrEnum):
+    """Why the configuration is read again."""
+
+    SIGNAL = "SIGHUP"
+    FILES = "files changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key whose value is another now, as it may be shown."""
+
+    key: str
+    old: str
+    new: str
+    reload: Reload
+
+
+def changes(old: Config, new: Config, *, has_tls: bool) -> Iterator[Change]:
+    """What differs between two configurations, and when a running process follows.
+
+    Args:
+        has_tls: whether clients are served by TLS now, which only a restart changes.
+    """
+    old_keys, new_keys = ({key.name: key for key in config.effective} for config in (old, new))
+    turns_tls = has_tls != (new.proxy.tls is not None)
+    named: set[str] = set()
+    for name in [*new_keys, *(name for name in old_keys if name not in new_keys)]:
+        before, after = old_keys.get(name), new_keys.get(name)
+        if (before and before.text) != (after and after.text):
+            named.add(name)
+            key = SERVE_KEYS.by_name.get(name)
+            restart = key is None or (turns_tls and name in _TLS_KEYS)
+            yield Change(name, _shown(before), _shown(after), Reload.RESTART if restart or not key else key.reload)
+    if not named & _TLS_KEYS:
+        yield from _tls_content(old.proxy.tls, new.proxy.tls)
+    if old.upstream.security != new.upstream.security:
+        if not any(name.startswith("upstream.") for name in named):
+            yield Change("upstream.ssl.*", CONTENT, CONTENT, Reload.RESTART)
+    elif old.metadata_client.security != new.metadata_client.security and not named:
+        yield Change("remote.log.metadata.*.ssl.*", CONTENT, CONTENT, Reload.RESTART)
+
+
+class Reloader:
+    """Holds the configuration that runs, and changes it.
+
+    Args:
+        load: reads files and environment again; may block.
+        follow: makes the process follow; raises ssl.SSLError, with nothing changed, when OpenSSL refuses a certificate.
+    """
+
+    def __init__(
+        self, config: Config, load: Callable[[], Config], follow: Callable[[Config], None], meters: Meters
+    ) -> None:
+        self._started = config
+        self._last = config
+        """The last one that was read without a problem: what may be followed is followed as it says."""
+        self._tls = config.proxy.tls
+        self._load = load
+        self._follow = follow
+        self._meter = meters.config
+        self._certificates = CertificateWatch(meters.tls)
+        self._restart_needed: list[Change] = []
+        self._reading = trio.Lock()
+        self._watch = FileWatch({})
+
+    async def run(self) -> None:
+        """Watch the files and the certificates; until cancelled."""
+        self._watch.acted_upon(await self._look())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._certificates.run, self._chains)
+            while True:
+                await trio.sleep(WATCH_INTERVAL_S)
+                if self._watch.has_settled(await self._look()):
+                    await self.reload(Cause.FILES)
+
+    async def reload(self, cause: Cause) -> ReloadOutcome:
+        """Read the configuration again, now."""
+        async with self._reading:
+            _log.info("config_reload", cause=cause.value)
+            # Before they are read: a change in between is then one that is still to be acted upon.
+            self._watch.acted_upon(await self._look())
+            outcome = await self._reload()
+            self._meter.on_reload(outcome, time.time(), len(self._restart_needed))
+            return outcome
+
+    async def _reload(self) -> ReloadOutcome:
+        try:
+            wanted = await trio.to_thread.run_sync(self._load)
+            has_tls = self._tls is not None
+            differences = [*changes(self._last, wanted, has_tls=has_tls)]
+            self._follow(wanted)
+        except ConfigError as error:
+            return _refused(error.problems)
+        except ssl.SSLError as error:
+            return _refused([f"proxy.tls.certificate.file: {error}"])
+        except Exception as error:  # a fault of ours here must not end a process that serves
+            _log.error("config_reload_fault", exc_info=error)
+            return ReloadOutcome.REFUSED
+        followed = [change for change in differences if change.reload is not Reload.RESTART]
+        waiting = [
+            change for change in changes(self._started, wanted, has_tls=has_tls) if change.reload is Reload.RESTART
+        ]
+        is_unchanged = not followed and waiting == self._restart_needed
+        self._say(followed, waiting, wanted)
+        self._last, self._restart_needed = wanted, waiting
+        if has_tls and wanted.proxy.tls is not None:
+            self._tls = wanted.proxy.tls
+        self._certificates.tell(self._chains())
+        return ReloadOutcome.UNCHANGED if is_unchanged else ReloadOutcome.OK
+
+    def _say(self, followed: Iterable[Change], waiting: Iterable[Change], wanted: Config) -> None:
+        for change in followed:
+            _log.info("config_changed", key=change.key, old=change.old, new=change.new, effect=change.reload.value)
+        for change in waiting:
+            _log.warning("config_restart_needed", key=change.key, old=change.old, new=change.new)
+        for warning in wanted.warnings:
+            if warning not in self._last.warnings:
+                _log.warning("config_warning", reason=warning)
+
+    def _chains(self) -> dict[str, bytes]:
+        return certificates_in_use(self._started, self._tls)
+
+    async def _look(self) -> Seen:
+        return await trio.to_thread.run_sync(look, sorted({*self._started.files.values(), *self._last.files.values()}))
+
+
+def _refused(problems: Iterable[str]) -> ReloadOutcome:
+    for problem in problems:
+        _log.error("config_problem", problem=problem, effect="the old configuration goes on")
+    return ReloadOutcome.REFUSED
+
+
+def _tls_content(old: ServerTls | None, new: ServerTls | None) -> Iterator[Change]:
+    """Files that are named as before and hold something else."""
+    if old is None or new is None:
+        return
+    at = Reload.NEW_CONNECTIONS
+    if old.certificate_chain_pem != new.certificate_chain_pem:
+        before, after = (f"valid until {shown_date(expires_at_s(tls.certificate_chain_pem))}" for tls in (old, new))
+        yield Change("proxy.tls.certificate.file", before, after, at)
+    if old.private_key_pem != new.private_key_pem:
+        yield Change("proxy.tls.key.file", CONTENT, CONTENT, at)
+    if old.client_ca_certificates_pem != new.client_ca_certificates_pem:
+        yield Change("proxy.tls.client.ca.file", CONTENT, CONTENT, at)
+
+
+def _shown(key: EffectiveKey | None) -> str:
+    return UNSET if key is None else key.value

@@ -1,0 +1,642 @@
+"""`tidegate serve`: everything put together, from configuration to clean shutdown.
+
+One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. Signals are
+`tidegate.life_cycle`'s matter.
+"""
+
+import ctypes
+import os
+import platform
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from metrics.meters import Meters
+from metrics.registry import Registry
+from protocol.client.messages import preload_schemas
+from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
+from proxy.connection.accounts import Accounts
+from proxy.connection.address_book import (
+    AddressBook,
+    Book,
+    KnownBrokers,
+    KnownBrokersFile,
+    SniAddressBook,
+    SniPattern,
+    Target,
+    open_listeners,
+)
+from proxy.connection.audit import Audit
+from proxy.connection.connection import Advertiser
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
+from proxy.connection.server import Server, TargetFor
+from proxy.fetch.fallback import Fallback
+from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
+from proxy.fetch.service import FetchService
+from proxy.fetch.tier import CatalogTail, Tier
+from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.timestamp_lookup import TimestampLookup
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster, FrontierClient
+from standalone.serving.delete_records import DeleteRecordsService
+from standalone.serving.leader_epochs import LeaderEpochsService
+from standalone.serving.log_starts import TierLogStarts
+from standalone.serving.own_list_offsets import OwnListOffsetsService
+from standalone.serving.tier_offsets import TierOffsets
+from storage.cache.block_cipher import BlockCipher
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.disk import DiskBlocks
+from storage.config.client_settings import client_settings
+from storage.config.ssl_contexts import client_ssl_context
+from storage.errors import StorageConfigError
+from storage.metadata.catalog import Catalog
+from storage.metadata.snapshot import Snapshot
+from storage.registry import open_remote_storage_manager
+from storage.remote_storage_manager import RemoteStorageManager
+from tidegate import exit_codes
+from tidegate.admin import OwnPages, Pages, serve_admin
+from tidegate.audit_log import AuditLog
+from tidegate.catalog import StartedCatalog, start_catalog
+from tidegate.config.load import load
+from tidegate.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
+from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
+from tidegate.live_settings import LiveSettings
+from tidegate.logs import configure_logs
+from tidegate.reload import Reloader
+from tidegate.standalone_wiring import Standalone, open_standalone, tier_log_starts
+from tidegate.start_lines import say_end, say_errors, say_start
+from tidegate.status.collect import Collector, TierSide
+from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from tidegate.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
+
+# The listeners towards clients: the bootstrap listener, and how a broker is told from another.
+
+
+class Acceptor(Protocol):
+    """Who has the connections that listeners accept; see `proxy.connection.server.Server`."""
+
+    addresses: Advertiser | None
+
+    async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None: ...
+
+    async def serve_by_name(self, listeners: Sequence[trio.SocketListener], target_for: TargetFor) -> None: ...
+
+
+async def listen(
+    config: Config, cluster: Cluster, server: Acceptor, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
+) -> tuple[AddressBook | SniAddressBook, tuple[str, int]]:
+    """Have clients accepted, for the known brokers too; the listeners of brokers, and the bootstrap listener's address.
+
+    Raises:
+        OSError: it cannot be bound; the message names address and key.
+    """
+    proxy = config.proxy
+    listeners = await open_listeners(proxy.listen, "proxy.listen")
+    host, port = listeners[0].socket.getsockname()[:2]
+    target = bootstrap_target(config)
+    if proxy.tls_sni_pattern is None:
+        book = server.addresses = AddressBook(proxy, nursery, server.serve, readiness=readiness, ports=known.ports)
+        await book.follow(known.brokers)
+        nursery.start_soon(server.serve, listeners, target)
+        return book, (str(host), int(port))
+    names = server.addresses = server_names(config, cluster, int(port))
+    await names.follow(known.brokers)
+    nursery.start_soon(server.serve_by_name, listeners, names.target_for)
+    return names, (str(host), int(port))
+
+
+def bootstrap_target(config: Config) -> Target:
+    """Any broker."""
+    return Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+
+
+def server_names(config: Config, cluster: Cluster, bound_port: int) -> SniAddressBook:
+    """What clients are told where one port stands for all brokers."""
+    assert config.proxy.tls_sni_pattern is not None
+    told_port = config.proxy.advertised_port_start
+    return SniAddressBook(
+        SniPattern(config.proxy.tls_sni_pattern),
+        bound_port if told_port is None else told_port,
+        bootstrap=bootstrap_target(config),
+        known_address=lambda node_id: address_of(cluster, node_id),
+    )
+
+
+def address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
+    """What the broker advertises, if there is one of this id."""
+    node = cluster.brokers.get(node_id)
+    return None if node is None else (node.host, node.port)
+
+
+def node_at(cluster: Cluster, host: str, port: int) -> int | None:
+    """The broker that advertises this address, if one does."""
+    return next((node.node_id for node in cluster.brokers.values() if (node.host, node.port) == (host, port)), None)
+
+
+# How clients and operators reach a process: by listeners of its own, or through a supervisor (`proxy.workers`).
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """`known`: where the brokers are kept for the next start."""
+
+    addresses: Book
+    bootstrap: tuple[str, int]
+    known: KnownBrokersFile
+
+
+class Front(Protocol):
+    """What faces clients and operators."""
+
+    def load(self) -> Config:
+        """The configuration as it is now; raises ConfigError."""
+        ...
+
+    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, nursery: trio.Nursery) -> Listening:
+        """Have clients served from now on; raises OSError."""
+        ...
+
+    async def show(self, pages: OwnPages, nursery: trio.Nursery) -> tuple[str, int]:
+        """Have the pages shown; where. Raises OSError."""
+        ...
+
+
+class OwnFront:
+    """Implements `Front` with listeners of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def load(self) -> Config:
+        return load(self._config.files[""], os.environ)
+
+    async def listen(
+        self, cluster: Cluster, server: Acceptor, readiness: Readiness, nursery: trio.Nursery
+    ) -> Listening:
+        servers = map(str, self._config.upstream.bootstrap_servers)
+        known = KnownBrokersFile(self._config.catalog.snapshot_path, servers)
+        addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, nursery)
+        nursery.start_soon(known.run)
+        return Listening(addresses, bootstrap, known)
+
+    async def show(self, pages: Pages, nursery: trio.Nursery) -> tuple[str, int]:
+        address: tuple[str, int] = await nursery.start(serve_admin, self._config.admin, pages)
+        return address
+
+
+# The C library's allocator, told what this process does: it frees blocks of megabytes only to ask for others.
+#
+# By itself glibc gives such memory back at once and takes it anew, from many arenas. The kernel clears each page every
+# time: with cold reads that was a third of the processor time, and a fifth more memory. Kept, it is bounded all the
+# same, by the budgets (`memory.max.bytes`). Other C libraries are left alone.
+
+
+# Numbers of `malloc.h`.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+
+_SETTINGS = (
+    (_ARENA_MAX, 1),
+    # As high as glibc allows: larger than any block but those of the largest chunks.
+    (_MMAP_THRESHOLD, 32 * 1024 * 1024),
+    (_TRIM_THRESHOLD, 2**31 - 1),
+)
+
+
+def keep_freed_memory() -> bool:
+    """Have freed memory kept for reuse; call it before any thread starts. False where there is no such switch."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    results = [mallopt(number, value) for number, value in _SETTINGS]
+    return results == [1] * len(_SETTINGS)
+
+
+# One client connection's exchanges: its Fetches and its requests about offsets, and what they have in common.
+
+
+class ClientExchanges:
+    """Implements `RequestHandlers`.
+
+    Args:
+        tier_offsets: where the tier is our own (mode standalone); None: it is the brokers'.
+    """
+
+    def __init__(
+        self,
+        fetches: FetchService,
+        offsets: ListOffsetsService | OwnListOffsetsService,
+        generation: LogStartGeneration,
+        tier_offsets: TierOffsets | None = None,
+    ) -> None:
+        self._fetches = fetches
+        self._offsets = offsets
+        self._generation = generation
+        self._leader_epochs = None if tier_offsets is None else LeaderEpochsService(tier_offsets)
+        self._delete_records = None if tier_offsets is None else DeleteRecordsService(tier_offsets)
+
+    async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.fetch.service`."""
+        return await self._fetches.handle(frame, wire)
+
+    async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.offsets.service`."""
+        return await self._offsets.handle(frame, wire)
+
+    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `standalone.serving.leader_epochs`."""
+        return RELAY if self._leader_epochs is None else await self._leader_epochs.handle(frame, wire)
+
+    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `standalone.serving.delete_records`. Good probes are void when it is sent, and when it is answered."""
+        if self._delete_records is None:
+            return RELAY
+        self.on_log_start_moved()
+        answer = await self._delete_records.handle(frame, wire)
+        self.on_log_start_moved()
+        return answer
+
+    def on_answered(self) -> None:
+        """What the answer held of the tier's memory is free."""
+        self._fetches.on_answered()
+
+    def close(self) -> None:
+        """The client has gone."""
+        self._fetches.close()
+
+    def forget_authority(self) -> None:
+        """The client may be somebody else from now on, or have other rights."""
+        self._fetches.forget_authority()
+
+    def on_log_start_moved(self) -> None:
+        """Every connection's good probes are void."""
+        self._generation.value += 1
+
+
+@dataclass(slots=True)
+class Application:
+    """What runs, for those who start it in tests and in the demo; implements `tidegate.life_cycle.Running`."""
+
+    bootstrap: tuple[str, int]
+    admin: tuple[str, int]
+    readiness: Readiness
+    meters: Meters
+    server: Server
+    addresses: Book
+    catalog: Catalog
+    cluster: Cluster
+    settings: LiveSettings
+    reloader: Reloader
+    closing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def drain_delay_s(self) -> float:
+        return self.settings.drain_delay_s
+
+    @property
+    def drain_timeout_s(self) -> float:
+        return self.settings.drain_timeout_s
+
+    @property
+    def ready_line(self) -> str:
+        """What is said at the first readiness."""
+        return ready_line(self.bootstrap, len(self.cluster.brokers), self.catalog.finished_count)
+
+
+def ready_line(bootstrap: tuple[str, int], brokers: int, segments: int) -> str:
+    """What others wait for on standard error (docs/protocol.md)."""
+    host, port = bootstrap
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
+
+
+async def serve(config: Config) -> int:
+    """Run until a signal; the exit code."""
+    keep_freed_memory()
+    configure_logs(config.log.level, config.log.format)
+    say_start(config)
+    exit_code = exit_codes.DONE
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        try:
+            await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
+        except* StorageConfigError as group:
+            exit_code = exit_codes.USAGE
+            say_errors(group)
+        except* OSError as group:
+            exit_code = exit_codes.FOUND_WRONG
+            say_errors(group)
+    say_end(exit_code)
+    return exit_code
+
+
+@asynccontextmanager
+async def run(
+    config: Config,
+    *,
+    front: Front | None = None,
+    snapshot: Snapshot | None = None,
+    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] | None = None,
+) -> AsyncIterator[Application]:
+    """The application, listening; it is torn down when the block is left.
+
+    Args:
+        front: how it is reached; None: by listeners of its own.
+        snapshot: the catalog's, if somebody has read it already.
+        open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
+
+    Raises:
+        OSError: a listener cannot be bound, or the audit log not written (names key and address or path).
+        RemoteStorageError: the storage plug-in's configuration is wrong.
+    """
+    front = OwnFront(config) if front is None else front
+    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
+    readiness, settings = Readiness(meters.health), LiveSettings(config)
+    storage_manager = _storage_manager(config, open_storage_manager)
+    disk_blocks: DiskBlocks | None = None
+    try:
+        disk_blocks = _disk_blocks(config, storage_manager.identity, meters)
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(client_settings(config.upstream), nursery)
+            # A second of imports, better now than in the first question's way.
+            await trio.to_thread.run_sync(preload_schemas)
+            limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
+            catalog = Catalog(config.catalog.segments_max)
+            log_starts = tier_log_starts(config, cluster, catalog)
+            started_catalog = await start_catalog(
+                config, cluster, catalog, readiness, meters, nursery, snapshot, log_starts
+            )
+            tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, nursery)
+            nursery.start_soon(_close_at_end, storage_manager)
+            tier_parts = _TierParts(
+                cluster, catalog, log_starts, started_catalog, storage_manager, tier_storage, disk_blocks
+            )
+            server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
+            listening = await front.listen(cluster, server, readiness, nursery)
+            status = Collector(readiness, cluster, read_tier, server, meters.cache).status
+            pages = OwnPages(readiness, meters.registry, tier_storage.streams, status)
+            admin = await front.show(pages, nursery)
+            reloader = Reloader(config, front.load, settings.follow, meters)
+            nursery.start_soon(reloader.run)
+            nursery.start_soon(follow_upstream, cluster, listening.addresses, listening.known, readiness)
+            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
+            nursery.start_soon(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters)
+            nursery.start_soon(_sweep, readiness, tier_storage, catalog)
+            nursery.start_soon(watch_loop, meters.loop)
+            bootstrap, book = listening.bootstrap, listening.addresses
+            application = Application(
+                bootstrap, admin, readiness, meters, server, book, catalog, cluster, settings, reloader
+            )
+            yield application
+            with application.closing:
+                if read_tier.standalone is not None:
+                    await read_tier.standalone.aclose()
+                await started_catalog.aclose()
+            nursery.cancel_scope.cancel()
+    finally:
+        if disk_blocks is not None:
+            disk_blocks.close()
+        storage_manager.close()
+
+
+def _storage_manager(
+    config: Config, open_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] | None
+) -> RemoteStorageManager:
+    if open_manager is None:
+        open_manager = partial(open_remote_storage_manager, prefix=config.remote_storage_prefix)
+    return open_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
+
+
+async def _close_at_end(storage_manager: RemoteStorageManager) -> None:
+    """The nursery ends when its threads do, and one may wait for a store that says nothing more."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        storage_manager.close()
+
+
+async def _sweep(readiness: Readiness, tier_storage: TierStorage, catalog: Catalog) -> None:
+    # Not before the catalog is live: until then it does not know all that is in the tier.
+    await readiness.wait_ready()
+    await tier_storage.drop_unknown(catalog.known_among)
+
+
+def _tier_storage_settings(config: Config) -> TierStorageSettings:
+    cache, readahead, tier = config.cache, config.readahead, config.tier
+    return TierStorageSettings(
+        block_bytes=cache.block_bytes,
+        memory_bytes_max=cache.memory_bytes,
+        readahead_stream_bytes_max=readahead.stream_bytes_max,
+        readahead_total_bytes_max=readahead.total_bytes_max,
+        inflight_bytes_max=tier.inflight_bytes_max,
+        indexes_bytes_max=memory_share(config.memory_bytes_max, INDEXES_SHARE),
+        gets_max=tier.concurrent_gets_max,
+        hedge_gets_per_minute_min=tier.hedge_gets_per_minute_min,
+        retention_s=_retention_s(config),
+    )
+
+
+def _retention_s(config: Config) -> float | None:
+    return None if config.cache.retention_ms < 0 else config.cache.retention_ms / 1000
+
+
+def _disk_blocks(config: Config, identity: str, meters: Meters) -> DiskBlocks | None:
+    cache = config.cache
+    if cache.path is None or cache.disk_bytes == 0:
+        return None
+    return DiskBlocks(
+        cache.path,
+        bytes_max=cache.disk_bytes,
+        identity=identity,
+        cipher=_block_cipher(config),
+        retention_s=_retention_s(config),
+        meter=meters.cache,
+    )
+
+
+def _tier(
+    settings: LiveSettings,
+    cluster: Cluster,
+    catalog: Catalog,
+    tail: CatalogTail,
+    tier_storage: TierStorage,
+    meters: Meters,
+    nursery: trio.Nursery,
+    standalone: Standalone | None,
+    is_loaded: Callable[[], bool],
+) -> tuple[Tier, TimestampLookup]:
+    log_starts = None if standalone is None else standalone.log_starts
+    catalog.on_segment_removed(tier_storage.segment_removed)
+    client = FrontierClient(cluster)
+    frontiers = settings.frontiers = Frontiers(
+        client, nursery, age_s_max=settings.frontier_age_s_max, log_starts=log_starts
+    )
+    lineages = Lineages(client, cluster, catalog, nursery, owns_tier=log_starts is not None)
+    tier = Tier(
+        catalog=catalog,
+        tail=tail,
+        reader=tier_storage.reader,
+        frontiers=frontiers,
+        lineages=lineages,
+        cluster=cluster,
+        meter=meters.tier,
+        segment_s_max=0.0 if standalone is None else standalone.segment_s_max,
+        is_loaded=is_loaded,
+    )
+    lookup = TimestampLookup(
+        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier
+    )
+    return tier, lookup
+
+
+@dataclass(frozen=True, slots=True)
+class _TierParts:
+    cluster: Cluster
+    catalog: Catalog
+    log_starts: TierLogStarts | None
+    started: StartedCatalog
+    storage_manager: RemoteStorageManager
+    storage: TierStorage
+    disk_blocks: DiskBlocks | None
+
+
+def _serving(
+    config: Config,
+    settings: LiveSettings,
+    parts: _TierParts,
+    readiness: Readiness,
+    meters: Meters,
+    nursery: trio.Nursery,
+) -> tuple[Server, TierSide]:
+    """What answers clients, and what of the tier the status page tells."""
+    cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
+    standalone = open_standalone(
+        config,
+        log_starts=parts.log_starts,
+        cluster=cluster,
+        catalog=catalog,
+        started=started,
+        storage_manager=parts.storage_manager,
+        registry=meters.registry,
+        copies=lambda: settings.copies,
+        nursery=nursery,
+    )
+
+    def is_loaded() -> bool:
+        return readiness.catalog_was_live
+
+    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, nursery, standalone, is_loaded)
+    fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
+    tier_offsets = None
+    if standalone is not None:
+        tier_offsets = TierOffsets(
+            catalog=catalog,
+            tail=started.tail,
+            tier=tier,
+            cluster=cluster,
+            client=FrontierClient(cluster),
+            lookup=lookup,
+            log_starts=standalone.log_starts,
+            is_catalog_loaded=is_loaded,
+        )
+    server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, nursery, tier_offsets)
+    return server, TierSide(catalog, started, tier.frontiers, storage, parts.disk_blocks, fallback, standalone)
+
+
+def _tier_storage(
+    config: Config,
+    storage_manager: RemoteStorageManager,
+    catalog: Catalog,
+    disk_blocks: DiskBlocks | None,
+    limiter: trio.CapacityLimiter,
+    meters: Meters,
+    nursery: trio.Nursery,
+) -> TierStorage:
+    tier_storage = open_tier_storage(
+        _tier_storage_settings(config),
+        storage_manager,
+        catalog,
+        nursery=nursery,
+        limiter=limiter,
+        meters=meters,
+        disk_blocks=disk_blocks,
+    )
+    nursery.start_soon(tier_storage.run)
+    return tier_storage
+
+
+def _block_cipher(config: Config) -> BlockCipher | None:
+    if not config.cache.encrypt:
+        return None
+    key_file = config.cache.encrypt_key_file
+    return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
+
+
+def _accounts(config: Config, settings: LiveSettings, tier_storage: TierStorage, meters: Meters) -> Accounts:
+    held_bytes_max = config.proxy.held_bytes_max
+    held = ByteBudget(held_bytes_max, meters.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
+    return Accounts(held, tier_storage.answers, settings.accounts, meters.relay)
+
+
+def _server(
+    config: Config,
+    settings: LiveSettings,
+    cluster: Cluster,
+    tier: Tier,
+    lookup: TimestampLookup,
+    fallback: Fallback,
+    tier_storage: TierStorage,
+    meters: Meters,
+    nursery: trio.Nursery,
+    tier_offsets: TierOffsets | None,
+) -> Server:
+    accounts = _accounts(config, settings, tier_storage, meters)
+    nursery.start_soon(accounts.run)
+    generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
+    slots = SessionSlots(
+        partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
+        on_changed=meters.relay.on_fetch_sessions,
+    )
+
+    def handlers(client: ClientReads) -> ClientExchanges:
+        fetches = FetchService(
+            tier=tier,
+            client=client,
+            fallback=fallback,
+            settings=settings.fetch,
+            generation=generation,
+            slots=slots,
+            meters=meters,
+        )
+        timeout_s = settings.list_offsets_timeout_s
+        offsets: ListOffsetsService | OwnListOffsetsService = (
+            ListOffsetsService(lookup, fallback, timeout_s=timeout_s)
+            if tier_offsets is None
+            else OwnListOffsetsService(tier_offsets, timeout_s=timeout_s)
+        )
+        return ClientExchanges(fetches, offsets, generation, tier_offsets)
+
+    server = settings.server = Server(
+        settings.server_settings,
+        nursery,
+        handlers=handlers,
+        accounts=accounts,
+        node_at=lambda host, port: node_at(cluster, host, port),
+        meter=meters.relay,
+        upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
+        proxy_trusted=config.proxy.protocol_trusted,
+        known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
+        audit=_audit(config, meters, nursery),
+    )
+    nursery.start_soon(server.watch)
+    return server
+
+
+def _audit(config: Config, meters: Meters, nursery: trio.Nursery) -> Audit | None:
+    if config.audit.log is None:
+        return None
+    log = AuditLog(config.audit.log, meters.audit)
+    nursery.start_soon(log.run)
+    return log.audit

@@ -1,0 +1,87 @@
+"""What `serve` has more in standalone mode: log starts of a tier of its own, and the copier if it is to run here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from metrics.copy_meters import CopyMeter
+from metrics.registry import Registry
+from proxy.upstream.cluster import Cluster
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
+from storage.config.model import Mode
+from storage.metadata.catalog import Catalog
+from storage.remote_storage_manager import RemoteStorageManager
+from tidegate.catalog import StartedCatalog
+from tidegate.config.model import Config
+
+if TYPE_CHECKING:
+    from standalone.copying import Copying
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """`segment_s_max`: after so many seconds a record is in the tier. `copying` None: nothing is copied here.
+
+    Of several workers the one that writes the catalog's snapshot copies.
+    """
+
+    log_starts: TierLogStarts
+    segment_s_max: float
+    copying: "Copying | None"
+
+    async def aclose(self) -> None:
+        """Let go of all partitions; the nursery still runs."""
+        if self.copying is not None:
+            await self.copying.aclose()
+
+
+def tier_log_starts(config: Config, cluster: Cluster, catalog: Catalog) -> TierLogStarts | None:
+    """To be run; None in replica mode."""
+    if config.mode is not Mode.STANDALONE:
+        return None
+    return TierLogStarts(CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)), catalog)
+
+
+def open_standalone(
+    config: Config,
+    *,
+    log_starts: TierLogStarts | None,
+    cluster: Cluster,
+    catalog: Catalog,
+    started: StartedCatalog,
+    storage_manager: RemoteStorageManager,
+    registry: Registry,
+    copies: Callable[[], bool],
+    nursery: trio.Nursery,
+) -> Standalone | None:
+    """It runs in the nursery; None in replica mode.
+
+    Args:
+        copies: false while `copy.disable` is set.
+
+    Raises:
+        OSError: the tier's folder cannot be made.
+    """
+    if log_starts is None:
+        return None
+    nursery.start_soon(log_starts.run)
+    copying = None
+    if config.copy.is_enabled and config.catalog.snapshot_is_written:
+        from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
+
+        copying = open_copying(
+            config,
+            cluster=cluster,
+            catalog=catalog,
+            started=started,
+            storage_manager=storage_manager,
+            log_starts=log_starts.committed,
+            meter=CopyMeter(registry),
+            is_disabled=lambda: not copies(),
+        )
+        nursery.start_soon(keep_copying, copying)
+    copy = config.copy
+    return Standalone(log_starts, (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000, copying)

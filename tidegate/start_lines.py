@@ -1,0 +1,78 @@
+"""What the log says at the start and at the end: which tier, which brokers, which addresses. No secrets.
+
+`ready:` is not among them: others wait for that line as it is (docs/protocol.md), so it is never JSON.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+import structlog
+
+from storage.config.masking import without_credentials
+from tidegate.config.model import Config
+from tidegate.open_files import raise_limit, shortage
+
+_PLACES = {
+    "storage.s3.bucket.name": "bucket",
+    "storage.gcs.bucket.name": "bucket",
+    "storage.azure.container.name": "container",
+    "storage.azure.account.name": "account",
+    "storage.root": "directory",
+    "dir": "directory",
+    "storage.s3.endpoint.url": "endpoint",
+    "storage.gcs.endpoint.url": "endpoint",
+    "storage.azure.endpoint.url": "endpoint",
+    "key.prefix": "prefix",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+def store_words(config: Config) -> Mapping[str, str]:
+    """Where the tier is: class, then what there is of bucket, container or directory, endpoint and prefix."""
+    given = config.remote_storage_config
+    backend = given.get("storage.backend.class", "").strip() or config.remote_storage_manager_class_name
+    words = {"store": backend.rpartition(".")[2]}
+    for key, word in _PLACES.items():
+        is_masked = key == "key.prefix" and given.get("key.prefix.mask", "").strip().lower() == "true"
+        if given.get(key, "").strip() and not is_masked:
+            words[word] = without_credentials(given[key].strip())
+    return words
+
+
+def say_start(config: Config, workers: int = 1) -> None:
+    """One line, and one more if there are too few open files even after the limit was raised."""
+    raise_limit()
+    try:
+        ours = version("tidegate")
+    except PackageNotFoundError:
+        ours = "a checkout"
+    _log.info(
+        "starting",
+        version=ours,
+        file=str(config.files[""]),
+        workers=workers,
+        **store_words(config),
+        upstream=",".join(map(str, config.upstream.bootstrap_servers)),
+        security_protocol=config.upstream.security.protocol.value,
+        proxy_listen=str(config.proxy.listen),
+        admin_listen=str(config.admin.listen),
+    )
+    problem = shortage(config, workers)
+    if problem is not None:
+        _log.warning("open_files_few", reason=problem)
+
+
+def say_end(exit_code: int) -> None:
+    """The last line."""
+    _log.info("stopped", exit_code=exit_code)
+
+
+def say_errors(group: BaseExceptionGroup[Exception]) -> None:
+    """What has ended it, a line each on standard error."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            say_errors(error)
+        else:
+            print(f"tidegate: {error}", file=sys.stderr)

@@ -1,0 +1,54 @@
+"""What the status page says of the copier (standalone mode), as plain data."""
+
+from typing import TYPE_CHECKING, Final
+
+from tidegate.status.model import CopyPartitionStatus, CopyStatus
+
+if TYPE_CHECKING:
+    from standalone.copier.partition_copier import PartitionProgress
+    from standalone.copying import Copying
+
+ROWS_MAX: Final = 100
+
+RETENTION_SHARE_MAX: Final = 0.5
+"""Of upstream's retention: what is not in the tier at this age will be deleted before it is, if nobody looks."""
+
+
+def copy_status(copying: "Copying") -> CopyStatus:
+    """As it is now: partitions in trouble first, then those that are furthest behind."""
+    rows = [_row(each, copying.topics.upstream_retention_ms(each.topic)) for each in copying.progress()]
+    rows.sort(key=lambda row: (row["trouble"] is None, row["last_error"] is None, -row["lag_bytes"]))
+    return CopyStatus(
+        group=copying.group_id,
+        total=len(rows),
+        copied_bytes=sum(row["copied_bytes"] for row in rows),
+        lag_bytes=sum(row["lag_bytes"] for row in rows),
+        problems=copying.problems(),
+        rows=rows[:ROWS_MAX],
+    )
+
+
+def _row(progress: "PartitionProgress", retention_ms: int) -> CopyPartitionStatus:
+    return CopyPartitionStatus(
+        topic=progress.topic,
+        partition=progress.partition,
+        copied_offset=None if progress.copied_offset < 0 else progress.copied_offset,
+        last_stable_offset=None if progress.last_stable_offset < 0 else progress.last_stable_offset,
+        copied_bytes=progress.copied_bytes,
+        lag_bytes=progress.lag_bytes,
+        lag_ms=progress.lag_ms,
+        waits_for=progress.waits_for,
+        last_error=progress.last_error,
+        trouble=_trouble(progress, retention_ms),
+    )
+
+
+def _trouble(progress: "PartitionProgress", retention_ms: int) -> str | None:
+    if progress.is_poisoned:
+        return f"it is not copied any further: {progress.last_error or progress.waits_for}"
+    if 0 <= retention_ms < progress.lag_ms / RETENTION_SHARE_MAX:
+        return (
+            f"records that are {progress.lag_ms // 1000} s old are not in the tier, and upstream deletes them after "
+            f"{retention_ms // 1000} s (retention.ms): see copy.segment.ms and what the copier waits for"
+        )
+    return None

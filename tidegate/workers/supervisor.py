@@ -1,0 +1,451 @@
+"""The process that clients, operators and systemd see when there are several workers.
+
+Rule 1. It binds every listener, the admin listener among them, and gives each accepted connection to a worker
+        (`tidegate.workers.assignment`); it reads none of its bytes.
+Rule 2. Workers are `tidegate.workers.crew`'s. While none is up, connections wait in the kernel's queue.
+Rule 3. SIGTERM drains as without workers: readiness fails, listeners close after the delay, workers finish.
+        While one worker starts again and another is ready, all together are ready, and degraded: a balancer that left
+        this host for one worker's death would take its work from all the others.
+Rule 4. When it dies, workers find their channel's end and drain; the template ends. When the template ends, it drains.
+"""
+
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+import trio
+
+from metrics.meters import Meters, RelayMeter
+from metrics.registry import Registry, render
+from protocol.client.messages import preload_schemas
+from protocol.wire.addresses import NodeAddress
+from proxy.connection.address_book import Book, Target
+from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
+from proxy.connection.slots import AddressLimits, SlotLimits, Spells
+from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
+from proxy.upstream.cluster import Cluster
+from storage.config.client_settings import client_settings
+from storage.errors import StorageConfigError
+from tidegate import exit_codes
+from tidegate.admin import readiness_report
+from tidegate.catalog import LAST_WRITE_S_MAX
+from tidegate.config.model import Config
+from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
+from tidegate.live_settings import LiveSettings
+from tidegate.logs import configure_logs
+from tidegate.reload import Cause, Reloader
+from tidegate.serve import OwnFront, ready_line
+from tidegate.start_lines import say_end, say_errors, say_start
+from tidegate.status.collect import addresses_at_limit, empty_status
+from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged
+from tidegate.upkeep import follow_brokers, watch_loop
+from tidegate.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
+from tidegate.workers.samples import Collected, Together
+from tidegate.workers.template import Template
+from tidegate.workers.worker import prepare
+
+if TYPE_CHECKING:
+    from proxy.connection.connection import Advertiser
+
+WAITING_MAX: Final = 1024
+"""Accepted connections that no worker has taken yet; beyond it none is accepted, and the kernel's queue fills."""
+
+SILENT_S_MAX: Final = 5.0
+"""A worker that says nothing for so long is not ready."""
+
+PAGE_S_MAX: Final = 5.0
+"""What a page waits for workers; below what Prometheus waits for the page, 10 s."""
+
+
+_log = structlog.get_logger(__name__)
+
+
+def serve(config: Config, workers: int) -> int:
+    """Run until a signal; the exit code. The process has one thread yet, and no event loop."""
+    configure_logs(config.log.level, config.log.format)
+    say_start(config, workers)
+    preload_schemas()  # once for all
+    gc.freeze()  # or collections would write here into what the template and the workers share
+    template = Template(partial(prepare, config, workers))
+    try:
+        exit_code = trio.run(_serve, config, workers, template)
+        say_end(exit_code)
+        return exit_code
+    finally:
+        template.close()
+
+
+async def _serve(config: Config, workers: int, template: Template) -> int:
+    exit_code = exit_codes.DONE
+    send_signal, signals = trio.open_memory_channel[int](8)
+    crew = Crew(workers, template, lambda: send_signal.send_nowait(signal.SIGTERM))
+    with trio.open_signal_receiver(*SIGNALS) as heard:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_pass_on, heard, send_signal)
+                systemd = SystemdNotify(os.environ)
+                await LifeCycle(signals, systemd).run(lambda: run(config, crew))
+                nursery.cancel_scope.cancel()
+        except* StorageConfigError as group:
+            exit_code = exit_codes.USAGE
+            say_errors(group)
+        except* OSError as group:
+            exit_code = exit_codes.FOUND_WRONG
+            say_errors(group)
+    return exit_code or crew.exit_code
+
+
+async def _pass_on(heard: AsyncIterator[int], send_signal: trio.MemorySendChannel[int]) -> None:
+    async for number in heard:
+        await send_signal.send(number)
+
+
+class Acceptor:
+    """Implements `tidegate.serve.Acceptor`: has workers serve what listeners accept.
+
+    Limits for each client address are kept here, for all workers together; behind a balancer only workers know the
+    address, and each keeps them by itself.
+
+    Args:
+        limits: as they are now; None: a PROXY header will tell the address.
+    """
+
+    def __init__(
+        self, crew: Crew, nursery: trio.Nursery, meter: RelayMeter, limits: Callable[[], SlotLimits] | None
+    ) -> None:
+        self.addresses: Advertiser | None = None
+        self._meter = meter
+        self._limits = limits
+        self._by_address = AddressLimits(trio.current_time)
+        self._spells = Spells(trio.current_time)
+        self._crew = crew
+        self._nursery = nursery
+        self._brokers: set[int] = set()
+        self._scopes: set[trio.CancelScope] = set()
+        self._draining = False
+        self._waiting = 0
+        self._fewer = trio.Event()
+
+    async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:
+        """Accept until cancelled, or drained."""
+
+        async def handle(stream: trio.SocketStream) -> None:
+            self._waiting += 1
+            try:
+                await self._give(stream.socket, target)
+            finally:
+                stream.socket.close()
+                self._waiting -= 1
+                self._fewer.set()
+                self._fewer = trio.Event()
+
+        with trio.CancelScope() as scope:
+            if self._draining:
+                scope.cancel()
+            self._scopes.add(scope)
+            self._serves(target.node_id, True)
+            try:
+                accepting = [_WhenThereIsRoom(CrowdListener(each, self._spells), self._wait_room) for each in listeners]
+                await trio.serve_listeners(handle, accepting, handler_nursery=self._nursery)
+            finally:
+                self._scopes.discard(scope)
+                self._serves(target.node_id, False)
+
+    async def serve_by_name(self, listeners: Sequence[trio.SocketListener], target_for: TargetFor) -> None:
+        """The same: only the worker will hear the name."""
+        await self.serve(listeners, Target(None, ()))
+
+    def drain(self) -> None:
+        """Close the listeners."""
+        self._draining = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _give(self, sock: trio.socket.SocketType, target: Target) -> None:
+        if self._limits is None:
+            await self._crew.give(sock, target, lambda: None)
+            return
+        client, limits = own_address(sock), self._limits()
+        refusal = self._by_address.refusal(
+            client.host, connections_max=limits.connections_max_per_address, rate_max=limits.rate_max_per_address
+        )
+        if refusal is not None:
+            self._meter.on_connection_refused(refusal)
+            if self._spells.begins(refusal):
+                event, key, detail = REFUSALS[refusal]
+                _log.warning(event, client=client.name, detail=detail, key=key, connections=self._crew.connections)
+            return
+        self._by_address.entered(client.host)
+        is_given = False
+        try:
+            await self._crew.give(sock, target, lambda: self._by_address.left(client.host))
+            is_given = True
+        finally:
+            if not is_given:
+                self._by_address.left(client.host)
+
+    def addresses_at_limit(self) -> list[LimitStatus]:
+        """Client addresses that have as many connections as they may."""
+        limits = None if self._limits is None else self._limits()
+        return addresses_at_limit(
+            self._by_address.connections, None if limits is None else limits.connections_max_per_address
+        )
+
+    def _serves(self, node_id: int | None, does: bool) -> None:
+        if node_id is not None:
+            self._brokers = self._brokers | {node_id} if does else self._brokers - {node_id}
+            self._crew.assignment.follow(self._brokers)
+
+    async def _wait_room(self) -> None:
+        await self._crew.wait_up()
+        while self._waiting >= WAITING_MAX:
+            await self._fewer.wait()
+
+
+class _WhenThereIsRoom(trio.abc.Listener[trio.SocketStream]):
+    """Accepts only while somebody could take the connection."""
+
+    def __init__(self, listener: CrowdListener, wait_room: Callable[[], Any]) -> None:
+        self._listener = listener
+        self._wait_room = wait_room
+
+    async def accept(self) -> trio.SocketStream:
+        await self._wait_room()
+        return await self._listener.accept()
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+class Supervisor:
+    """Implements `tidegate.life_cycle.Running` and, for it, what it drains and reloads; and `Pages`."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        acceptor: Acceptor,
+        cluster: Cluster,
+        settings: LiveSettings,
+        reloader: Reloader,
+        meters: Meters,
+        readiness: Readiness,
+        own_view: Readiness,
+    ) -> None:
+        self.readiness = readiness
+        self.server = self.reloader = self
+        self.closing = trio.CancelScope()
+        self.bootstrap = ("", 0)
+        self._crew, self._acceptor, self._cluster = crew, acceptor, cluster
+        self._settings, self._own_reloader, self._meters = settings, reloader, meters
+        self._own_view = own_view
+        """What the supervisor finds of upstream by itself."""
+        self._together = Together(meters.registry)
+        self._collecting = trio.Lock()
+        for member in crew.members:
+            meters.workers.on_begins(member.name)
+        crew.on_death = self._on_death
+
+    # --- `Running` ---
+
+    @property
+    def drain_delay_s(self) -> float:
+        return self._settings.drain_delay_s
+
+    @property
+    def drain_timeout_s(self) -> float:
+        """Workers keep to the time themselves, and write what is to be written."""
+        return self._settings.drain_timeout_s + LAST_WRITE_S_MAX + STOP_S_MAX
+
+    @property
+    def ready_line(self) -> str:
+        segments = max((member.state["segments"] for member in self._crew.members if member.state), default=0)
+        return ready_line(self.bootstrap, len(self._cluster.brokers), segments)
+
+    @property
+    def connections(self) -> int:
+        return self._crew.connections
+
+    def drain(self) -> None:
+        """Listeners close, and workers finish."""
+        self._acceptor.drain()
+        self._crew.drain()
+
+    async def wait_empty(self) -> None:
+        """Return when all workers have ended."""
+        await self._crew.wait_ended()
+
+    async def reload(self, cause: Cause) -> None:
+        """Have the configuration read again by all."""
+        self._crew.tell("reload")
+        await self._own_reloader.reload(cause)
+
+    # --- `Pages` ---
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        async with self._collecting:
+            for name, answer in (await self._crew.ask("metrics", PAGE_S_MAX)).items():
+                self._together.heard(name, answer.get("families", ()))
+            metrics = await trio.to_thread.run_sync(self._together.collect)
+        return await trio.to_thread.run_sync(render, Collected(metrics), accept)
+
+    async def report(self) -> Mapping[str, Any]:
+        self._tell_readiness()
+        return readiness_report(self.readiness) | {"workers": self._workers()}
+
+    async def streams(self) -> Sequence[Mapping[str, object]]:
+        answers = await self._crew.ask("streams", PAGE_S_MAX)
+        return [
+            {"worker": int(name), **stream} for name, answer in sorted(answers.items()) for stream in answer["streams"]
+        ]
+
+    async def status(self, query: Query) -> Status:
+        """The workers' documents as one; of those that do not answer in time there is nothing but that."""
+        self._tell_readiness()
+        answers = await self._crew.ask("status", PAGE_S_MAX, page=query.page, topic=query.topic)
+        told = {name: answer["status"] for name, answer in answers.items() if "status" in answer}
+        own = empty_status(self.readiness, query)
+        own["workers"], own["limits"] = self._workers(), self._acceptor.addresses_at_limit()
+        own["failed_sections"] = [
+            FailedStatus(section=f"worker {member.name}", reason="it does not answer")
+            for member in self._crew.members
+            if member.name not in told
+        ]
+        return merged(own, told)
+
+    def _workers(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "worker": member.number,
+                "pid": member.process_id,
+                "up": member.is_up,
+                "ready": bool(member.state and member.state["report"]["ready"]),
+                "connections": self._crew.assignment.connections(member.number),
+                "starts": member.starts,
+                "last_death": member.last_death,
+            }
+            for member in self._crew.members
+        ]
+
+    # --- readiness ---
+
+    async def watch(self) -> None:
+        """Keep readiness and the workers' metrics current."""
+        while True:
+            self._tell_readiness()
+            for member in self._crew.members:
+                connections = self._crew.assignment.connections(member.number)
+                self._meters.workers.on_worker(member.name, member.is_up, connections)
+            await trio.sleep(STATE_INTERVAL_S)
+
+    def _tell_readiness(self) -> None:
+        now_s = trio.current_time()
+        members = self._crew.members
+        reports = {member.name: _report(member, now_s) for member in members}
+        starting_again = {member.name for member in members if member.last_death and not member.has_been_ready}
+        others_are_ready = any(not isinstance(report, str) and report["ready"] for report in reports.values())
+        for name in ConditionName:
+            found = {
+                f"worker {worker}": condition_of(report, name, is_excused=others_are_ready and worker in starting_again)
+                for worker, report in reports.items()
+            }
+            if name is ConditionName.UPSTREAM:
+                found["supervisor"] = self._own_view.conditions[name]
+            self.readiness.take(name, worst(found))
+        told = [report for report in reports.values() if not isinstance(report, str)]
+        problems = {int(number): reason for report in told for number, reason in report["partition_problems"].items()}
+        for number in self.readiness.partition_problems.keys() - problems.keys():
+            self.readiness.partition_recovered(number)
+        for number, reason in problems.items():
+            self.readiness.partition_problem(number, reason)
+        self.readiness.left_to_brokers(
+            [*dict.fromkeys(reason for report in told for reason in report["left_to_brokers"])]
+        )
+
+    def _on_death(self, member: Member) -> None:
+        self._together.ended(member.name)
+        self._meters.workers.on_death(member.name)
+
+
+def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
+    """What the worker says of itself, or why it says nothing."""
+    if member.state is None:
+        if member.last_death is not None:
+            return f"starts again ({member.last_death})"
+        return "has ended" if member.starts and member.channel is None else "is starting"
+    if now_s - member.heard_at_s > SILENT_S_MAX:
+        return f"has not answered for {SILENT_S_MAX:g} s"
+    report: Mapping[str, Any] = member.state["report"]
+    return report
+
+
+def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:
+    """One worker's condition. `is_excused`: others do its work until it can, so all together are not unready."""
+    pending = ConditionState.DEGRADED if is_excused else ConditionState.PENDING
+    if isinstance(report, str):
+        return Condition(pending, report)
+    if name is ConditionName.CATALOG and report["state"] == Stage.DRAINING.value:
+        return Condition(pending, "is draining")
+    told = report["conditions"][name.value]
+    state = ConditionState(told["state"])
+    return Condition(pending if state is ConditionState.PENDING else state, told["reason"])
+
+
+def worst(found: Mapping[str, Condition]) -> Condition:
+    """What a condition of several amounts to: their worst state, and who says why."""
+    for state in (ConditionState.PENDING, ConditionState.DEGRADED):
+        reasons: dict[str, list[str]] = {}
+        for who, condition in found.items():
+            if condition.state is state:
+                reasons.setdefault(condition.reason, []).append(who)
+        if reasons:
+            return Condition(state, "; ".join(f"{', '.join(who)}: {reason}" for reason, who in reasons.items()))
+    return Condition(ConditionState.MET, next(iter(found.values())).reason)
+
+
+@asynccontextmanager
+async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
+    """Listeners, workers and pages; all is torn down when the block is left.
+
+    Raises:
+        OSError: a listener cannot be bound (names address and key).
+    """
+    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
+    readiness, own_view = Readiness(meters.health), Readiness()
+    settings, front = LiveSettings(config), OwnFront(config)
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(client_settings(config.upstream), nursery)
+        limits = None if config.proxy.protocol else lambda: settings.server_settings.slots
+        acceptor = Acceptor(crew, nursery, meters.relay, limits)
+        try:
+            listening = await front.listen(cluster, acceptor, readiness, nursery)
+            reloader = Reloader(config, front.load, settings.follow, meters)
+            supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
+            supervisor.bootstrap = listening.bootstrap
+            crew.start(nursery, partial(_answer, listening.bootstrap, listening.addresses))
+            await front.show(supervisor, nursery)
+            nursery.start_soon(reloader.run)
+            nursery.start_soon(follow_brokers, cluster, listening.addresses, listening.known, own_view)
+            nursery.start_soon(supervisor.watch)
+            nursery.start_soon(watch_loop, meters.loop)
+            yield supervisor
+        finally:
+            with trio.CancelScope(shield=True):
+                await crew.stop()
+            nursery.cancel_scope.cancel()
+
+
+async def _answer(bootstrap: tuple[str, int], addresses: Book, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What workers ask."""
+    match question["what"]:
+        case "listening":
+            return {"host": bootstrap[0], "port": bootstrap[1]}
+        case "advertise":
+            nodes = [NodeAddress(int(node_id), str(host), int(port)) for node_id, host, port in question["nodes"]]
+            told = await addresses.advertise(nodes)
+            return {"told": [[node_id, host, port] for node_id, (host, port) in told.items()]}
+    return {}
