@@ -23,11 +23,11 @@ from storage.cache.gets import Gets, Slots
 from storage.cache.pace import Pace, Throttle
 from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
 from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
-from storage.log.timestamp_search import TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
 from storage.object_store.object_store import give_back
-from storage.reader import TierReader
+from storage.reading.reader import TierReader
+from storage.reading.timestamp_search import TimestampSearch
 from storage.remote_storage_manager import RemoteStorageManager
 
 EXPIRE_INTERVAL_S = 60.0

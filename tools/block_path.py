@@ -36,9 +36,9 @@ from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
 from tests.support.memory_transport import conversation
 from tests.support.s3_server import s3_server

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.model import (
     CustomMetadata,
@@ -17,7 +18,6 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
-from storage.writing.metadata_records import encode
 
 METADATA_TOPIC = "__remote_log_metadata"
 

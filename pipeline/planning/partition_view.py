@@ -1,6 +1,6 @@
 """What is known of one topic partition at one moment: the chain of segments that the tier serves it from.
 
-Pure. The chain is what `storage.reader` would read, one offset after the other: at each offset the segment that the
+Pure. The chain is what `storage.reading.reader` would read, one offset after the other: at each offset the segment that the
 catalog's look-up in that offset's leader epoch gives, if the lineage holds it (storage.metadata.partition_catalog,
 rule 3). So dead branches are never served, and a segment that overlaps the one before it is served from there on.
 
@@ -135,7 +135,7 @@ def partition_view(
 def _segment_at(
     catalog: Catalog, partition: TopicIdPartition, lineage: LeaderEpochLineage, offset: int
 ) -> RemoteLogSegmentMetadata | None:
-    """As storage.reader finds it."""
+    """As storage.reading.reader finds it."""
     epoch = lineage.epoch_for(offset)
     if epoch is None:
         return None

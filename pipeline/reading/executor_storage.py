@@ -20,8 +20,8 @@ from pathlib import Path
 from storage.errors import StorageConfigError
 from storage.formats.aiven.config import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
-from storage.object_store.gcs_config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
-from storage.object_store.s3_config import (
+from storage.object_store.gcs.config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
+from storage.object_store.s3.config import (
     ACCESS_KEY_ID_KEY,
     CREDENTIALS_FILE_KEY,
     SECRET_ACCESS_KEY_KEY,

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from protocol.sign_in_name import SignInName
 from protocol.wire.group_id import peek_group
 from storage.model import TopicIdPartition
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 
 ROWS_MAX: Final = 5000
 """Of the minute that runs: about 2 MiB, 10 MiB if a client makes its names as long as it may."""

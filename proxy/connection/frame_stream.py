@@ -19,7 +19,7 @@ from proxy.connection.accounts import Account, Wait
 from proxy.connection.request_handlers import ClientReads
 from proxy.upstream.transport import IOV_MAX, Bytes, Transport
 from storage.errors import RemoteStorageError
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 
 # Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
 

@@ -14,7 +14,7 @@ from proxy.connection.accounts import Account
 from proxy.connection.audit import ClientAudit
 from proxy.upstream.transport import Bytes
 from storage.model import TopicIdPartition
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 
 # What an exchange may do with the client's own upstream connection: send a frame, await its answer.
 #

@@ -28,7 +28,7 @@ from protocol.wire.primitives import Slices, at_once, cut
 from proxy.connection.request_handlers import UpstreamWire, in_slices
 from proxy.fetch.known import Authority, Frontier
 from storage.model import TopicIdPartition
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 
 # Which partitions of a Fetch are the tier's, and how its byte budget is shared out. Pure.
 #

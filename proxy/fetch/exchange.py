@@ -58,8 +58,8 @@ from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
 from proxy.fetch.tier import NOWHERE, Tier, TierReads
-from storage.holes import HoleUpToLocalLogError
-from storage.reader import OffsetNotInTierError, TierRecords
+from storage.reading.holes import HoleUpToLocalLogError
+from storage.reading.reader import OffsetNotInTierError, TierRecords
 
 BROKER_WAIT_MS_MAX = 5000
 """What a broker may take for a partition that the tier failed to read."""

@@ -17,11 +17,11 @@ from proxy.fetch.assembly import TierPart
 from proxy.fetch.known import AbortedTails, Frontiers, Lineages, LogStarts
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
-from storage.holes import Holes, HoleUpToLocalLogError, OwnTier
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
-from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.reading.holes import Holes, HoleUpToLocalLogError, OwnTier
+from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
@@ -60,7 +60,7 @@ class Tier:
     """Owned by the trio thread.
 
     Args:
-        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds (storage.holes).
+        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds (storage.reading.holes).
         is_loaded: whether the catalog has been read to its end once.
     """
 

@@ -41,7 +41,7 @@ from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire
 from proxy.fetch.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.offsets.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from storage.errors import RemoteStorageError
-from storage.log.timestamp_search import FoundTimestamp
+from storage.reading.timestamp_search import FoundTimestamp
 
 CONSUMER_REPLICA_ID = -1
 

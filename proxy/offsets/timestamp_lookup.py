@@ -22,9 +22,9 @@ from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError
-from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
 
 # Who may search: so many searches run at a time, and one connection leaves room for others.
 #

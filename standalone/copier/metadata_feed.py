@@ -21,11 +21,11 @@ import trio
 from standalone.copier.ledger import Ledger
 from standalone.copier.threads import Threads
 from storage.errors import MetadataLogError, MetadataRecordError, RemoteStorageError, RetriableRemoteStorageError
+from storage.metadata.encoding import encode_for_caller
 from storage.metadata.event_log import MetadataEvent, MetadataEventLog, Subscription, metadata_partition
 from storage.metadata.manager import PUBLISH_TIMEOUT_S
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadataUpdate, TopicIdPartition
-from storage.writing.metadata_records import encode_for_caller
 
 GATHER_S = 0.05
 """Partitions that come within so many seconds share one reading: an assignment names all of them at once."""

@@ -32,9 +32,9 @@ from storage.cache.pace import Throttle
 from storage.cache.segment_entries import ENTRIES_MAX, Flight, SegmentEntries
 from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
-from storage.indexes.rebuild import rebuild_offset_index
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
+from storage.log.rebuilt_offset_index import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager

@@ -15,7 +15,7 @@ from storage.errors import RemoteStoreNotFoundError, StorageConfigError
 from storage.formats.segment_files import SegmentFiles
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.config_keys import DEFAULT_PREFIX
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStorageError, TruncatedObjectError
+from storage.formats.file_sources import put_segment_files
 from storage.formats.tier_folder import TierFolder
 from storage.model import (
     IndexType,
@@ -27,6 +28,7 @@ from storage.model import (
     uuid_from_text,
 )
 from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
+from storage.object_store.upload_rate import UploadRate
 from storage.remote_storage_manager import (
     ObjectContent,
     OpenedSegment,
@@ -35,8 +37,6 @@ from storage.remote_storage_manager import (
     SegmentStream,
     StoredObject,
 )
-from storage.writing.segment_files import put_segment_files
-from storage.writing.upload_rate import UploadRate
 
 LOG_SUFFIX = "log"
 OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))

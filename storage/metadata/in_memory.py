@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from storage.errors import MetadataNotReadyError
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode_for_caller
 from storage.metadata.serde import MetadataRecord
 from storage.model import (
     RemoteLogSegmentMetadata,
@@ -16,7 +17,6 @@ from storage.model import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from storage.writing.metadata_records import encode_for_caller
 
 # What the metadata managers have in common: queries from a catalog, and none of them before the partition is ready.
 

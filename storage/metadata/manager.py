@@ -28,6 +28,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode_for_caller
 from storage.metadata.event_log import MetadataEvent, MetadataEventLog, Subscription, call_receiver, metadata_partition
 from storage.metadata.in_memory import CatalogMetadataManager
 from storage.metadata.partition_catalog import is_legal_transition
@@ -39,7 +40,6 @@ from storage.model import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from storage.writing.metadata_records import encode_for_caller
 
 PUBLISH_TIMEOUT_S = 30.0
 """How long a caller waits for its own record to come back. Kafka's wait.ms for the same is two minutes by default;

@@ -1,5 +1,5 @@
 """Values of `__remote_log_metadata`: bytes to data classes (docs/kafka-tier.md#record-encoding,
-docs/kafka-tier.md#metadata-records). What writes them is `storage.writing.metadata_records`.
+docs/kafka-tier.md#metadata-records). What writes them is `storage.metadata.encoding`.
 
 A value is `uvarint frame version (1)`, `uvarint api key`, `uvarint version`, body. All messages are flexible: every
 struct, also a nested one, ends with tagged fields.

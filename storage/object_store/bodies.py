@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from storage.errors import InvalidRangeError, RemoteStorageError, RetriableRemoteStorageError
-from storage.object_store.http_get import Answer
+from storage.object_store.http.get import Answer
 
 SILENCE_S_MAX = 3.0
 """A TCP sender repeats a lost packet after 0.2 s and then after twice as long each time (Linux; RFC 6298 §5.5): 0.2,

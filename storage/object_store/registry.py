@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.errors import StorageConfigError
-from storage.object_store.azure import AzureStore
-from storage.object_store.azure_config import AZURE_KEYS, azure_settings
+from storage.object_store.azure.config import AZURE_KEYS, azure_settings
+from storage.object_store.azure.store import AzureStore
 from storage.object_store.config_keys import DEFAULT_PREFIX, PROXY_KEYS
-from storage.object_store.filesystem import FileSystemStore
-from storage.object_store.gcs import GcsStore
-from storage.object_store.gcs_config import GCS_KEYS, gcs_settings
+from storage.object_store.files.store import FileSystemStore
+from storage.object_store.gcs.config import GCS_KEYS, gcs_settings
+from storage.object_store.gcs.store import GcsStore
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import S3_KEYS, s3_settings
+from storage.object_store.s3.config import S3_KEYS, s3_settings
+from storage.object_store.s3.store import S3Store
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"

@@ -25,11 +25,11 @@ from storage.errors import (
 )
 from storage.formats.plain_objects import PlainObjects
 from storage.object_store import bodies
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
+from storage.object_store.azure.store import AzureStore
+from storage.object_store.gcs.store import GcsStore
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from storage.remote_storage_manager import OpenedSegment
 from tests.storage.formats.aiven.test_opened_segment import CHUNK_BYTES, LOG, write_log
 from tests.support.azurite import AzureServer

@@ -18,8 +18,8 @@ from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, objec
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_upload import S3Upload
+from storage.object_store.s3.store import S3Store
+from storage.object_store.s3.upload import S3Upload
 from tests.support.aiven_tier import KEY_PREFIX, AivenTier, publish_tier
 from tests.support.kafka import TieredTopic
 from tests.support.metadata_records import named_uuid

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
+from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
 from tests.support.frozen_tier import NAMES, Recorded, open_frozen_tier
 
 pytestmark = pytest.mark.needs("vectors")

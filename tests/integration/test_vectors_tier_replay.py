@@ -21,7 +21,7 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.fetch.assembly import TierPart, lacks_aborts, plan_fetch, tier_answer
 from proxy.fetch.known import AbortedTail, AbortedTails, Authority, Frontier
-from storage.reader import OffsetNotInTierError
+from storage.reading.reader import OffsetNotInTierError
 from tests.support.frozen_tier import (
     FETCH_MAX_BYTES,
     MIB,
@@ -153,7 +153,7 @@ async def require_same_answer(storage: TierStorage, entry: Entry, *, reader: str
     """Plan, read and assemble: every field as the broker gave it."""
     recorded, fetch = entry
     # Whose segments reach into the local log are not read for READ_COMMITTED; here all end below it.
-    assert storage.reader.segment_for(recorded.key, fetch["offset"], recorded.lineage).end_offset < (
+    assert storage.reading.reader.segment_for(recorded.key, fetch["offset"], recorded.lineage).end_offset < (
         recorded.local_log_start
     )
     part = planned(entry)

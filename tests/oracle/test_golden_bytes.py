@@ -15,6 +15,7 @@ from storage.indexes.offset_index import OffsetIndex, encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import (
@@ -29,7 +30,6 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
-from storage.writing.metadata_records import encode
 from tests.support.index_writer import encode_time_index
 from tests.support.oracle import Answer, Oracle
 

@@ -13,8 +13,8 @@ from proxy.fetch import assembly
 from proxy.fetch.assembly import key_of
 from proxy.fetch.known import AbortedTail, Authority, Frontier
 from storage.errors import CorruptObjectError
-from storage.log.aborted_transactions import TierAborts
-from storage.reader import TierRecords
+from storage.reading.aborted_transactions import TierAborts
+from storage.reading.reader import TierRecords
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of

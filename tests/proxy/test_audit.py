@@ -19,7 +19,7 @@ from proxy.connection.frame_stream import AnswerSending
 from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 from tests.proxy.test_answer_sending import HEAD, TAIL, Taker
 from tests.proxy.test_before_sign_in import DEMANDING, authenticated, handshake
 from tests.proxy.test_connection import fetch

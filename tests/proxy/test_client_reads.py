@@ -12,7 +12,7 @@ from proxy.fetch.assembly import TierPart, assemble, encode_answer, key_of, tier
 from proxy.fetch.known import Authority, Frontier
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 from tests.support.memory_transport import Conversation, conversation, open_accounts
 from tests.support.segments import filled_segment
 from tests.support.tier import PARTITION, Tier

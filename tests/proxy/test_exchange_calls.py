@@ -16,7 +16,7 @@ import trio
 from proxy.connection.request_handlers import Relay
 from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
-from storage.reader import TierRecords
+from storage.reading.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
 from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
 from tests.support.virtual_time import for_each_run

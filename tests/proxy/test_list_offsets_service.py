@@ -12,7 +12,7 @@ from proxy.fetch.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
 from proxy.offsets.service import LOOKUP_TIMEOUT_S
 from storage import errors
 from storage.log.batch_records import ScanLimitError
-from storage.log.timestamp_search import FoundTimestamp
+from storage.reading.timestamp_search import FoundTimestamp
 from tests.support.fake_wire import BROKERS_OWN
 from tests.support.offsets_world import OffsetsWorld, request_of
 from tests.support.segments import uuid_of

@@ -7,8 +7,8 @@ from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.service import FetchSettings
-from storage.log.aborted_transactions import TierAborts
 from storage.model import TopicIdPartition
+from storage.reading.aborted_transactions import TierAborts
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
 

@@ -9,9 +9,9 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
 from storage.errors import CorruptObjectError
-from storage.log.aborted_transactions import TierAborts
 from storage.model import TopicIdPartition
-from storage.reader import OffsetNotInTierError, TierRecords
+from storage.reading.aborted_transactions import TierAborts
+from storage.reading.reader import OffsetNotInTierError, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import LEADER_EPOCH, TierWorld

@@ -20,7 +20,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
-from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
+from storage.reading.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.tier_world import NODE_ID, ScriptedReader, TierWorld, ask
 

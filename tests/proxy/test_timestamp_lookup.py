@@ -11,7 +11,7 @@ from protocol.list_offsets import ListOffsetsPartition
 from protocol.wire.primitives import SLICE_ITEMS
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
-from storage.log.timestamp_search import FoundTimestamp
+from storage.reading.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import OffsetsWorld
 from tests.support.stretches import Stretches
 from tests.support.tier_world import NODE_ID

@@ -15,7 +15,7 @@ import trio
 
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
-from storage.reader import ReadTime, TierReader, TierRecords
+from storage.reading.reader import ReadTime, TierReader, TierRecords
 
 MIB = 1024 * 1024
 

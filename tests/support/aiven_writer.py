@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from storage.formats.aiven.config import KeyRing, WritingConfig
 from storage.formats.aiven.segment_objects import ObjectPlace, main_path
+from storage.formats.aiven.writer import AivenWriter
 from storage.formats.segment_files import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata
 from storage.object_store.object_store import ObjectStore
-from storage.writing.aiven_segment import AivenWriter
 from tests.support.segments import object_path
 
 

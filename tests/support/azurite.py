@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.object_store.azure_config import AzureSettings, SharedKey
+from storage.object_store.azure.config import AzureSettings, SharedKey
 from tests.support.needs import AZURITE
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import free_port

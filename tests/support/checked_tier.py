@@ -23,7 +23,7 @@ from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
 from tests.support.segments import (

@@ -12,10 +12,10 @@ import pytest
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
+from storage.metadata.encoding import encode
 from storage.metadata.serde import MetadataRecord
 from storage.model import LogSegmentData, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
-from storage.writing.metadata_records import encode
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
 from tests.support.segments import Record, data_batch

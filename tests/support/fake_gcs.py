@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.object_store.gcs_config import AnonymousCredentials, GcsSettings
+from storage.object_store.gcs.config import AnonymousCredentials, GcsSettings
 from tests.support.needs import FAKE_GCS
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import free_port

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Mapping
 
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
+from storage.object_store.azure.store import AzureStore
+from storage.object_store.gcs.store import GcsStore
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from tests.support.azurite import AzureServer
 from tests.support.fake_gcs import GcsServer
 from tests.support.s3_server import S3Server

@@ -37,9 +37,9 @@ from standalone.serving.delete_records import DeleteRecordsService
 from standalone.serving.leader_epochs import LeaderEpochsService
 from standalone.serving.own_list_offsets import OwnListOffsetsService
 from standalone.serving.tier_offsets import TierOffsets
-from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
 from tests.support import kio_frames
 from tests.support.fake_wire import FakeWire
 from tests.support.tier_world import NODE_ID, TierWorld

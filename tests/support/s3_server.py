@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from storage.object_store.s3_config import S3Settings, StaticCredentials
+from storage.object_store.s3.config import S3Settings, StaticCredentials
 
 REGION: Final = "eu-west-1"
 CREDENTIALS = StaticCredentials("test-access-key", "test-secret-key")

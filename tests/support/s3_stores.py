@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from tests.support.scripted_http import response
 
 BODY = bytes(range(256)) * 40

@@ -32,7 +32,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
-from storage.reader import TierReader, TierRecords
+from storage.reading.reader import TierReader, TierRecords
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of

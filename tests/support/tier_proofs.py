@@ -26,7 +26,7 @@ METADATA_TOPIC = "__remote_log_metadata"
 SEGMENT_ID_CHARACTERS = 22
 """A Uuid as Kafka prints it; it may hold hyphens."""
 UNFINISHED_PUT = re.compile(r"\.tidegate-[0-9a-f]{16}\.tmp")
-"""As storage.object_store.filesystem names them."""
+"""As storage.object_store.files.store names them."""
 OFFSETS_SHOWN = 1000
 """Before and behind what is wrong."""
 

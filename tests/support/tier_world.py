@@ -31,8 +31,6 @@ from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster, FrontierClient
-from storage.holes import OwnTier, SegmentFinder
-from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import (
@@ -42,7 +40,9 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.reader import ReadTime, TierReader, TierRecords
+from storage.reading.aborted_transactions import TierAborts
+from storage.reading.holes import OwnTier, SegmentFinder
+from storage.reading.reader import ReadTime, TierReader, TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 

@@ -21,11 +21,11 @@ from trio.testing import MockClock
 from metrics.meters import CatalogMeter, SnapshotOutcome
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.snapshot import FORMAT_VERSION, SNAPSHOT_NAME, Snapshot, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
-from storage.writing.metadata_records import encode
 from tests.support.cases import case
 from tests.support.catalog_answers import answers
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started

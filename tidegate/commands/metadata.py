@@ -29,6 +29,7 @@ from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.config.client_settings import client_settings
 from storage.errors import MetadataRecordError
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent, metadata_partition
 from storage.metadata.record_batches import build_batches
 from storage.metadata.serde import MetadataRecord, decode, decode_key
@@ -41,7 +42,6 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
-from storage.writing.metadata_records import encode
 from tidegate import exit_codes
 from tidegate.commands.ls import segment_fields
 from tidegate.commands.output import Progress, print_json, print_json_line, printable

@@ -13,6 +13,7 @@ from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, Remo
 from storage.formats.aiven.config import ACTIVE_ID_KEY, DEFAULT_PREFIX, aiven_config
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, JsonObject, Manifest, decode_manifest, parse_json_object
 from storage.formats.aiven.opened_segment import AivenSegment, ChunkCipher
+from storage.formats.aiven.rewrap import Rewrap, RewrapResult
 from storage.formats.aiven.segment_objects import (
     MASKED_PREFIX,
     CustomMetadataFields,
@@ -23,6 +24,7 @@ from storage.formats.aiven.segment_objects import (
     main_path,
     parse_object_key,
 )
+from storage.formats.aiven.writer import AivenWriter, delete_segment
 from storage.formats.tier_folder import TierFolder
 from storage.model import (
     CustomMetadata,
@@ -34,10 +36,8 @@ from storage.model import (
 )
 from storage.object_store.object_store import ObjectStore, ask_store
 from storage.object_store.registry import open_object_store
+from storage.object_store.upload_rate import UploadRate
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject, StoredObject
-from storage.writing.aiven_segment import AivenWriter, delete_segment
-from storage.writing.rewrap import Rewrap, RewrapResult
-from storage.writing.upload_rate import UploadRate
 
 # What a segment of Aiven's plug-in has in the store, and what it should have (docs/formats.md#aiven).
 #

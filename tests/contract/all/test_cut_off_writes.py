@@ -12,12 +12,12 @@ import pytest
 from storage.errors import RemoteStorageError
 from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
+from storage.formats.aiven.rewrap import Rewrap, RewrapOutcome
+from storage.object_store.azure.store import AzureStore
+from storage.object_store.gcs.store import GcsStore
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from storage.object_store.uploads import UploadRetries
-from storage.writing.rewrap import Rewrap, RewrapOutcome
 from tests.support.aiven_tier import StoreServer
 from tests.support.aiven_writer import make_key_pair
 from tests.support.azurite import AzureServer

@@ -10,9 +10,9 @@ from pipeline.brokers import metadata_topic
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower, MetadataTopicError
 from protocol.client.messages import FETCH, LIST_OFFSETS
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode
 from storage.metadata.serde import MetadataRecord
 from storage.model import ZERO_UUID, RemoteLogSegmentMetadata
-from storage.writing.metadata_records import encode
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
 from tests.support.for_each import for_each
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started

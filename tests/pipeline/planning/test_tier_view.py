@@ -15,8 +15,8 @@ from protocol.client.groups import GroupOffset
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode
 from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
-from storage.writing.metadata_records import encode
 from tests.support.fake_kafka import FakeKafka, FakeLog
 from tests.support.for_each import for_each
 from tests.support.metadata_records import (

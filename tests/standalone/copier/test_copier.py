@@ -14,9 +14,9 @@ from standalone.copier.copier import Copier
 from standalone.copier.partition_copier import PartitionProgress
 from standalone.copier.seams import FetchedBatches, Retention
 from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.model import IndexType, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from storage.writing.metadata_records import encode
 from tests.support.copy_world import METADATA_PARTITIONS, PARTITION, CopyWorld, Hands, held_segments, settings
 from tests.support.metadata_records import started
 from tests.support.segments import ProducerFields, control_batch, data_batch, topic_partition

@@ -14,8 +14,8 @@ from proxy.fetch.fallback import COME_AGAIN_S_MIN
 from proxy.offsets.service import LOOKUP_TIMEOUT_S
 from storage import errors
 from storage.log.batch_records import ScanLimitError
-from storage.log.timestamp_search import FoundTimestamp
 from storage.model import TopicIdPartition
+from storage.reading.timestamp_search import FoundTimestamp
 from tests.support.fake_wire import BROKERS_OWN
 from tests.support.offsets_world import OffsetsWorld
 from tests.support.segments import topic_partition, uuid_of

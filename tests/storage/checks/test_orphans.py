@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.checks.orphans import Plan, PlanOrigin, SeenSegments, Standing, Survey
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState
 from storage.remote_storage_manager import StoredObject
-from storage.writing.metadata_records import encode
 from tests.support.cases import case
 from tests.support.metadata_records import COPY_STARTED, DELETE_FINISHED, moved, named_partition, named_uuid, started
 

@@ -26,7 +26,7 @@ from storage.formats.plain_objects import PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 from tests.support.scripted_object_store import ScriptedObjectStore

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.indexes import rebuild
 from storage.indexes.offset_index import OffsetIndex, build_offset_index, encode_offset_index
-from storage.indexes.rebuild import rebuild_offset_index, scan_headers
+from storage.log import rebuilt_offset_index as rebuild
+from storage.log.rebuilt_offset_index import rebuild_offset_index, scan_headers
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
 from tests.support.cases import case

@@ -6,9 +6,9 @@ import pytest
 
 from storage.errors import IllegalMetadataError, MetadataNotReadyError
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode_for_caller
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import MetadataReadiness
-from storage.writing.metadata_records import encode_for_caller
 from tests.support.metadata_records import PARTITION, finish, named_partition, started
 
 OTHER = named_partition("orders", 1)

@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager as Manager
 from storage.metadata.serde import MetadataRecord
 from storage.model import CustomMetadata, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from storage.writing.metadata_records import encode
 from tests.support.for_each import for_each
 from tests.support.metadata_event_log import HeldBackEventLog, InProcessMetadataEventLog
 from tests.support.metadata_records import (

@@ -19,6 +19,7 @@ from storage.errors import (
     UnsupportedMetadataCompressionError,
 )
 from storage.metadata import record_batches
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.record_batches import ParsedBatches, build_batch, parse_batches
 from storage.metadata.serde import MetadataRecord, decode, decode_key
@@ -34,7 +35,6 @@ from storage.model import (
     Uuid,
     uuid_from_text,
 )
-from storage.writing.metadata_records import encode
 from tests.support.for_each import for_each
 from tests.support.metadata_records import started
 

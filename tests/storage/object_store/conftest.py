@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from storage.object_store.uploads import UploadRetries
 from tests.support.http_stores import OPENERS, OpenScripted
 from tests.support.s3_server import S3Server

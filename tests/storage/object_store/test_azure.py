@@ -9,7 +9,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 
 from storage.errors import InvalidRangeError, RemoteAccessDeniedError
-from storage.object_store import azure_client
+from storage.object_store.azure import client as azure_client
 from tests.contract.object_store import fetched
 from tests.support.http_stores import OpenScripted, azure_error
 from tests.support.s3_stores import BODY, ranged

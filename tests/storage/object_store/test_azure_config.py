@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.azure_config import AzureSettings, SasToken, SharedKey, azure_settings
+from storage.object_store.azure.config import AzureSettings, SasToken, SharedKey, azure_settings
 from storage.object_store.registry import open_object_store
 from tests.support.for_each import for_each
 

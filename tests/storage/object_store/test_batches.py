@@ -16,7 +16,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
-from storage.object_store import azure_client
+from storage.object_store.azure import client as azure_client
 from tests.support.certificates import server_certificate
 from tests.support.for_each import for_each
 from tests.support.http_stores import OPENERS, OpenScripted, azure_error, batch_answer, gcs_error

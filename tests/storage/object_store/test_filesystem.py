@@ -12,7 +12,7 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import PIECE_BYTES, LocalFile
 from tests.contract.object_store import fetched
 from tests.support.for_each import for_each
@@ -129,7 +129,7 @@ def test_the_operating_systems_word_decides_the_error(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr("storage.object_store.filesystem.os.open", failing)
+        patch.setattr("storage.object_store.files.store.os.open", failing)
         for call in (lambda: store.get("a", 0, 1), lambda: store.put("b", b"x")):
             with pytest.raises(error, match=os.strerror(number)):
                 call()

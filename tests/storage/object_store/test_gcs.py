@@ -14,7 +14,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.object_store.gcs_config import JsonCredentials
+from storage.object_store.gcs.config import JsonCredentials
 from storage.object_store.object_store import ask_store
 from tests.contract.object_store import fetched
 from tests.support.for_each import for_each

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.gcs_config import AnonymousCredentials, GcsSettings, JsonCredentials, gcs_settings
+from storage.object_store.gcs.config import AnonymousCredentials, GcsSettings, JsonCredentials, gcs_settings
 from storage.object_store.registry import open_object_store
 from tests.support.for_each import for_each
 

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError
-from storage.object_store.gcs import GcsStore
-from storage.object_store.gcs_config import CHUNK_BYTES_UNIT, AnonymousCredentials, GcsSettings
+from storage.object_store.gcs.config import CHUNK_BYTES_UNIT, AnonymousCredentials, GcsSettings
+from storage.object_store.gcs.store import GcsStore
 from storage.object_store.uploads import UploadRetries
 from tests.support.scripted_http import ScriptedHttp, response
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.object_store.http_get import (
+from storage.object_store.http.get import (
     HEAD_BYTES_MAX,
     IDLE_S_MAX,
     SILENCE_PARTS,

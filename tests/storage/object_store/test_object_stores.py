@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.object_store.filesystem import FileSystemStore
-from storage.object_store.s3 import S3Store
+from storage.object_store.files.store import FileSystemStore
+from storage.object_store.s3.store import S3Store
 from tests.contract.object_store import ObjectStoreContract, OpenStore
 from tests.support.memory_store import MemoryStore
 from tests.support.s3_server import S3Server

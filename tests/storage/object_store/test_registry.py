@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.object_store.registry import open_object_store
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3.store import S3Store
 from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 

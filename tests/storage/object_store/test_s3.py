@@ -20,15 +20,15 @@ from storage.errors import (
 )
 from storage.object_store.object_store import LocalFile, ObjectHead
 from storage.object_store.refusals import RETRY_AFTER_S_MAX, retry_after_s
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import (
+from storage.object_store.s3.config import (
     AnonymousCredentials,
     ChecksumMode,
     S3Settings,
     StaticCredentials,
     credentials_file,
 )
-from storage.object_store.s3_errors import Refusal
+from storage.object_store.s3.errors import Refusal
+from storage.object_store.s3.store import S3Store
 from storage.object_store.uploads import UploadRetries
 from tests.contract.object_store import fetched
 from tests.support.for_each import for_each

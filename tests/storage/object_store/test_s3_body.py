@@ -10,8 +10,8 @@ import pytest
 
 from storage.errors import RetriableRemoteStorageError, StalledTransferError
 from storage.object_store import bodies
-from storage.object_store.s3 import S3Store, SdkBody
-from storage.object_store.s3_config import ChecksumMode
+from storage.object_store.s3.config import ChecksumMode
+from storage.object_store.s3.store import S3Store, SdkBody
 from tests.support.certificates import server_certificate
 from tests.support.for_each import for_each
 from tests.support.s3_stores import OpenS3, ranged

@@ -9,8 +9,8 @@ import pytest
 
 from storage.errors import StorageConfigError
 from storage.object_store.credentials_file import CREDENTIALS_FILE_BYTES_MAX, CredentialsFile
-from storage.object_store.http_get import OpenSockets
-from storage.object_store.s3_config import (
+from storage.object_store.http.get import OpenSockets
+from storage.object_store.s3.config import (
     AnonymousCredentials,
     ChecksumMode,
     S3Settings,

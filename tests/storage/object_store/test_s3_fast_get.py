@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from storage.errors import RemoteStorageError, ThrottledError
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import AnonymousCredentials, ChecksumMode
-from storage.object_store.s3_fast_get import SigningKeys
+from storage.object_store.s3.config import AnonymousCredentials, ChecksumMode
+from storage.object_store.s3.fast_get import SigningKeys
+from storage.object_store.s3.store import S3Store
 from tests.contract.object_store import fetched
 from tests.support.certificates import server_certificate
 from tests.support.for_each import for_each

@@ -6,8 +6,8 @@ import pytest
 
 from storage.errors import StorageConfigError
 from storage.object_store.config_keys import SocksProxy, StoreKeys
-from storage.object_store.http_get import OpenSockets
-from storage.object_store.http_session import StoreSession
+from storage.object_store.http.get import OpenSockets
+from storage.object_store.http.session import StoreSession
 from tests.support.for_each import for_each
 
 

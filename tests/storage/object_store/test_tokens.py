@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from storage.object_store.tokens import RENEWED_BEFORE_S, RETRY_S, Token, Tokens
+from storage.object_store.http.tokens import RENEWED_BEFORE_S, RETRY_S, Token, Tokens
 from tests.support.waiting import wait_until
 
 LIFE_S = 3600.0

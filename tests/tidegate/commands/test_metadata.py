@@ -10,11 +10,11 @@ import trio
 
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent, metadata_partition
 from storage.metadata.record_batches import BUILT_BYTES, TopicDescription, build_batches, parse_batches
 from storage.metadata.serde import decode
 from storage.model import CustomMetadata, RemoteLogSegmentState
-from storage.writing.metadata_records import encode
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tidegate.commands import metadata
 from tidegate.commands.metadata import ImportOptions, LineError, Plan, parse_line, place_of, record_line, records_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.record_batches import build_batches
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
-from storage.writing.metadata_records import encode
 from tests.support.config_files import load_lines
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka, FakeTopic

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
+from storage.formats.aiven.encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
 from storage.formats.aiven.manifest import (
     BINARY_BYTES_MAX,
     INT32_MAX,
@@ -19,7 +20,6 @@ from storage.formats.aiven.manifest import (
     decode_chunk_index,
     decode_chunk_sizes,
 )
-from storage.writing.aiven_encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
 from tests.support.for_each import for_each
 
 FIXED = {

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
+from storage.formats.aiven.encoding import ChunkEncryption, compress
 from storage.formats.aiven.opened_segment import IV_BYTES, OVERHEAD_BYTES, WINDOW_BYTES_MAX, ChunkCipher, decompress
-from storage.writing.aiven_encoding import ChunkEncryption, compress
 from tests.support.for_each import for_each
 
 MAGIC = b"\x28\xb5\x2f\xfd"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
+from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.segment_objects import (
     CUSTOM_METADATA_BYTES_MAX,
     KEY_BYTES_MAX,
@@ -14,7 +15,6 @@ from storage.formats.aiven.segment_objects import (
     decode_custom_metadata,
 )
 from storage.model import CustomMetadata
-from storage.writing.aiven_encoding import encode_custom_metadata
 from tests.support.for_each import for_each
 
 NONE = CustomMetadataFields()

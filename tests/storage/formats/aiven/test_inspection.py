@@ -12,7 +12,7 @@ from storage.errors import RemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import main_path
 from storage.model import CustomMetadata, RemoteLogSegmentMetadata
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject
 from tests.support.aiven_writer import AivenWriterOptions, write_segment
 from tests.support.segments import filled_segment, metadata_of, topic_partition

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import ObjectStore
-from storage.writing.aiven_encoding import encode_custom_metadata
 from tests.contract.remote_storage_manager import PARTITION, SEGMENT, assert_readable
 from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
 from tests.support.for_each import for_each

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.formats.aiven.encoding import encode_manifest
 from storage.formats.aiven.manifest import (
     INT32_MAX,
     FixedChunkIndex,
@@ -21,7 +22,6 @@ from storage.formats.aiven.manifest import (
     parse_json_object,
 )
 from storage.model import IndexType
-from storage.writing.aiven_encoding import encode_manifest
 from tests.support.aiven_manifest import metadata_in
 from tests.support.for_each import for_each
 

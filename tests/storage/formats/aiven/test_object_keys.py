@@ -23,7 +23,7 @@ from storage.formats.aiven.segment_objects import (
     parse_object_key,
 )
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text
-from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.files.store import FileSystemStore
 from tests.support.for_each import for_each
 from tests.support.scripted_object_store import ScriptedObjectStore
 

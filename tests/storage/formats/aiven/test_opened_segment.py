@@ -17,6 +17,7 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from storage.formats.aiven.encoding import ChunkEncryption, compress
 from storage.formats.aiven.manifest import FixedChunkIndex, Manifest, StoredIndex, VariableChunkIndex
 from storage.formats.aiven.opened_segment import (
     CHUNK_BYTES_MAX,
@@ -27,8 +28,7 @@ from storage.formats.aiven.opened_segment import (
 )
 from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
-from storage.object_store.filesystem import FileSystemStore
-from storage.writing.aiven_encoding import ChunkEncryption, compress
+from storage.object_store.files.store import FileSystemStore
 from tests.support.for_each import for_each
 from tests.support.scripted_object_store import ScriptedObjectStore
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from storage.errors import MetadataRecordError
+from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager as Manager
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, TopicIdPartition, uuid_from_text
-from storage.writing.metadata_records import encode
 from tests.support.metadata_event_log import InProcessMetadataEventLog
 from tests.support.metadata_records import COPY_FINISHED
 from tests.support.vectors import vector

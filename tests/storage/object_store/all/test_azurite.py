@@ -8,8 +8,8 @@ import pytest
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
 from storage.errors import RemoteAccessDeniedError, RemoteStoreNotFoundError
-from storage.object_store.azure import AzureStore
-from storage.object_store.azure_config import SasToken, SharedKey
+from storage.object_store.azure.config import SasToken, SharedKey
+from storage.object_store.azure.store import AzureStore
 from storage.object_store.object_store import ask_store
 from storage.object_store.registry import open_object_store
 from tests.contract.object_store import fetched

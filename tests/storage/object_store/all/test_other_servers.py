@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from storage.errors import RemoteAccessDeniedError
-from storage.object_store.azure import AzureStore
-from storage.object_store.gcs import GcsStore
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import ChecksumMode
+from storage.object_store.azure.store import AzureStore
+from storage.object_store.gcs.store import GcsStore
+from storage.object_store.s3.config import ChecksumMode
+from storage.object_store.s3.store import S3Store
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.storage.object_store.test_s3_fast_get import PART_BYTES, SdkGets, is_fast
 from tests.support.azurite import AzureServer

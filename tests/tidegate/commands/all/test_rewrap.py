@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.object_store.filesystem import FileSystemStore
-from tests.storage.writing.all.test_rewrap import Tier, both_pairs, make_tier
+from storage.object_store.files.store import FileSystemStore
+from tests.storage.formats.aiven.all.test_rewrap import Tier, both_pairs, make_tier
 from tests.support.writing_tiers import object_key
 from tidegate import cli
 from tidegate.commands import rewrap

@@ -9,6 +9,12 @@ import pytest
 
 from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.formats.aiven.config import KeyRing
+from storage.formats.aiven.encoding import (
+    encode_chunk_index,
+    encode_chunk_sizes,
+    encode_custom_metadata,
+    encode_manifest,
+)
 from storage.formats.aiven.manifest import (
     ChunkIndex,
     FixedChunkIndex,
@@ -30,12 +36,6 @@ from storage.formats.aiven.segment_objects import (
     object_key,
 )
 from storage.model import CustomMetadata, IndexType
-from storage.writing.aiven_encoding import (
-    encode_chunk_index,
-    encode_chunk_sizes,
-    encode_custom_metadata,
-    encode_manifest,
-)
 from tests.storage.formats.aiven.test_object_keys import PATH, SEGMENT
 from tests.support.aiven_manifest import metadata_in
 from tests.support.aiven_writer import make_key_pair

@@ -1,0 +1,190 @@
+"""Which segment holds an offset; and, in a tier of our own (docs/protocol.md#standalone), which follows on a hole:
+offsets that the broker deleted before they were copied.
+
+Rule 1. Offsets that no segment holds are in a hole if the metadata was read to its end and a segment follows them:
+        segments are copied in order.
+Rule 2. Without one that follows they may be on their way: in a segment that is not full yet, or that is being copied.
+        They are in a hole if that stays so for as long as a segment takes.
+Rule 3. What was found to be a hole is remembered, and stepped over from then on without being found out again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage.metadata.catalog import Catalog
+from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from storage.reading.aborted_transactions import FindSegment
+
+
+class OffsetNotInTierError(Exception):
+    """No FINISHED segment on the lineage holds the offset, nor any after it. What that means is the caller's to say."""
+
+
+class HoleUpToLocalLogError(OffsetNotInTierError):
+    """Nothing of a tier of our own lies between the offset and the broker's log: what that has first comes next."""
+
+
+HOLES_MAX = 64
+"""Of one partition; a full table is dropped whole, and each is found out anew."""
+
+HOLES_PARTITIONS_MAX = 10_000
+"""Partitions with holes that are remembered, least recently found first out."""
+
+
+class Holes:
+    """Runs of offsets that no segment holds, by partition. Owned by the trio thread.
+
+    Args:
+        on_found: is told of each hole once: its first offset as far as is known, and the offset behind its last.
+        segment_s_max: how long records may take to come into the tier (rule 2), in seconds.
+    """
+
+    def __init__(
+        self, on_found: Callable[[TopicIdPartition, int, int], None] = lambda *_: None, segment_s_max: float = 0.0
+    ) -> None:
+        self._on_found = on_found
+        self._segment_s_max = segment_s_max
+        self._runs: OrderedDict[TopicIdPartition, list[tuple[int, int]]] = OrderedDict()
+        self._ends: OrderedDict[TopicIdPartition, tuple[int, float]] = OrderedDict()
+        """Where the tier ended when offsets behind it were first asked for, and when that was."""
+
+    def are_known(self, partition: TopicIdPartition, start: int, end: int) -> bool:
+        """Whether all of these offsets were found to be in one hole."""
+        return any(first <= start and end <= last for first, last in self._runs.get(partition, ()))
+
+    def found(self, partition: TopicIdPartition, start: int, end: int) -> None:
+        """These offsets are in a hole; it is one with those that it touches."""
+        if self.are_known(partition, start, end):
+            return
+        runs = self._runs.pop(partition, [])
+        touched = [run for run in runs if run[0] <= end and start <= run[1]]
+        if not touched:
+            self._on_found(partition, start, end)
+        apart = [run for run in runs if run not in touched] if len(runs) < HOLES_MAX else []
+        firsts, lasts = zip((start, end), *touched, strict=True)
+        self._runs[partition] = [*apart, (min(firsts), max(lasts))]
+        if len(self._runs) > HOLES_PARTITIONS_MAX:
+            self._runs.popitem(last=False)
+
+    def is_end_lasting(self, partition: TopicIdPartition, tier_end: int, now_s: float) -> bool:
+        """Whether the tier has ended there since offsets behind it were first asked for, long enough for rule 2."""
+        known_end, since_s = self._ends.pop(partition, (tier_end, now_s))
+        if known_end != tier_end:
+            since_s = now_s
+        self._ends[partition] = tier_end, since_s
+        if len(self._ends) > HOLES_PARTITIONS_MAX:
+            self._ends.popitem(last=False)
+        return now_s - since_s >= self._segment_s_max
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTier:
+    """How a tier of our own is read below `local_log_start_offset`.
+
+    `is_caught_up`: the partition's metadata was just read to its end, so that holes may be found.
+    """
+
+    local_log_start_offset: int
+    holes: Holes
+    is_caught_up: bool = False
+
+
+_ANY_TIMESTAMP_MS = -(2**63)
+
+
+class SegmentFinder:
+    """Owned by the trio thread.
+
+    Args:
+        clock: in seconds.
+    """
+
+    def __init__(self, catalog: Catalog, clock: Callable[[], float]) -> None:
+        self._catalog = catalog
+        self._clock = clock
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier | None = None
+    ) -> RemoteLogSegmentMetadata:
+        """The FINISHED segment on the lineage that holds `offset`; of a tier of our own, or the one behind the hole
+        that the offset is in.
+
+        Raises:
+            HoleUpToLocalLogError: the hole reaches to the local log.
+            OffsetNotInTierError: there is none.
+        """
+        segment = self.of(own)(partition, offset, lineage)
+        if segment is not None:
+            return segment
+        if own is not None and own.holes.are_known(partition, offset, own.local_log_start_offset):
+            raise HoleUpToLocalLogError(f"{partition}: a hole from offset {offset} to {own.local_log_start_offset}")
+        raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
+
+    def holding(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        """The FINISHED segment on the lineage that holds `offset`."""
+        epoch = lineage.epoch_for(offset)
+        topic_id, number = partition.topic_id, partition.partition
+        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
+        return segment if segment is not None and lineage.holds(segment, offset) else None
+
+    def of(self, own: OwnTier | None) -> FindSegment:
+        """Finds the segment that holds an offset; of a tier of our own, or the one behind the hole that it is in."""
+        if own is None:
+            return self.holding
+
+        def find(
+            partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+        ) -> RemoteLogSegmentMetadata | None:
+            return self.holding(partition, offset, lineage) or self._behind_hole(partition, offset, lineage, own)
+
+        return find
+
+    def _behind_hole(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first segment on the lineage that begins above `offset` and below the local log, if what lies between is
+        known to be a hole; None leaves the local log itself."""
+        local_start = own.local_log_start_offset
+        first_epoch = lineage.epoch_for(offset)
+        if first_epoch is None or offset >= local_start:
+            return None
+        following = self._following(partition, offset, first_epoch, lineage)
+        hole_end = local_start if following is None else min(following.start_offset, local_start)
+        if own.is_caught_up and (following is not None or self._has_lasting_end(partition, lineage, own.holes)):
+            own.holes.found(partition, offset, hole_end)
+        is_inside = following is not None and following.start_offset < local_start
+        return following if is_inside and own.holes.are_known(partition, offset, hole_end) else None
+
+    def _following(
+        self, partition: TopicIdPartition, offset: int, first_epoch: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first segment on the lineage that begins above `offset`, which is of `first_epoch`."""
+
+        def accepts(segment: RemoteLogSegmentMetadata) -> bool:
+            return segment.start_offset > offset and lineage.holds(segment, segment.start_offset)
+
+        for epoch in lineage.epochs:
+            if epoch >= first_epoch:
+                found = self._catalog.first_finished(
+                    partition.topic_id,
+                    partition.partition,
+                    epoch,
+                    end_offset_min=offset,
+                    max_timestamp_ms_min=_ANY_TIMESTAMP_MS,
+                    accepts=accepts,
+                )
+                if found is not None:
+                    return found
+        return None
+
+    def _has_lasting_end(self, partition: TopicIdPartition, lineage: LeaderEpochLineage, holes: Holes) -> bool:
+        highest_offsets = (
+            self._catalog.highest_offset_for_epoch(partition.topic_id, partition.partition, epoch)
+            for epoch in lineage.epochs
+        )
+        tier_end = max((offset for offset in highest_offsets if offset is not None), default=-1)
+        return holes.is_end_lasting(partition, tier_end, self._clock())

@@ -1,0 +1,596 @@
+"""Offset → batches: one read from the tier (docs/kafka-tier.md#the-read).
+
+The path: lineage says which epoch an offset was written in, the catalog which segment holds it, the offset
+index where to look, the cache hands out blocks, and the batch headers say where the answer begins. What is
+returned is the segment's own bytes as views into cached blocks: never joined, never decoded (docs/protocol.md#l5).
+
+Rules kept from the broker:
+- The first batch returned is the first whose last offset is at or above the fetch offset; it may begin below.
+- One oversize first batch is returned whole if `minimum_one_batch`; otherwise the answer is empty.
+- An answer ends with its segment; `max_bytes` may cut its last batch, which clients discard.
+- An offset in a hole (compaction) is answered from the next segment.
+Of a tier of our own, which the broker's local log overlaps (docs/protocol.md#standalone):
+- A READ_COMMITTED answer ends in front of the first batch that begins in the local log: the aborted transactions of
+  what begins there are the broker's to tell.
+- Offsets that no segment holds may be a hole in the tier (`Holes`): it is stepped over, to the next segment that begins
+  below the local log.
+Added:
+- The CRC of every whole batch is checked the first time it is handed out.
+- An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
+  looked for (`batch_walk.SPARSE_WALK_BYTES`); otherwise the index is rebuilt.
+- A large answer is collected piece by piece. What is contiguous when the time is up, or when there is no room for more,
+  is the answer: whole batches, at least one (docs/protocol.md#l3).
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from protocol.record_batches import HEADER_BYTES
+from storage.cache.block_cache import AskedBlocks, BlockCache
+from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
+from storage.cache.read_ahead import Prefetcher, Read
+from storage.cache.segment_parts import SegmentParts
+from storage.indexes.offset_index import OffsetIndex
+from storage.log.batch_walk import (
+    SPARSE_WALK_BYTES,
+    FoundBatch,
+    IndexMismatchError,
+    SegmentWindow,
+    SparseIndexError,
+    batch_begun_at,
+    check_index_entry,
+    check_walk,
+    end_offset,
+    find_first_batch,
+    unverified_bytes,
+    verify_batches,
+)
+from storage.log.log_walk import CorruptLogError
+from storage.metadata.catalog import Catalog
+from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.reading.aborted_transactions import AbortSearch, TierAborts
+from storage.reading.holes import HoleUpToLocalLogError, OwnTier, SegmentFinder
+from storage.reading.holes import OffsetNotInTierError as OffsetNotInTierError
+
+VERIFY_IN_THREAD_BYTES = 256 * 1024
+"""From here on CRC-32C runs in a thread (docs/protocol.md#read-ahead): below, the hop costs more than the sum."""
+
+LOOK_AHEAD_BYTES = 64 * 1024
+"""How far beyond the index position the first read asks: an index entry every 4 KiB, batches mostly below 64 KiB."""
+
+GUESS_ANSWER_BYTES_MIN = 256 * 1024
+"""Who asks for less looks at a record here and there: a guess would cost more than all that it reads."""
+
+LIKELY_ANSWERS = 4
+"""Who asks for so much at an offset asks for as much again behind it, more often than not: the first GET brings it."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""So much of an answer is asked for at first. The next piece is asked for when half of the last has come, and is twice
+as large, up to PIECE_BYTES_MAX: a read that gets little of a busy link has little under way when its time is up."""
+
+PIECE_BYTES_MAX = 16 * 1024 * 1024
+
+FINISH_S = 0.25
+"""What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an answer's bytes come from: `start` is the position of its first in the segment's log."""
+
+    source: SegmentBlocks
+    start: int
+    cache: BlockCache
+    answers: AnswerBlocks
+    reader: Hashable
+
+    async def read(self, first: int, end: int) -> "TierRecords":
+        """The bytes [first, end) of the answer once more, with a room of their own; nothing is checked.
+
+        Raises:
+            RemoteStorageError: the store does not give them, for one because retention was faster.
+        """
+        grid, start, end = self.source.grid, self.start + first, self.start + end
+        numbers = range(grid.number_at(start), grid.number_at(end - 1) + 1)
+        room = self.answers.room(self.reader)
+        try:
+            await room.reserve(grid.end(numbers[-1]) - grid.start(numbers[0]))
+            blocks, _ = await self.cache.blocks(self.source, numbers[0], numbers[-1], self.reader)
+        except BaseException:
+            room.release()
+            raise
+        window = SegmentWindow(self.source.segment, grid.block_bytes)
+        window.add(numbers[0], blocks)
+        room.keep(blocks)
+        return TierRecords(window.views(start, end), end - start, room=room)
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecords:
+    """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
+
+    `room`: the blocks that the views keep alive; whoever sends the answer releases it then.
+    `aborts`: what the tier knows of the answer's aborted transactions, of a READ_COMMITTED read that has records.
+    `origin`: where the same bytes are read once more, should the views have to be given up before they are sent.
+    """
+
+    buffers: list[memoryview]
+    size_bytes: int
+    first_batch_too_large: bool = False
+    room: Room | None = field(default=None, compare=False)
+    aborts: TierAborts | None = None
+    origin: "Origin | None" = field(default=None, compare=False)
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that are held."""
+        return 0 if self.room is None else self.room.kept_bytes
+
+    def offsets(self) -> tuple[int, int]:
+        """The first batch's base offset, and one more than the last offset of the last whole batch. Before `release`,
+        and not of an empty answer.
+
+        A message older than v2 that wraps others names the last offset of them only.
+        """
+        assert self.origin is not None
+        assert self.room is not None
+        grid, start = self.origin.source.grid, self.origin.start
+        window = SegmentWindow(self.origin.source.segment, grid.block_bytes)
+        window.add(grid.number_at(start), [*self.room.blocks])
+        return window.header_at(start).base_offset, end_offset(window, start, start + self.size_bytes)
+
+    def release(self) -> None:
+        """The answer is sent, or nobody wants it. Idempotent."""
+        if self.room is not None:
+            self.room.release()
+
+
+class ReadTime:
+    """The time of one read. What the read has when it is up is its answer; a read that has no batch then is cancelled.
+
+        time = ReadTime(deadline_s)
+        with time:
+            records = await reader.read(…, time=time)
+        if time.ran_out: …
+
+    Args:
+        deadline_s: by trio's clock.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._whole = trio.CancelScope(deadline=deadline_s)
+        self._more: trio.CancelScope | None = None
+
+    def __enter__(self) -> Self:
+        self._whole.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._whole.__exit__(kind, error, trace)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the read was cancelled."""
+        return self._whole.cancelled_caught
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the read will have an answer when the time is up."""
+        return self._more is not None
+
+    def end(self) -> None:
+        """The time is up now."""
+        if self._more is None:
+            self._whole.cancel()
+            return
+        self._deadline_s = min(self._deadline_s, trio.current_time())
+        self._whole.deadline = self._deadline_s + FINISH_S
+        self._more.cancel()
+
+    def give_up(self) -> None:
+        """Nobody wants the answer."""
+        self._whole.cancel()
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """For the reader: it has a batch, and what it waits for in here is more of them."""
+        self._whole.deadline = self._deadline_s + FINISH_S
+        with trio.CancelScope(deadline=self._deadline_s) as self._more:
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a read wants of its segment."""
+
+    offset: int
+    max_bytes: int
+    minimum_one_batch: bool
+    committed: bool
+    time: ReadTime | None
+    own: OwnTier | None = None
+
+    @property
+    def begins_below(self) -> int | None:
+        """No batch of the answer is to begin at this offset or beyond."""
+        return self.own.local_log_start_offset if self.own is not None and self.committed else None
+
+
+@dataclass(slots=True)
+class _Read:
+    """One attempt to read one segment: what it has so far, and what it has asked for beyond that.
+
+    `asked_end`: a byte position, 0 before the first block is asked for. `asks` end with `stack`.
+    """
+
+    source: SegmentBlocks
+    window: SegmentWindow
+    room: Room
+    reader: Hashable
+    stack: ExitStack
+    waited: bool = False
+    asked_end: int = 0
+    likely_bytes: int = 0
+    asks: deque[AskedBlocks] = field(default_factory=deque)
+
+    async def take(self, end: int) -> None:
+        """Blocks that were asked for, until everything below `end` is here."""
+        while self.window.end < end:
+            await self.take_next()
+
+    async def take_next(self) -> None:
+        """The next block."""
+        asked = self.asks[0]
+        block = await asked.next()
+        self.waited |= asked.waited
+        self.window.append(block)
+        if not len(asked):
+            self.asks.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a read found; `records` None: all batches end below the offset. `start`: where in the log they begin.
+    `cut_offset`: where the batch begins that the answer was cut in front of."""
+
+    read: _Read
+    records: TierRecords | None
+    start: int
+    cut_offset: int | None = None
+
+
+class TierReader:
+    """Reads batches. Owned by the trio thread; safe for any number of tasks.
+
+    Args:
+        prefetcher: None for no read-ahead.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        parts: SegmentParts,
+        cache: BlockCache,
+        answers: AnswerBlocks,
+        prefetcher: Prefetcher | None,
+    ) -> None:
+        self._catalog = catalog
+        self._finder = SegmentFinder(catalog, trio.current_time)
+        self._opened = parts.opened
+        self._indexes = parts.offset_indexes
+        self._cache = cache
+        self._answers = answers
+        self.prefetcher = prefetcher
+        self._abort_search = AbortSearch(parts.transaction_indexes, self._finder.holding, self._is_finished)
+        self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
+        """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
+
+    async def read(
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        minimum_one_batch: bool,
+        lineage: LeaderEpochLineage,
+        reader: Hashable = None,
+        committed: bool = False,
+        time: ReadTime | None = None,
+        own: OwnTier | None = None,
+    ) -> TierRecords:
+        """The batches from `offset` on, at most max_bytes of them, and fewer if the time is up or room is scarce.
+
+        Args:
+            time: that the caller has entered; None: until all of the answer is there.
+            reader: whose read it is: sequential reads of one reader are read ahead for.
+            committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
+            own: of a tier of our own, where the broker's log begins; None: the broker has its tier itself.
+
+        Raises:
+            OffsetNotInTierError: the tier does not hold the offset.
+            RemoteStorageError: it should, and cannot be read.
+
+        Cancellation: fills that were started go on.
+        """
+        while True:
+            segment = self._finder.segment_for(partition, offset, lineage, own)
+            asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, own)
+            answer = await self._read_segment(segment, asked, lineage, reader)
+            if answer is not None:
+                return answer
+            offset = segment.end_offset + 1
+            if asked.begins_below is not None and offset >= asked.begins_below:
+                raise HoleUpToLocalLogError(f"{partition}: no batch begins at or above offset {offset} in the tier")
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata:
+        """The FINISHED segment on the lineage that holds `offset`.
+
+        Raises:
+            OffsetNotInTierError: there is none.
+        """
+        return self._finder.segment_for(partition, offset, lineage)
+
+    def forget_reader(self, reader: Hashable) -> None:
+        """A reader has gone: nothing is read ahead for it any more."""
+        self._given_up.pop(reader, None)
+        if self.prefetcher is not None:
+            self.prefetcher.forget_reader(reader)
+
+    def _is_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
+        now = self._catalog.find_segment(segment.segment_id)
+        return now is not None and now.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+    async def _read_segment(
+        self, segment: RemoteLogSegmentMetadata, asked: _Asked, lineage: LeaderEpochLineage, reader: Hashable
+    ) -> TierRecords | None:
+        """The answer from one segment; None if all its batches end below the offset."""
+        source = self._cache.blocks_of(segment, await self._opened.get(segment))
+        index: OffsetIndex | None = None
+        if asked.offset == segment.start_offset:
+            # What begins with the segment is found without an index; what is read next is not.
+            self._indexes.fetch_soon(segment)
+        else:
+            self._guess(source, asked)
+            index = await self._indexes.get(segment, asked.offset)
+        room = self._answers.room(reader)
+        try:
+            index, found = await self._read_by_index(source, index, asked, room, reader)
+            read, records, start = found.read, found.records, found.start
+            if asked.committed and records is not None and records.size_bytes:
+                if index is None:
+                    index = await self._indexes.get(segment, asked.offset)
+                records = replace(
+                    records, aborts=await self._aborts(found, index, records.size_bytes, lineage, asked.own)
+                )
+        except BaseException as error:
+            room.release()
+            if isinstance(error, trio.Cancelled):
+                self._given_up.setdefault(reader, set()).add(segment.topic_id_partition)
+            raise
+        read.waited |= self._gave_up_before(reader, segment.topic_id_partition)
+        if records is None or not records.size_bytes:
+            room.release()
+            return records
+        self._read_ahead(read, start, start + records.size_bytes, asked, lineage)
+        return records
+
+    def _guess(self, source: SegmentBlocks, asked: _Asked) -> None:
+        """Fetch what the read is likely to need beside its index, which it would have to wait for first: offsets are
+        spread about evenly over a segment. Where they are not, a GET was for nothing."""
+        segment = source.segment
+        if self.prefetcher is None or asked.max_bytes < GUESS_ANSWER_BYTES_MIN:
+            return
+        if self._indexes.resident(segment) is not None:
+            return
+        offsets = segment.end_offset + 1 - segment.start_offset
+        position = source.grid.size_bytes * (asked.offset - segment.start_offset) // offsets
+        self.prefetcher.guess(source, position)
+
+    async def _read_by_index(
+        self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
+    ) -> tuple[OffsetIndex | None, _Found]:
+        """What the index led to; it is rebuilt where it misleads."""
+        try:
+            return index, await self._read_checked(source, index, asked, room, reader)
+        except IndexMismatchError as error:
+            # Two GETs gave the same bytes, so the index may be the liar.
+            reason, walked = str(error), None
+        except SparseIndexError as error:
+            reason, walked = str(error), error.walked
+        # Out here nothing holds what was walked over, while a GiB may be read.
+        room.release()
+        index = await self._indexes.rebuild(source.segment, reason, instead_of=index, walked=walked)
+        return index, await self._read_checked(source, index, asked, room, reader)
+
+    async def _aborts(
+        self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, own: OwnTier | None
+    ) -> TierAborts:
+        """Of an answer of that size. Where it ends, a cut batch included, the offset index has its upper bound
+        (docs/kafka-tier.md#aborted-transactions)."""
+        segment = found.read.source.segment
+        upper_bound_offset = index.fetch_upper_bound_offset(found.start + size_bytes)
+        if upper_bound_offset is None:
+            upper_bound_offset = segment.end_offset + 1
+        if found.cut_offset is not None:
+            upper_bound_offset = min(upper_bound_offset, found.cut_offset)
+        base_offset = found.read.window.header_at(found.start).base_offset
+        find_segment = self._finder.of(own)
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, find_segment)
+
+    def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
+        partitions = self._given_up.get(reader)
+        if partitions is None or partition not in partitions:
+            return False
+        partitions.discard(partition)
+        if not partitions:
+            del self._given_up[reader]
+        return True
+
+    def _read_ahead(self, read: _Read, start: int, end: int, asked: _Asked, lineage: LeaderEpochLineage) -> None:
+        if self.prefetcher is None:
+            return
+        partition = read.source.segment.topic_id_partition
+        is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
+
+        def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+            return self._finder.holding(partition, segment.end_offset + 1, lineage)
+
+        self.prefetcher.on_read(
+            Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
+        )
+
+    async def _read_checked(
+        self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
+    ) -> _Found:
+        """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error
+        (docs/protocol.md#l5)."""
+        entry, walk_end = (asked.offset, 0), source.grid.size_bytes
+        if index is not None:
+            entry = index.lookup(asked.offset)
+            walk_end = index.position_above(entry[1]) or walk_end
+        fetched_anew: set[int] = set()
+        waited = False
+        while True:
+            with ExitStack() as stack:
+                window = SegmentWindow(source.segment, source.grid.block_bytes)
+                read = _Read(source, window, room, reader, stack, waited)
+                try:
+                    return await self._answer(read, entry, walk_end, asked)
+                except CorruptLogError as error:
+                    bad = quarantine_bad(self._cache, source, window, entry[1], error)
+                    if bad <= fetched_anew:
+                        raise
+                    fetched_anew |= bad
+                    waited = read.waited
+
+    async def _answer(self, read: _Read, entry: tuple[int, int], walk_end: int, asked: _Asked) -> _Found:
+        window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
+        walk_start = entry[1]
+        # What the answer is likely to need is asked for at once: its fills run side by side.
+        if self.prefetcher is not None:
+            read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self.prefetcher.room_bytes)
+        await self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
+        found = await self._find(read, entry, walk_end, asked.offset)
+        start = found.position
+        if found.size_bytes is None:
+            await self._extend(read, walk_start, size_bytes)
+            await verify(window, walk_start, size_bytes)
+            return _Found(read, None, start)
+        if found.size_bytes > max_bytes:
+            if not asked.minimum_one_batch:
+                return _Found(read, TierRecords([], 0, first_batch_too_large=True), start)
+            max_bytes = found.size_bytes
+        if asked.committed:
+            self._abort_search.begin(read.source.segment)
+        await self._extend(read, start, start + found.size_bytes)
+        end = min(start + max_bytes, size_bytes)
+        if window.end < end:
+            with nullcontext() if asked.time is None else asked.time.collecting():
+                await self._collect(read, end)
+        # What was walked over too: a bad batch there would be a silent skip.
+        whole_end = await verify(window, walk_start, min(end, window.end))
+        if window.end < end:
+            end = whole_end
+        cut_offset: int | None = None
+        if asked.begins_below is not None and (cut := batch_begun_at(window, start, asked.begins_below)) is not None:
+            cut_position, cut_offset = cut
+            end = min(end, cut_position)
+            if end == start:
+                return _Found(read, None, start)  # what is left of the segment is in the local log
+        read.room.keep([block for _, block in window.numbered_blocks(start, end)])
+        origin = Origin(read.source, start, self._cache, self._answers, read.reader)
+        records = TierRecords(window.views(start, end), end - start, room=read.room, origin=origin)
+        return _Found(read, records, start, cut_offset)
+
+    async def _find(self, read: _Read, entry: tuple[int, int], walk_end: int, offset: int) -> FoundBatch:
+        """The first batch whose last offset is at or above `offset`.
+
+        Args:
+            entry: of the index, offset and position.
+            walk_end: the position of the entry after it: the batch does not begin behind that.
+        """
+        window, size_bytes = read.window, read.source.grid.size_bytes
+        entry_offset, walk_start = entry
+        await read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        if walk_start > 0:
+            check_index_entry(window, entry_offset, walk_start)
+        position, largest_bytes = walk_start, 0
+        while (found := find_first_batch(window, position, offset)).needs_end is not None:
+            position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
+            check_walk(read.source.segment, walk_start, found, largest_bytes)
+            # As much again as was walked over: a walk of some length does not take a GET for each block.
+            worth_end = walk_start + SPARSE_WALK_BYTES + largest_bytes
+            ahead_end = min(2 * position - walk_start, walk_end, worth_end)
+            await self._ask(read, position, max(found.needs_end, ahead_end))
+            await read.take(found.needs_end)
+        return found
+
+    async def _collect(self, read: _Read, end: int) -> None:
+        """Take blocks up to `end`, or to where there is no room for more."""
+        piece_bytes = PIECE_BYTES
+        while read.window.end < end:
+            left_bytes = read.asked_end - read.window.end
+            if read.asked_end < end and 2 * left_bytes <= piece_bytes:
+                piece_bytes = min(2 * piece_bytes, PIECE_BYTES_MAX)
+                # With a batch in hand nobody waits for room: others have nothing yet.
+                has_room = await self._ask(read, end, min(read.asked_end + piece_bytes, end), waits=False)
+                if not has_room and not left_bytes:
+                    return
+            await read.take_next()
+
+    async def _extend(self, read: _Read, start: int, end: int) -> None:
+        await self._ask(read, start, end)
+        await read.take(end)
+
+    async def _ask(self, read: _Read, start: int, end: int, *, waits: bool = True) -> bool:
+        """Ask for the blocks that hold [start, end), cut to the segment, as far as that is not done; once there is room
+        for them, or if there is room now (`waits`). Whether it was done."""
+        grid = read.source.grid
+        last = grid.number_at(min(end, grid.size_bytes) - 1)
+        if not read.asked_end:
+            read.window.first_block = grid.number_at(start)
+        first = grid.number_at(read.asked_end) if read.asked_end else read.window.first_block
+        if read.asked_end >= grid.end(last):
+            return True
+        needed_bytes = grid.end(last) - grid.start(read.window.first_block)
+        if waits:
+            await read.room.reserve(needed_bytes)
+        elif not read.room.try_reserve(needed_bytes):
+            return False
+        asked = self._cache.ask(read.source, first, last, read.reader, likely_bytes=read.likely_bytes)
+        read.asks.append(read.stack.enter_context(asked))
+        read.asked_end = grid.end(last)
+        return True
+
+
+def quarantine_bad(
+    cache: BlockCache, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
+) -> set[int]:
+    """Have the blocks that are not to be believed fetched again; their numbers (docs/protocol.md#l5)."""
+    start = error.position if error.follows_verified else walked_from
+    blocks = window.numbered_blocks(start, error.end)
+    for number, block in blocks:
+        cache.quarantine(source, number, block)
+    return {number for number, _ in blocks}
+
+
+async def verify(window: SegmentWindow, start: int, end: int, in_thread_bytes: int = VERIFY_IN_THREAD_BYTES) -> int:
+    """Where the last whole batch of [start, end) ends; all of them pass their CRC, from `in_thread_bytes` on in a
+    thread."""
+    unverified, verified_end = unverified_bytes(window, start, end)
+    if unverified >= in_thread_bytes:
+        return await trio.to_thread.run_sync(verify_batches, window, start, end)
+    return verify_batches(window, start, end) if unverified else verified_end
