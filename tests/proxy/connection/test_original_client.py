@@ -18,7 +18,7 @@ from protocol.wire.proxy_header import V2_SIGNATURE
 from proxy.connection import server as server_module
 from proxy.connection.server import HEADER_S_MAX, ClientAddress, UntrustedPeerError, original_address, own_address
 from proxy.connection.slots import SlotLimits
-from tests.proxy.test_server import ASK, ask, ends, world
+from tests.proxy.connection.test_server import ASK, ask, ends, world
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import request
 from tests.support.waiting import until

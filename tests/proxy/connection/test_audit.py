@@ -20,10 +20,10 @@ from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
-from tests.proxy.test_answer_sending import HEAD, TAIL, Taker
-from tests.proxy.test_before_sign_in import DEMANDING, authenticated, handshake
-from tests.proxy.test_connection import fetch
-from tests.proxy.test_raw_sign_in import handshake_response
+from tests.proxy.connection.test_answer_sending import HEAD, TAIL, Taker
+from tests.proxy.connection.test_before_sign_in import DEMANDING, authenticated, handshake
+from tests.proxy.connection.test_connection import fetch
+from tests.proxy.connection.test_raw_sign_in import handshake_response
 from tests.support.cases import case
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response

@@ -11,7 +11,7 @@ import trio.testing
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_client_reads import REQUEST, SEGMENT, talking
+from tests.proxy.connection.test_client_reads import REQUEST, SEGMENT, talking
 from tests.support.memory_transport import LIMITS, conversation, request, response
 from tests.support.tier import Tier
 from tests.support.tier_world import client_frame

@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 
 from metrics.meters import CloseCause
-from tests.proxy.test_before_sign_in import FETCH_ANSWER, answer_fetch, handshake
-from tests.proxy.test_connection import assert_closed, fetch
+from tests.proxy.connection.test_before_sign_in import FETCH_ANSWER, answer_fetch, handshake
+from tests.proxy.connection.test_connection import assert_closed, fetch
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 
 PIECES = [1, 7, None]

@@ -16,7 +16,7 @@ from metrics.meters import CloseCause
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.connection.slots import LOOK_S, STUCK_S, SlotLimits
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
+from tests.proxy.connection.test_server import ANSWER, ASK, World, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import LIMITS, ScriptedHandlers, request
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ import trio.testing
 
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_connection import fetch
+from tests.proxy.connection.test_connection import fetch
 from tests.support.memory_transport import HEARTBEAT, conversation, request, response
 
 
