@@ -153,7 +153,7 @@ async def require_same_answer(storage: TierStorage, entry: Entry, *, reader: str
     """Plan, read and assemble: every field as the broker gave it."""
     recorded, fetch = entry
     # Whose segments reach into the local log are not read for READ_COMMITTED; here all end below it.
-    assert storage.reading.reader.segment_for(recorded.key, fetch["offset"], recorded.lineage).end_offset < (
+    assert storage.reader.segment_for(recorded.key, fetch["offset"], recorded.lineage).end_offset < (
         recorded.local_log_start
     )
     part = planned(entry)
