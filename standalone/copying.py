@@ -38,8 +38,8 @@ from standalone.copier.membership import LET_GO_S_MAX, Membership
 from standalone.copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
 from standalone.copier.partition_copier import PartitionProgress
 from standalone.copy_topics import CopyTopics
+from storage.backoff import Backoff
 from storage.errors import MetadataNotReadyError, RemoteStorageError, RetriableRemoteStorageError
-from storage.metadata.event_log import Backoff
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition, Uuid
 

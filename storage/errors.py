@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
+class TierError(Exception):
+    """The tier cannot be looked at. The message says why, and what to do."""
+
+
 class RemoteStorageError(Exception):
     """Root of every error that `storage` raises.
 

@@ -14,9 +14,10 @@ from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
+from proxy.settings import ClientAuth, ReadPreference, ServerTls
 from storage.config.model import Mode
 from storage.config.ssl_contexts import load_identity
-from tidegate.config.model import ClientAuth, Config, ReadPreference, ServerTls
+from tidegate.config.model import Config
 from tidegate.logs import configure_logs
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ import trio
 
 from metrics.meters import Meters, ReloadOutcome
 from metrics.process_meters import TlsMeter
+from proxy.settings import ServerTls
 from storage.config import ConfigError
 from storage.config.keys import Reload
 from tidegate.config.load import UNSET
-from tidegate.config.model import SERVE_KEYS, Config, EffectiveKey, ServerTls
+from tidegate.config.model import SERVE_KEYS, Config, EffectiveKey
 
 # Until when the certificates that are in use are valid: a gauge each, and a warning a day below thirty days.
 #

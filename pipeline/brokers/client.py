@@ -37,7 +37,7 @@ from protocol.client.leaders import (
     metadata_question,
 )
 from protocol.client.messages import OffsetAnswer, Partition
-from storage.metadata.event_log import Backoff
+from storage.backoff import Backoff
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 2.0

@@ -25,9 +25,9 @@ import trio
 
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import Readiness
+from proxy.settings import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 from storage.config.model import HostPort
 from storage.owned_file import OwnedFile
-from tidegate.config.model import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 
 # The brokers that were known last, in a file: a restart listens for them before any of them has answered.
 #

@@ -37,6 +37,7 @@ from proxy.connection.connection import Advertiser, ClientConnection, Connection
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
 from proxy.connection.upstream_connect import UpstreamConnector, has_left
+from proxy.settings import Network
 from proxy.upstream.transport import (
     TlsTransport,
     Transport,
@@ -45,7 +46,6 @@ from proxy.upstream.transport import (
     plain_transport,
     tls_server_transport,
 )
-from tidegate.config.model import Network
 
 # Whose a connection is: its own address, or the one that a trusted balancer's PROXY header names.
 #

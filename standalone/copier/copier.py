@@ -31,8 +31,9 @@ from standalone.copier.seams import BrokerLog, LogStartStore, Retention
 from standalone.copier.segment_copy import SegmentCopy
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads, WorkerThreads
+from storage.backoff import Backoff
 from storage.errors import RemoteStorageError, StorageConfigError
-from storage.metadata.event_log import Backoff, MetadataEventLog
+from storage.metadata.event_log import MetadataEventLog
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from storage.remote_storage_manager import RemoteStorageManager
 

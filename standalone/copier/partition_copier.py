@@ -45,9 +45,9 @@ from standalone.copier.segment_copy import Copied, SegmentCopy
 from standalone.copier.staging import PartitionStaging, RollLimits, StagedSegment, UncopyableBatchError
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads
+from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
 from storage.indexes.time_index import NO_TIMESTAMP_MS
-from storage.metadata.event_log import Backoff
 from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 

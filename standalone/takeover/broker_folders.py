@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from protocol.record_batches import CorruptBatchError, read_header
+from storage.errors import TierError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.model import TopicIdPartition, uuid_from_text
-from tidegate.commands.tier import TierError
 
 BACKUP_SUFFIX: Final = ".tidegate-backup"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"

@@ -23,12 +23,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 from metrics.cache_meters import CacheLevel, CacheMeter
-from storage.cache.blocks import Block, BlockGrid, BlockKey, MemoryBlocks, SegmentBlocks, block_grid
+from storage.cache.blocks import BlockGrid, BlockKey, MemoryBlocks, SegmentBlocks, block_grid
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel, DiskReads
 from storage.cache.gets import Gets
 from storage.cache.pace import GET_BYTES
 from storage.cache.segment_entries import Flight
+from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 

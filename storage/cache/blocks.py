@@ -22,12 +22,13 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from metrics.cache_meters import CacheLevel, CacheMeter, ReadAheadMeter
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.eviction import ScanResistantPolicy, extent_blocks
+from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 
@@ -40,35 +41,6 @@ class BlockKey(NamedTuple):
 
     segment_id: Uuid
     number: int
-
-
-class VerifiedRun(NamedTuple):
-    """Whole batches that have passed their CRC: from byte `start` to byte `end` of the segment, and the last offset.
-
-    `serials` are those of the blocks that they were seen in.
-    """
-
-    start: int
-    end: int
-    last_offset: int
-    serials: tuple[int, ...]
-
-
-NOTHING_VERIFIED = VerifiedRun(0, 0, -1, ())
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One block's plaintext, and how far its batches are known to be whole.
-
-    `verified` are batches that lie in this block. `straddler` is the one that begins here and ends in a later block,
-    which may have been evicted and fetched anew since: then its serial is another, and the batch unverified again.
-    """
-
-    data: memoryview
-    verified: VerifiedRun = NOTHING_VERIFIED
-    straddler: VerifiedRun = NOTHING_VERIFIED
-    serial: int = field(default_factory=itertools.count().__next__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from typing import TypeVar
 import trio
 
 from metrics.cache_meters import CacheLevel, CacheMeter
-from storage.cache.blocks import Block, BlockKey, SegmentBlocks
+from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.segment_entries import Flight
 from storage.errors import CorruptObjectError
+from storage.log.block import Block
 from storage.model import Uuid
 
 V = TypeVar("V")

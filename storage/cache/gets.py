@@ -28,7 +28,7 @@ import structlog
 import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome, StallReason
-from storage.cache.blocks import Block, BlockKey, SegmentBlocks
+from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.pace import Pace, Throttle
 from storage.cache.segment_entries import Flight
@@ -41,6 +41,7 @@ from storage.errors import (
     ThrottledError,
 )
 from storage.log.batch_walk import ArrivalWalk
+from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 

@@ -24,7 +24,6 @@ import structlog
 import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome
-from storage.cache.blocks import Block
 from storage.cache.disk_folder import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import outcome_of
@@ -34,6 +33,7 @@ from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResou
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
+from storage.log.block import Block
 from storage.log.rebuilt_offset_index import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh

@@ -26,8 +26,8 @@ from protocol.record_batches import (
     scan_header,
     verify_run,
 )
-from storage.cache.blocks import Block, VerifiedRun
 from storage.errors import CorruptObjectError
+from storage.log.block import Block, VerifiedRun
 from storage.log.log_walk import CorruptLogError, corrupt_batch, header_of, order_fault
 from storage.model import RemoteLogSegmentMetadata
 

@@ -17,10 +17,9 @@ Rules that every implementation keeps:
 """
 
 import functools
-import random
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ParamSpec, Protocol
 
 import structlog
@@ -110,29 +109,6 @@ def call_receiver(receiver: Callable[P, None], *args: P.args, **kwargs: P.kwargs
 
 
 # Exponential back-off with jitter, as a value: no clock, no sleep.
-
-
-@dataclass(slots=True)
-class Backoff:
-    """`next_delay_s` doubles from `first_s` up to `max_s`; each is spread by ± `jitter` of itself, so that the readers
-    of fifty partitions that lost one broker do not come back in step."""
-
-    first_s: float = 0.1
-    max_s: float = 10.0
-    jitter: float = 0.2
-    source: random.Random = field(default_factory=random.Random)
-    _exponent: int = 0
-
-    def next_delay_s(self) -> float:
-        """Seconds to wait before the next attempt."""
-        delay_s = min(self.first_s * 2.0**self._exponent, self.max_s)
-        if delay_s < self.max_s:
-            self._exponent += 1
-        return delay_s * self.source.uniform(1 - self.jitter, 1 + self.jitter)
-
-    def reset(self) -> None:
-        """An attempt succeeded."""
-        self._exponent = 0
 
 
 # Which metadata partition holds a user partition's records (docs/kafka-tier.md#metadata-partitioner).

@@ -25,8 +25,9 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
+from storage.backoff import Backoff
 from storage.errors import MetadataLogError, MetadataNotReadyError, MetadataTopicAbsentError, RemoteStorageError
-from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Backoff, Deliver, MetadataEvent, Progress, Subscription
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Deliver, MetadataEvent, Progress, Subscription
 from storage.metadata.record_batches import NO_TOPIC_ID, PartitionReader, TopicDescription, changed, position_within
 from storage.model import ZERO_UUID
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from storage.backoff import Backoff
 from storage.errors import (
     CorruptObjectError,
     RemoteResourceNotFoundError,
@@ -28,7 +29,6 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StalledTransferError,
 )
-from storage.metadata.event_log import Backoff
 from storage.model import RemoteLogSegmentMetadata
 
 ATTEMPTS_MAX = 3

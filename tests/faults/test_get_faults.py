@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.cache.blocks import Block, BlockGrid, SegmentBlocks
+from storage.cache.blocks import BlockGrid, SegmentBlocks
 from storage.cache.segment_entries import Flight
 from storage.errors import (
     CorruptObjectError,
@@ -24,6 +24,7 @@ from storage.errors import (
     ThrottledError,
 )
 from storage.formats.plain_objects import PlainObjects
+from storage.log.block import Block
 from storage.object_store import bodies
 from storage.object_store.azure.store import AzureStore
 from storage.object_store.gcs.store import GcsStore

@@ -15,10 +15,11 @@ import trio
 
 from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
-from storage.cache.blocks import Block, BlockKey, SegmentBlocks
+from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.disk_level import DiskLevel, DiskReads
 from storage.cache.segment_entries import Flight
+from storage.log.block import Block
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
 

@@ -20,11 +20,12 @@ import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter
 from metrics.registry import Registry
-from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
+from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.gets import Gets
 from storage.cache.pace import Pace, Throttle
 from storage.cache.segment_entries import Flight
+from storage.log.block import Block
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream
 from tests.support.faults import Gate as Gate

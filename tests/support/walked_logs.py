@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol import record_batches
 from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, scan_header
-from storage.cache.blocks import Block
+from storage.log.block import Block
 from storage.log.log_walk import CorruptLogError, header_of, order_fault
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.segments import Record, control_batch, data_batch, filled_segment, metadata_of

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.connection.server import Server
 from proxy.fetch.known import Frontiers
+from proxy.settings import ClientAuth, ServerTls
 from storage.config.keys import Reload
 from storage.config.model import ClientTls, SecurityProtocol
 from storage.config.ssl_contexts import client_ssl_context
@@ -18,7 +19,7 @@ from tests.support.config_files import load_lines
 from tests.support.for_each import for_each
 from tests.support.tls_handshake import handshake
 from tidegate import live_settings
-from tidegate.config.model import SERVE_KEYS, ClientAuth, LogFormat, ServerTls
+from tidegate.config.model import SERVE_KEYS, LogFormat
 from tidegate.live_settings import LiveSettings, server_ssl_context
 from tidegate.workers.shares import share_of
 

@@ -20,8 +20,8 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig
 from standalone.copy_topics import CopyTopic, find_topics
 from standalone.serving.log_starts import LOG_START_GROUP
+from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
-from storage.metadata.event_log import Backoff
 from tidegate.commands.report import Report
 from tidegate.config.load import copy_problems
 from tidegate.config.model import Config

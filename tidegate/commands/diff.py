@@ -25,6 +25,7 @@ from protocol.wire.errors import MOVED_CODES
 from proxy.upstream.cluster import Cluster
 from storage.config.model import HostPort
 from storage.config.sources import ConfigError
+from storage.errors import TierError
 from storage.model import RemoteLogSegmentState, TopicIdPartition
 from tidegate import exit_codes
 from tidegate.commands.diff_questions import (
@@ -43,7 +44,7 @@ from tidegate.commands.diff_questions import (
 from tidegate.commands.output import Progress, print_json, print_table, size
 from tidegate.commands.report import Report
 from tidegate.commands.through_serve import BothSides, both_sides
-from tidegate.commands.tier import OpenTier, TierError, run_on_tier
+from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
 
 ROLE: Final = "diff"

@@ -21,7 +21,7 @@ from proxy.upstream.cluster import Cluster
 from storage.checks.orphans import Plan, PlanError, PlanOrigin, SeenSegments, Standing, Survey
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
-from storage.errors import RemoteStorageError
+from storage.errors import RemoteStorageError, TierError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.segment_files import SegmentFiles
 from storage.formats.tier_folder import StaleUpload, TierFolder
@@ -35,7 +35,7 @@ from tidegate import exit_codes
 from tidegate.commands.metadata_records import WholeTopic, whole_topic
 from tidegate.commands.output import Progress, iso_time, print_json, print_table, printable, size
 from tidegate.commands.report import Report
-from tidegate.commands.tier import TierError, open_metadata_topic, run_command
+from tidegate.commands.tier import open_metadata_topic, run_command
 from tidegate.config.model import Config
 
 PLAN_BYTES_MAX: Final = 1024**3

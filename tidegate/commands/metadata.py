@@ -28,7 +28,7 @@ import trio
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.config.client_settings import client_settings
-from storage.errors import MetadataRecordError
+from storage.errors import MetadataRecordError, TierError
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent, metadata_partition
 from storage.metadata.record_batches import build_batches
@@ -46,15 +46,7 @@ from tidegate import exit_codes
 from tidegate.commands.ls import segment_fields
 from tidegate.commands.output import Progress, print_json, print_json_line, printable
 from tidegate.commands.selection import matching
-from tidegate.commands.tier import (
-    MetadataTopic,
-    OpenTier,
-    TierError,
-    Told,
-    open_metadata_topic,
-    run_command,
-    run_on_tier,
-)
+from tidegate.commands.tier import MetadataTopic, OpenTier, Told, open_metadata_topic, run_command, run_on_tier
 from tidegate.config.model import Config
 
 FETCH_WAIT_MS = 500

@@ -11,9 +11,10 @@ from typing import Final
 import trio
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from storage.errors import TierError
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.topic_log import TopicMetadataEventLog
-from tidegate.commands.tier import POLL_S, SILENCE_S, MetadataTopic, TierError, Told
+from tidegate.commands.tier import POLL_S, SILENCE_S, MetadataTopic, Told
 
 DESCRIBE_S_MAX: Final = 30.0
 

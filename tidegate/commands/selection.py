@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from storage.errors import TierError
 from storage.metadata.catalog import Catalog
 from storage.model import (
     RemoteLogSegmentId,
@@ -20,7 +21,6 @@ from storage.model import (
     uuid_from_text,
     uuid_to_text,
 )
-from tidegate.commands.tier import TierError
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1

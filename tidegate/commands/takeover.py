@@ -28,7 +28,7 @@ from standalone.takeover import broker_folders
 from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS, PartitionFolder
 from standalone.takeover.restored_lineage import LineageConflictError, restored_lineage
 from storage.config.model import Mode
-from storage.errors import CorruptObjectError, MetadataRecordError, RemoteStorageError
+from storage.errors import CorruptObjectError, MetadataRecordError, RemoteStorageError, TierError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.metadata.catalog import Catalog
 from storage.metadata.record_batches import parse_batches
@@ -39,7 +39,7 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.commands.output import Progress, print_json, print_table
 from tidegate.commands.selection import finished, holes
-from tidegate.commands.tier import TierError, open_tier, run_command
+from tidegate.commands.tier import open_tier, run_command
 from tidegate.config.model import Config
 
 EPOCHS_SHOWN_MAX: Final = 4

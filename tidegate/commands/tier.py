@@ -28,10 +28,10 @@ from protocol.client.errors import UpstreamError
 from protocol.client.leaders import AskMetadata, LeaderQuestions, Step, Steps
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from storage.backoff import Backoff
 from storage.config.client_settings import client_settings
-from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError
+from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError, TierError
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import Backoff
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import TopicMetadataEventLog
@@ -62,10 +62,6 @@ T = TypeVar("T")
 
 Told = Callable[[int, int], None]
 """Takes records of the metadata topic that were read, and how many there are."""
-
-
-class TierError(Exception):
-    """The tier cannot be looked at. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

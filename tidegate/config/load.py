@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from proxy.settings import NODE_ID_VARIABLE, ClientAuth, ProxyConfig, ServerTls
 from standalone.copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
 from storage.config.keys import MIB, Key, format_size
 from storage.config.model import Mode
@@ -28,7 +29,6 @@ from storage.config.ssl_contexts import file_identity
 from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
 from tidegate.config.model import (
     BUDGET_SHARES,
-    NODE_ID_VARIABLE,
     SERVE_KEYS,
     WORKER_MEMORY_BYTES_MIN,
     AdminConfig,
@@ -36,14 +36,11 @@ from tidegate.config.model import (
     AuthorityConfig,
     CacheConfig,
     CatalogConfig,
-    ClientAuth,
     Config,
     EffectiveKey,
     LogConfig,
     MetricsConfig,
-    ProxyConfig,
     ReadAheadConfig,
-    ServerTls,
     TierConfig,
     memory_share,
 )

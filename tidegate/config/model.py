@@ -7,22 +7,18 @@
   Sizes are bytes, times milliseconds. Secrets are left out of every repr.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from metrics.kip405 import Kip405Names
+from proxy.settings import HOSTS, LISTEN, ProxyConfig
 from standalone.copier.config import CopyConfig, MetadataTopicConfig
 from storage.config.keys import (
     BOOLEAN,
-    FILE,
     GIB,
-    HOST_LENGTH_MAX,
     KIB,
     MIB,
     PATH,
@@ -35,9 +31,6 @@ from storage.config.keys import (
     key,
     one_of,
     optional,
-    parse_host,
-    parse_host_port,
-    parse_port,
     size,
 )
 from storage.config.model import HostPort
@@ -45,19 +38,9 @@ from storage.config.schema_registry import SchemaRegistryKeys
 from storage.config.security import UpstreamKeys
 from storage.config.tier_client import PluginKeys, TierClientConfig, TierReadsConfig
 
-Network = IPv4Network | IPv6Network
-"""One address is a network too."""
-
 DAY_MS: Final = 86_400_000
 """More than any age or interval here can sensibly be."""
 
-NODE_ID_MAX: Final = 2**31 - 1
-BROKER_PORTS_MAX: Final = 10_000
-NETWORKS_MAX: Final = 1000
-
-NODE_ID_VARIABLE: Final = "$(nodeId)"
-
-_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 # docs/protocol.md#own-connections: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96
 # MiB, what else is held for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter,
@@ -69,7 +52,6 @@ BUDGET_SHARES: Final = {
     "tier.inflight.bytes.max": 512,
     "proxy.held.bytes.max": 64,
 }
-WORKERS_MAX: Final = 64
 WORKER_MEMORY_BYTES_MIN: Final = 192 * MIB
 """The least that `memory.max.bytes` may be for a process."""
 
@@ -82,92 +64,8 @@ def memory_share(memory_bytes_max: int, share: int) -> int:
     return memory_bytes_max * share // MEMORY_SHARES_TOTAL // KIB * KIB
 
 
-def _parse_advertised_host(value: str) -> str:
-    # Any one digit may stand for the variable: what is left must be a host name.
-    parse_host(value.replace(NODE_ID_VARIABLE, "1"))
-    return value[1:-1] if value.startswith("[") else value
-
-
-def _parse_sni_pattern(value: str) -> str:
-    if value.count(NODE_ID_VARIABLE) != 1:
-        raise ValueError(f"must hold {NODE_ID_VARIABLE} exactly once")
-    # Checked with the longest node id. A number at the end would make an IP address of it, which no SNI can hold.
-    longest = value.replace(NODE_ID_VARIABLE, str(NODE_ID_MAX))
-    labels = longest.split(".")
-    if len(longest) > HOST_LENGTH_MAX or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
-        raise ValueError("must be a host name with any node id in it (international names as xn--…)")
-    return value
-
-
-def _parse_listen(value: str) -> HostPort:
-    return parse_host_port(value, minimum_port=0)
-
-
-def _parse_broker_ports(value: str) -> Mapping[int, int]:
-    ports: dict[int, int] = {}
-    for item in value.split(","):
-        node_id, colon, port = item.strip().partition(":")
-        if not colon or re.fullmatch(r"\d{1,10}", node_id) is None or int(node_id) > NODE_ID_MAX:
-            raise ValueError("must be id:port, separated by commas")
-        if int(node_id) in ports:
-            raise ValueError(f"names broker {node_id} twice")
-        if parse_port(port) in ports.values():
-            raise ValueError(f"gives port {port} to two brokers")
-        ports[int(node_id)] = int(port)
-        if len(ports) > BROKER_PORTS_MAX:
-            raise ValueError(f"at most {BROKER_PORTS_MAX} brokers")
-    return MappingProxyType(ports)
-
-
-def _parse_networks(value: str) -> tuple[Network, ...]:
-    try:
-        networks = tuple(ip_network(item.strip()) for item in value.split(","))
-    except ValueError:
-        raise ValueError("must be IP addresses or networks (192.0.2.0/24), separated by commas") from None
-    if len(networks) > NETWORKS_MAX:
-        raise ValueError(f"at most {NETWORKS_MAX} of them")
-    return networks
-
-
-def _parse_hosts(value: str) -> tuple[str, ...]:
-    hosts = [item.strip() for item in value.split(",") if item.strip()]
-    if not hosts:
-        raise ValueError("must be host names, separated by commas")
-    return tuple(host if host == "*" else parse_host(host).lower() for host in hosts)
-
-
-def _parse_workers(value: str) -> int:
-    if value.lower() == "auto":
-        return 0
-    if re.fullmatch(r"\d{1,4}", value) is None or not 1 <= int(value) <= WORKERS_MAX:
-        raise ValueError(f"must be auto or a number from 1 to {WORKERS_MAX}")
-    return int(value)
-
-
-WORKERS: Final = Kind(f"`auto`, or integer, 1 to {WORKERS_MAX}", _parse_workers)
-ADVERTISED_HOST: Final = Kind("host", _parse_advertised_host)
-SNI_PATTERN: Final = Kind("host", _parse_sni_pattern)
-LISTEN: Final = Kind("host:port", _parse_listen)
-BROKER_PORTS: Final = Kind("id:port, …", _parse_broker_ports)
-HOSTS: Final = Kind("host, …", _parse_hosts)
-NETWORKS: Final = Kind("address or network, …", _parse_networks)
 STDOUT: Final = "stdout"
 AUDIT_LOG: Final = Kind(f"path, or `{STDOUT}`", TEXT.parse)
-
-
-class ReadPreference(StrEnum):
-    """Where an offset is read that both the broker's disk and the tier hold."""
-
-    LOCAL = "local"
-    TIER = "tier"
-
-
-class ClientAuth(StrEnum):
-    """Whether a client must show a certificate; Kafka's words of `ssl.client.auth`."""
-
-    NONE = "none"
-    REQUESTED = "requested"
-    REQUIRED = "required"
 
 
 class LogLevel(StrEnum):
@@ -192,16 +90,6 @@ class LogFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTls:
-    """TLS towards clients. PEM, the key as in ClientTls; client CA certificates only if clients may authenticate."""
-
-    certificate_chain_pem: bytes = field(repr=False)
-    private_key_pem: bytes = field(repr=False)
-    client_ca_certificates_pem: bytes | None = field(default=None, repr=False)
-    client_auth: ClientAuth = ClientAuth.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """What is written to the log. `worker`: which one writes it; None: the process has no others."""
 
@@ -216,234 +104,6 @@ class LogConfig:
         reload=Reload.AT_ONCE,
     )
     worker: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyConfig:
-    """Listeners and the limits on clients.
-
-    `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
-    `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
-    `tls` is what the keys `proxy.tls.*` say together. `tls_sni_pattern` holds `$(nodeId)` once and puts all brokers on
-    one port; it is set only if `tls` is. `workers` 0: as many as there are cores, 8 at most. `protocol_trusted` None:
-    no PROXY header is expected; else whose connections begin with one. Limits for each address are connections and
-    connections a second; None: no limit.
-    """
-
-    listen: HostPort = key(
-        "proxy.listen",
-        LISTEN,
-        "The bootstrap listener; port 0: any free one. A wildcard address needs `proxy.advertised.host`.",
-        section="Listeners",
-        default="127.0.0.1:19092",
-    )
-    advertised_host: str = key(
-        "proxy.advertised.host",
-        ADVERTISED_HOST,
-        "What clients are told; may hold `$(nodeId)`.",
-        default_words="the listen host",
-    )
-    broker_port_start: int = key(
-        "proxy.broker.port.start",
-        integer(0, 65535),
-        "Broker N listens at start + N − `proxy.broker.id.min`; 0: any free port, kept over restarts if it can be.",
-        default_words="listen port + 1",
-    )
-    broker_id_min: int = key(
-        "proxy.broker.id.min", integer(0, NODE_ID_MAX), "The node id that gets the first port.", default="0"
-    )
-    broker_ports: Mapping[int, int] = key(
-        "proxy.broker.ports",
-        BROKER_PORTS,
-        "Ports of single brokers; overrides `proxy.broker.port.start`.",
-        default_words="none",
-    )
-    advertised_port_start: int | None = key(
-        "proxy.advertised.port.start",
-        optional(integer(1, 65535)),
-        "Shifts the broker ports that clients are told, for a load balancer or port mapping in front. With "
-        "`proxy.tls.sni.pattern`: the port of all brokers.",
-        default_words="the bound ports",
-    )
-    workers: int = key(
-        "proxy.workers",
-        WORKERS,
-        "Processes that serve clients, each on a core of its own; `auto`: one for each core, 8 at most, while "
-        "`memory.max.bytes` has 192 MiB for each. With more than one, a supervisor accepts connections and hands them "
-        "out, and what is for the host is divided: `memory.max.bytes`, `cache.disk.bytes`, `tier.concurrent.gets.max`, "
-        "`proxy.connections.max`.",
-        default="1",
-    )
-    read_prefer: ReadPreference = key(
-        "proxy.read.prefer",
-        one_of(ReadPreference),
-        "`tier`: offsets that are in both places come from the tier too.",
-        default="local",
-        reload=Reload.AT_ONCE,
-    )
-    tls_certificate_file: Path | None = key(
-        "proxy.tls.certificate.file",
-        optional(FILE),
-        "PEM file of the certificate (and chain) shown to clients; setting it turns TLS on, which needs a restart.",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    tls_key_file: Path | None = key(
-        "proxy.tls.key.file",
-        optional(FILE),
-        "PEM file of its private key; unset: the certificate's file.",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    tls_key_password: str | None = key(
-        "proxy.tls.key.password",
-        optional(TEXT),
-        "The private key's password.",
-        secret=True,
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    tls_client_ca_file: Path | None = key(
-        "proxy.tls.client.ca.file",
-        optional(FILE),
-        "PEM file of the CA certificates that clients' ones must chain to.",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    tls_client_auth: ClientAuth = key(
-        "proxy.tls.client.auth",
-        one_of(ClientAuth),
-        "Whether a client must show a certificate.",
-        default="none",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    tls: ServerTls | None = None
-    tls_sni_pattern: str | None = key(
-        "proxy.tls.sni.pattern",
-        optional(SNI_PATTERN),
-        "One port for all brokers, told apart by the TLS server name: the host that clients are told for broker N, "
-        "with `$(nodeId)` once, as `broker-$(nodeId).kafka.example.org`. Any other name is for the bootstrap. Needs "
-        "`proxy.tls.certificate.file`, valid for all these names; instead of `proxy.broker.port.start`, "
-        "`proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
-    )
-    protocol: bool = key(
-        "proxy.protocol",
-        BOOLEAN,
-        "`true`: each connection begins with a PROXY header (version 1 or 2), as a balancer in front sends it; the "
-        "address that it names is the client's in limits and logs. Needs `proxy.protocol.trusted`.",
-        default="false",
-    )
-    protocol_trusted: tuple[Network, ...] | None = key(
-        "proxy.protocol.trusted",
-        optional(NETWORKS),
-        "The balancers' own addresses or networks, as `10.0.0.7, 192.0.2.0/24`: a connection from elsewhere is closed.",
-    )
-    connections_max: int = key(
-        "proxy.connections.max",
-        integer(1, 1_000_000),
-        "Client connections. Half are kept for clients that have signed in. When they run out, a new one takes the "
-        "place of the oldest that has not, and is closed at once if there is none. Each needs two open files.",
-        section="Limits on clients",
-        default="4096",
-        reload=Reload.AT_ONCE,
-    )
-    connections_idle_ms_max: int = key(
-        "proxy.connections.idle.max.ms",
-        integer(1000, 2**31 - 1),
-        "A connection on which nothing was asked or answered for so long is closed; never one that awaits an answer. "
-        "A backstop: brokers' own `connections.max.idle.ms` (10 minutes) closes them earlier.",
-        default="3600000",
-        reload=Reload.AT_ONCE,
-    )
-    connections_max_per_ip: int | None = key(
-        "proxy.connections.max.per.ip",
-        optional(integer(1, 1_000_000)),
-        "Connections of one address; one more is closed at once. Behind NAT or a balancer many clients have one "
-        "address; see `proxy.protocol`. Kafka's `max.connections.per.ip`.",
-        default_words="no limit",
-        reload=Reload.AT_ONCE,
-    )
-    connections_rate_per_ip: int | None = key(
-        "proxy.connections.rate.per.ip",
-        optional(integer(1, 1_000_000)),
-        "New connections a second of one address, five seconds' worth at once; one more is closed at once. Kafka's "
-        "quota of an address, `connection_creation_rate`.",
-        default_words="no limit",
-        reload=Reload.AT_ONCE,
-    )
-    request_frame_bytes_max: int = key(
-        "proxy.frame.request.bytes.max",
-        size(KIB, 2 * GIB - 1),
-        "A larger request closes its connection; Kafka's `socket.request.max.bytes`.",
-        default="100 MiB",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    unauthenticated_frame_bytes_max: int = key(
-        "proxy.frame.unauthenticated.bytes.max",
-        size(KIB, 2 * GIB - 1),
-        "A larger request of a client that has not signed in closes its connection, where `upstream.security.protocol` "
-        "has SASL; so does a larger one that is part of a sign-in. Kafka's `sasl.server.max.receive.size`.",
-        default="512 KiB",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    response_held_bytes_max: int = key(
-        "proxy.response.held.bytes.max",
-        size(64 * MIB, 2 * GIB - 1),
-        "The largest response that may be held whole, to be rewritten or merged (a merged Fetch has 55 MiB at most); "
-        "others are streamed.",
-        default="64 MiB",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    inflight_requests_max: int = key(
-        "proxy.inflight.requests.max",
-        integer(1, 100_000),
-        "Requests of one connection that await their response; beyond it no more is read from the client.",
-        default="128",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    held_bytes_max: int = key(
-        "proxy.held.bytes.max",
-        size(4 * MIB, TIB),
-        "What is held in memory for all clients together: requests that are decoded, responses that are rewritten or "
-        "merged. Beyond it requests and responses wait, and then the connection that has kept others waiting longest "
-        "ends.",
-        default_words="from `memory.max.bytes`",
-    )
-    send_stall_ms: int = key(
-        "proxy.send.stall.ms",
-        integer(100, 3_600_000),
-        "A client that takes no bytes for so long may keep others from theirs no longer: what its answer holds of the "
-        "tier is given up, and read again when the client goes on. While nobody waits for the memory, clients may take "
-        "their time.",
-        default="30000",
-        reload=Reload.AT_ONCE,
-    )
-    relay_rewrite_bytes_max: int = key(
-        "relay.rewrite.bytes.max",
-        size(KIB, MIB),
-        "Fetch responses up to this size are rewritten whole, larger ones in place.",
-        default="64 KiB",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    upstream_connect_timeout_ms: int = key(
-        "proxy.upstream.connect.timeout.ms",
-        integer(0, 3_600_000),
-        "How long a client's connection is held while no broker answers; then it is closed. Less than the 10 s after "
-        "which librdkafka gives up its first request and takes the broker for one older than 0.10.",
-        default="8000",
-        reload=Reload.NEW_CONNECTIONS,
-    )
-    drain_delay_ms: int = key(
-        "proxy.drain.delay.ms",
-        integer(0, 3_600_000),
-        "How long listeners go on accepting after SIGTERM, while `/readyz` already says `draining`: until balancers "
-        "and Kubernetes have noticed. `proxy.drain.timeout.ms` begins afterwards.",
-        default="0",
-        reload=Reload.AT_ONCE,
-    )
-    drain_timeout_ms: int = key(
-        "proxy.drain.timeout.ms",
-        integer(0, 3_600_000),
-        "How long SIGTERM waits for answers under way.",
-        default="30000",
-        reload=Reload.AT_ONCE,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

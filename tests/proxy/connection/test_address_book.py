@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import RETRY_S, AddressBook, Target
 from proxy.readiness import Readiness
+from proxy.settings import ProxyConfig
 from storage.config.model import HostPort
-from tidegate.config.model import ProxyConfig
 from tools.demo.kafka_cluster import free_port
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)

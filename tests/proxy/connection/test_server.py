@@ -24,6 +24,7 @@ from proxy.connection.audit import Audit, Signed
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits, Spells
+from proxy.settings import Network
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import (
@@ -36,7 +37,6 @@ from tests.support.memory_transport import (
     response,
 )
 from tests.support.waiting import HANG_S_MAX
-from tidegate.config.model import Network
 from tools.demo.kafka_cluster import free_port
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)

@@ -14,9 +14,10 @@ from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
 from proxy.fetch.tier import READS_AT_ONCE_MAX, TierReads
-from storage.cache.blocks import AnswerBlocks, Block
+from storage.cache.blocks import AnswerBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.errors import RetriableRemoteStorageError
+from storage.log.block import Block
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition

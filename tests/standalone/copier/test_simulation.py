@@ -29,7 +29,7 @@ from structlog.testing import capture_logs
 from standalone.copier import partition_copier
 from standalone.copier.ledger import Ledger
 from standalone.copier.seams import Retention
-from storage.metadata.event_log import Backoff
+from storage.backoff import Backoff
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState, Uuid
 from tests.support.cases import case
 from tests.support.copy_world import PARTITION, CopyWorld, Hands, held_segments

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from trio.testing import wait_all_tasks_blocked
 
-from storage.cache.blocks import AnswerBlocks, Block, Room
+from storage.cache.blocks import AnswerBlocks, Room
 from storage.cache.byte_budget import ByteBudget
+from storage.log.block import Block
 
 BUDGET_BYTES = 1000
 

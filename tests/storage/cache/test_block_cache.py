@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 from storage.cache import block_cache, pace
-from storage.cache.blocks import Block, SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.cache.gets import Transfer
+from storage.log.block import Block
 from tests.support.disk_tier import disk_tier
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment

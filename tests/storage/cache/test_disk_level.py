@@ -11,11 +11,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.cache import disk_level
-from storage.cache.blocks import Block, SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskRun
 from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
+from storage.log.block import Block
 from tests.support.disk_cache import SIZE_BYTES, cost, data_of, disk_cache, files_below, key_of
 from tests.support.disk_world import FROM_STORE, SourceOf, World, world_at
 from tests.support.scripted_gets import Gate, until

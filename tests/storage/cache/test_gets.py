@@ -9,9 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
+from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.pace import GETS_START
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, ThrottledError
+from storage.log.block import Block
 from storage.object_store.retries import CORRUPT_ATTEMPTS_MAX
 from tests.storage.formats.aiven.test_opened_segment import write_log
 from tests.support.scripted_gets import BLOCK_BYTES, MIB, Gate, GetWorld, Script, ScriptedSegment, expected, until

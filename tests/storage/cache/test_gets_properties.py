@@ -16,7 +16,6 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.cache.blocks import Block
 from storage.cache.pace import SEEN_MIN, Pace
 from storage.cache.segment_entries import Flight
 from storage.errors import (
@@ -27,6 +26,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
+from storage.log.block import Block
 from storage.object_store import retries
 from storage.remote_storage_manager import SegmentStream
 from tests.support.drawn import drawn

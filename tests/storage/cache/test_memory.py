@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from metrics.cache_meters import CacheLevel, CacheMeter, ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache import blocks
-from storage.cache.blocks import Block, BlockKey, MemoryBlocks
+from storage.cache.blocks import BlockKey, MemoryBlocks
+from storage.log.block import Block
 from tests.support.segments import uuid_of
 
 SEGMENT = uuid_of("one")

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.record_batches import HEADER_BYTES
-from storage.cache.blocks import NOTHING_VERIFIED, Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from storage.log.batch_walk import (
     ArrivalWalk,
@@ -24,6 +23,7 @@ from storage.log.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
+from storage.log.block import NOTHING_VERIFIED, Block, VerifiedRun
 from storage.log.log_walk import CorruptLogError
 from tests.support.cases import case
 from tests.support.segments import (

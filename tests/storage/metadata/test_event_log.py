@@ -7,7 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from storage.metadata.event_log import Backoff, MetadataEvent, metadata_partition
+from storage.backoff import Backoff
+from storage.metadata.event_log import MetadataEvent, metadata_partition
 from storage.metadata.record_batches import PartitionReader
 from storage.metadata.topic_log import DeliveryGate
 from storage.model import uuid_from_text

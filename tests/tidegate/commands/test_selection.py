@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from storage.errors import TierError
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from tests.support.segments import filled_segment, metadata_of, topic_partition, uuid_of
 from tests.support.tier import catalog_of
 from tidegate.commands.ls import Summary
 from tidegate.commands.selection import Place, find_segment, holes, matching, one_partition, parse_place, parse_segment
-from tidegate.commands.tier import TierError
 
 ORDERS = topic_partition("orders", 0)
 ORDERS_1 = topic_partition("orders", 1)

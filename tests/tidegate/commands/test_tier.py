@@ -8,13 +8,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from storage.errors import TierError
 from tests.support.command_world import CommandWorld
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tidegate import exit_codes
 from tidegate.commands.ls import LsOptions
 from tidegate.commands.ls import run as ls
 from tidegate.commands.metadata import records_of
-from tidegate.commands.tier import OpenTier, TierError, open_tier, run_on_tier
+from tidegate.commands.tier import OpenTier, open_tier, run_on_tier
 
 Captured = pytest.CaptureFixture[str]
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from proxy.settings import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NETWORKS, SNI_PATTERN
 from storage.config.keys import Kind
 from storage.config.model import HostPort
 from storage.config.tier_client import LATER, TIER_CLIENT_KEYS
-from tidegate.config.model import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NETWORKS, SERVE_KEYS, SNI_PATTERN
+from tidegate.config.model import SERVE_KEYS
 
 
 def test_other_readers_of_the_same_file_check_a_key_or_pass_it_over() -> None:
