@@ -251,7 +251,7 @@ def _fresh(
 
 
 def _command(folder: Path, name: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "proxy", name, str(folder / "tidegate.properties"), *arguments]
+    return [sys.executable, "-m", "tidegate", name, str(folder / "tidegate.properties"), *arguments]
 
 
 def _run_once(folder: Path) -> tuple[float, float]:

@@ -76,11 +76,11 @@ def measure(stage: Stage, options: Options) -> Report:
 
 def compare_plain_relay(stage: Stage, options: Options, steps: Sequence[FetchStep], report: Report) -> None:
     """The same Fetches through a relay that only copies: what the machine leaves to any relay."""
-    with plain_relay(stage.direct) as address:
+    with plain_relay(stage.direct) as relay:
         rounds = alternate(
             options.rounds,
             lambda: read_for(stage.direct, steps, options.seconds).megabytes_per_s,
-            lambda: read_for(address, steps, options.seconds).megabytes_per_s,
+            lambda: read_for(relay.address, steps, options.seconds).megabytes_per_s,
         )
     report.rows.append(throughput_row("(a relay that only copies)", rounds))
 

@@ -5,6 +5,7 @@ What it asks is learned beforehand, so that both sides are asked the same and th
 """
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -53,12 +54,14 @@ class Transfer:
 class BareClient:
     """One connection."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(address, _TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A socket with a timeout asks poll() before each receive, which a client that means it would not.
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_TIMEOUT_S), 0))
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         self._view = memoryview(bytearray(_BUFFER_BYTES))
         self.answered_s = 0.0
         """When the last answer began, by time.perf_counter."""
@@ -110,7 +113,9 @@ class BareClient:
         return decode_frame(ApiKey.METADATA, METADATA_VERSION, bytes(self.ask(metadata_request(topic))))
 
 
-def read_for(address: Address, steps: Sequence[FetchStep], seconds: float) -> Transfer:
+def read_for(
+    address: Address, steps: Sequence[FetchStep], seconds: float, tls: ssl.SSLContext | None = None
+) -> Transfer:
     """Ask the steps over and over for so long.
 
     Raises:
@@ -118,7 +123,7 @@ def read_for(address: Address, steps: Sequence[FetchStep], seconds: float) -> Tr
             in time, must not pass for speed.
     """
     read_bytes, elapsed_s = 0, 0.0
-    with BareClient(address) as client:
+    with BareClient(address, tls) as client:
         client.ask(steps[0].frame)
         started_s = time.perf_counter()
         for step in cycle(steps):

@@ -88,7 +88,7 @@ def stand_in(kind: str, url: str) -> S3Server | GcsServer | AzureServer:
 def shaped_store(
     work: Path, schemes: Sequence[str], *, first_byte_ms: int, connection_megabytes_per_s: int, kind: str = "s3"
 ) -> Iterator[ShapedStore]:
-    """Start them with an empty bucket; the caller removes `work`.
+    """Start them with an empty bucket; the caller removes `work`. 0 MB/s a connection: nothing stands before the store.
 
     Raises:
         FileNotFoundError: a tool was not built.
@@ -100,8 +100,10 @@ def shaped_store(
         stack.callback(shutil.rmtree, objects, ignore_errors=True)
         stack.enter_context(mock.patch.dict(os.environ, AWS_CA_BUNDLE=str(certificate)))
         api = f"{HOST}:{free_port()}"
-        link = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2])
-        _wait_answers(f"http://{api}/version", certificate)
+        link_pid = 0
+        if connection_megabytes_per_s:
+            link_pid = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2]).pid
+            _wait_answers(f"http://{api}/version", certificate)
         servers: dict[str, str] = {}
         ways: dict[str, Way] = {}
         for scheme in schemes:
@@ -109,9 +111,10 @@ def shaped_store(
             tls = ("--cert", str(certificate), "--key", str(key)) if scheme == "https" else ()
             gateway = _start(stack, work, *_program(kind, server, objects, tls))
             servers[scheme] = f"{scheme}://{server}"
-            ways[scheme] = Way(kind, f"{scheme}://{shaped}", gateway.pid, link.pid)
             _wait_answers(servers[scheme], certificate)
-            _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
+            if connection_megabytes_per_s:
+                _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
+            ways[scheme] = Way(kind, f"{scheme}://{shaped if link_pid else server}", gateway.pid, link_pid)
         store = ShapedStore(kind, servers[schemes[0]], ways)
         stand_in(kind, store.plain_url).make_bucket(BUCKET)
         yield store

@@ -12,8 +12,10 @@ from tools.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_USER_TIME_FIELD, _SYSTEM_TIME_FIELD = 11, 12
-"""Of /proc/PID/stat, counted from the field behind the command's closing bracket (proc(5): 14 and 15)."""
+_PARENT_FIELD, _USER_TIME_FIELD, _SYSTEM_TIME_FIELD = 1, 11, 12
+"""Of /proc/PID/stat, counted from the field behind the command's closing bracket (proc(5): 4, 14 and 15)."""
+_WITH_CHILDREN = slice(_USER_TIME_FIELD, _USER_TIME_FIELD + 4)
+"""Also the time of children that have ended and were waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,28 @@ def usage(tidegate: Tidegate) -> Usage:
 
 def cpu_s(pid: int) -> float:
     """User and system time of a process so far."""
+    numbers = _stat(pid)
+    return (int(numbers[_USER_TIME_FIELD]) + int(numbers[_SYSTEM_TIME_FIELD])) / _CLOCK_TICKS_PER_S if numbers else 0.0
+
+
+def tree_cpu_s(pid: int) -> float:
+    """User and system time so far of a process and all that it has started; 0 where there is no /proc."""
+    stats = {int(each.name): _stat(int(each.name)) for each in Path("/proc").glob("[0-9]*")}
+    parents = {child: int(numbers[_PARENT_FIELD]) for child, numbers in stats.items() if numbers}
+    tree = {pid}
+    while more := {child for child, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    ticks = sum(int(number) for each in tree for number in stats.get(each, [])[_WITH_CHILDREN])
+    return ticks / _CLOCK_TICKS_PER_S
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the command; none where the process has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except FileNotFoundError:
-        return 0.0
-    numbers = stat.rpartition(")")[2].split()
-    return (int(numbers[_USER_TIME_FIELD]) + int(numbers[_SYSTEM_TIME_FIELD])) / _CLOCK_TICKS_PER_S
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def _sum(exposition: str, name: str, labels: dict[str, str]) -> int:

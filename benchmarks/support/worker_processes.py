@@ -94,7 +94,8 @@ class _Checkout(Tidegate):
             return
         self.write_properties()
         # Of -m, the folder where a command is started comes before whatever is installed.
-        command = ("env", "-C", str(self._checkout), sys.executable, "-m", "proxy", "serve", str(self.properties_path))
+        package = "tidegate" if (self._checkout / "tidegate").is_dir() else "proxy"
+        command = ("env", "-C", str(self._checkout), sys.executable, "-m", package, "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
 
 

@@ -1,10 +1,11 @@
 """Each script once, on little data and in fractions of a second: that it runs and accounts, not how fast it is."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import copying, fetch_exchange, relay, store, warm_read
+from benchmarks import copying, cost, fetch_exchange, relay, store, warm_read
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
@@ -17,6 +18,21 @@ BRIEF = Options(rounds=1, seconds=0.1, megabytes=8, as_json=False)
 
 def rows_of(report: Report) -> list[str]:
     return [row.name for row in report.rows]
+
+
+def test_what_a_gb_costs_is_measured_beside_a_floor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row of each kind of floor; the script itself ends where bytes are missing."""
+    monkeypatch.setattr(cost, "SECONDS", 0.1)
+    assert cost.main(["--rounds", "1", "--megabytes", "16", "--rows", "relay-tls,memory,again-disk", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["way"] for row in found] == [
+        "tier, from memory",
+        "relay, TLS on both sides",
+        "once more, the same with a disk cache",
+    ]
+    assert all(row["core_s_per_gb"] > 0 and row["floor_core_s_per_gb"] > 0 for row in found)
 
 
 def test_the_relay_is_measured_and_all_bytes_are_accounted_for(
