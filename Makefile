@@ -15,6 +15,7 @@
 #   make spark          what tests of the pipeline need: the extra `spark`, connectors, S3A, Delta, Iceberg, a registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
+#   make house          how simple the tree is, in figures
 #   make bench          the figures that README quotes
 #   make lock           write requirements/*.txt anew from pyproject.toml
 
@@ -77,7 +78,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: spark-package setup doctor doctor-demo demo spark test test-all test-busy test-tools test-long test-workers \
 	test-python-3.14 \
-	differential soak lint bench lock
+	differential soak lint house bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run $(JARS)/.complete
@@ -174,7 +175,7 @@ PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
 test: $(VENV)/.dev $(CLASSES)
 	$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
-	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, browsers, deployment" \
+	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, deployment" \
 		"and all drawn examples: a quarter of an hour, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
@@ -299,7 +300,11 @@ lint: $(VENV)/.spark
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/repository/test_tidy.py
 
+house: $(VENV)/.dev
+	@$(BIN)/python -m tools.house
+
 bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
+	$(BIN)/python benchmarks/cost.py $(ARGS)
 	$(BIN)/python benchmarks/relay.py $(ARGS)
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
 	$(BIN)/python benchmarks/fetch_exchange.py $(ARGS)

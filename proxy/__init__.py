@@ -1,4 +1,4 @@
-"""The trio application, laid out as a request travels: `connection`, then `fetch` or `offsets`, then `upstream`.
+"""The way of a request, laid out as it travels: `connection`, then `fetch` or `offsets`, then `upstream`.
 
-`process` puts the parts together; `cli`, `serve` and `check` are the commands. Read `connection` first, then `fetch`.
+Read `connection` first, then `fetch`.
 """

@@ -1,4 +1,8 @@
-"""The process around the connections: start and stop, readiness, reload, logs, the admin listener.
+"""The program: command line, configuration, serve, and the process around the connections.
 
-Read `life_cycle` first.
+    cli       the commands, each a file of `commands`
+    serve     puts the parts together; `workers` does so in several processes
+    life_cycle, reload, admin, logs, status   what is around it
+
+Read `serve` first.
 """

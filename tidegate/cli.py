@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from tidegate import exit_codes
 from tidegate.commands.cluster_options import add_diff_arguments, add_gc_arguments
@@ -42,7 +42,12 @@ class Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 on a wrong command line, 0 on --help."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] == [SPARK]:
+        from pipeline.jobs import command_line
+
+        return command_line.main(words[1:])
+    options = _parser().parse_args(words)
     run: Run = options.run
     try:
         return run(options)
@@ -53,9 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="tidegate",
-        description="A remote read replica for Kafka, and the tools of its KIP-405 tier. Exit codes: 0 done, 1 found "
-        "something wrong, 2 usage or configuration.",
+        prog="tidegate", description="A remote read replica for Kafka. Exit codes: 0 done, 1 found wrong, 2 usage."
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -71,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         if command.add_arguments is not None:
             command.add_arguments(added)
         added.set_defaults(run=command.run)
+    commands.add_parser(SPARK, help="run a job on Spark: backfill, audit (docs/spark.md)")
     return parser
 
 
@@ -257,6 +261,12 @@ def _gc(config: "Config", options: argparse.Namespace) -> int:
         owns_tier=options.i_own_this_tier,
     )
     return run(config, wanted, sys.stdout, is_json=options.json)
+
+
+def _health(options: argparse.Namespace) -> int:
+    from tidegate.health_check import main as ask
+
+    return ask(options.file, os.environ)
 
 
 def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
@@ -459,11 +469,15 @@ def _load(file: Path) -> "Config | None":
     return config
 
 
+SPARK: Final = "spark"
+"""Has a command line of its own: a job, and what the job takes."""
+
 GROUPS: dict[str, str] = {"metadata": "dump the tier's metadata, or import it"}
 """What the commands of two words have in common, by the first word."""
 
 COMMANDS: Sequence[Command] = (
     Command("serve", "run the proxy", _serve, description="Run the proxy until SIGTERM."),
+    Command("health", "ask a running serve whether it is alive", _health),
     Command(
         "copy",
         "copy upstream's segments into the tier (standalone mode)",

@@ -1,13 +1,11 @@
-"""The image's health check: `python -m tidegate.health_check FILE` asks `/livez` where FILE says that it is.
+"""`tidegate health FILE`, the image's health check: asks `/livez` where FILE says that it is.
 
 Whether the loop turns, and not readiness: a tier that is down is no reason to start again. Of FILE and the environment
 only `admin.listen` counts here; a mistake elsewhere, in a file that was changed since the start, changes nothing.
 """
 
 import http.client
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -19,15 +17,15 @@ TIMEOUT_S = 4.0
 """Below the image's own limit, so that what was wrong is printed."""
 
 
-def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+def main(file: Path, environ: Mapping[str, str]) -> int:
     """0 when `/livez` answered 200; otherwise 1, and why on standard output, which is what Docker keeps."""
-    address = admin_address(Path(arguments[0]), environ)
+    address = admin_address(file, environ)
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/livez")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
-        print(f"{address}/livez: {error} (admin.listen of {arguments[0]})")
+        print(f"{address}/livez: {error} (admin.listen of {file})")
         return 1
     finally:
         connection.close()
@@ -45,7 +43,3 @@ def admin_address(path: Path, environ: Mapping[str, str]) -> HostPort:
     except ValueError:
         host = listen.host  # a name
     return HostPort(wildcards.get(host, host), listen.port)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))

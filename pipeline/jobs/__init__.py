@@ -1,1 +1,1 @@
-"""Jobs on Spark over a tier: each file named *_command is one of `python -m pipeline`. Read `backfill` first."""
+"""Jobs on Spark over a tier: each file named *_command is one of `tidegate spark`. Read `backfill` first."""

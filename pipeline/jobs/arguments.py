@@ -12,7 +12,7 @@ STEPS_AT_ONCE: Final = 3
 def parser() -> argparse.ArgumentParser:
     """Of all jobs."""
     whole = argparse.ArgumentParser(
-        prog="python -m pipeline",
+        prog="tidegate spark",
         description="Spark jobs over Kafka's tiered storage (docs/spark.md).",
         epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration. A job that was cut off goes on "
         "when the same command is run again.",

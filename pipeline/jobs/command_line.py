@@ -1,4 +1,4 @@
-"""The command line of the jobs: `python -m pipeline backfill|audit …`, the same under spark-submit.
+"""The command line of the jobs: `tidegate spark backfill|audit …`, the same under spark-submit.
 
 - Exit codes: 0 done, 1 found something wrong or could not be finished, 2 usage, configuration, or no Spark here
   (pyspark or Java is missing); 130 and 143 after Ctrl-C and SIGTERM. What is done stays done: the same command goes on.

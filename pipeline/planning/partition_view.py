@@ -1,7 +1,7 @@
 """What is known of one topic partition at one moment: the chain of segments that the tier serves it from.
 
-Pure. The chain is what `storage.reading.reader` would read, one offset after the other: at each offset the segment that the
-catalog's look-up in that offset's leader epoch gives, if the lineage holds it (storage.metadata.partition_catalog,
+Pure. The chain is what `storage.reading.reader` would read, one offset after the other: at each offset the segment that
+the catalog's look-up in that offset's leader epoch gives, if the lineage holds it (storage.metadata.partition_catalog,
 rule 3). So dead branches are never served, and a segment that overlaps the one before it is served from there on.
 
 Where no segment holds an offset and a later one is served, there is a hole; where none is, the tier ends. Offsets are

@@ -265,8 +265,8 @@ class _Asker:
 
 # Aborted tails: transactions that begin below a local log start and are aborted at or beyond it.
 #
-# The tier's transaction indexes do not tell of them (storage.reading.aborted_transactions), the broker does: in the list of
-# aborted transactions of a READ_COMMITTED fetch at that very offset. It gives the list only with records.
+# The tier's transaction indexes do not tell of them (storage.reading.aborted_transactions), the broker does: in the
+# list of aborted transactions of a READ_COMMITTED fetch at that very offset. It gives the list only with records.
 #
 # Rule 1. A tail is known from an answer with records only, for the offset is below the last stable offset then: every
 #         transaction that began below it has ended, and its marker is in that broker's index.

@@ -60,7 +60,8 @@ class Tier:
     """Owned by the trio thread.
 
     Args:
-        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds (storage.reading.holes).
+        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds
+            (storage.reading.holes).
         is_loaded: whether the catalog has been read to its end once.
     """
 

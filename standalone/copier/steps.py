@@ -1,4 +1,4 @@
-"""Does what `standalone.copier.segment_copy` says: records into the metadata log, files into the store, objects out of it."""
+"""Does what `segment_copy` says: records into the metadata log, files into the store, objects out of it."""
 
 from typing import TypeVar
 

@@ -9,8 +9,8 @@ Rules kept from the broker:
   decides; whether anything is found in it or not, no later segment of the tier is looked at.
 - A record below the log start is none. Control records count.
 - The answer's leader epoch is that of the record's batch.
-Added, as in `storage.reading.reader`: batches that are walked over pass their CRC first, a bad block is fetched once more, an
-index entry that leads nowhere has the offset index built anew.
+Added, as in `storage.reading.reader`: batches that are walked over pass their CRC first, a bad block is fetched once
+more, an index entry that leads nowhere has the offset index built anew.
 """
 
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ from tests.support.needs import ROOT
 pytestmark = pytest.mark.needs("network")
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
-PACKAGES = {"copier", "metrics", "pipeline", "protocol", "proxy", "storage"}
+PACKAGES = {"metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "tidegate"}
 NOT_OURS = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist", "artifacts")
 
 
@@ -148,7 +148,22 @@ def test_the_installed_command_knows_its_version_and_not_the_checkout(image: Ima
     done = image.run("--version", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"tidegate \d+\.\d+\.\d+\n", done.stdout)
-    program = "import proxy, storage, protocol, metrics, pipeline; print(proxy.__file__)"
+    program = f"import {', '.join(sorted(PACKAGES))}; print(tidegate.__file__)"
     python = image.installed / "bin" / "python"
     where = subprocess.run([python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert where.stdout.startswith(f"{image.installed}/lib/")
+
+
+def test_ways_that_users_knew_still_work_and_say_what_they_are_called_now(image: Image, tmp_path: Path) -> None:
+    file = tmp_path / "tidegate.properties"
+    file.write_text("admin.listen=127.0.0.1:1\n")
+    spark, health = (image.run(*words, folder=tmp_path) for words in (("spark", "--help"), ("health", file)))
+    assert (spark.returncode, health.returncode, spark.stderr, health.stderr) == (0, 1, "", "")
+    python = image.installed / "bin" / "python"
+    for now, old in ((spark, ("pipeline", "--help")), (health, ("proxy.process.health_check", file))):
+        before = subprocess.run(
+            [python, "-m", *old], cwd=tmp_path, env={"PATH": os.defpath}, capture_output=True, text=True, check=False
+        )
+        assert (before.returncode, before.stdout) == (now.returncode, now.stdout)
+        assert len(before.stderr.splitlines()) == 1
+        assert "goes with 0.3; it is: tidegate " in before.stderr

@@ -120,7 +120,7 @@ def _reader(folder: Path) -> Path:
 
 def _link_command(folder: Path) -> None:
     """The command of the running tests, where the guide installs it."""
-    command = folder / "tidegate" / "bin" / "tidegate"
+    command = folder / "venv" / "bin" / "tidegate"
     command.parent.mkdir(parents=True)
     command.symlink_to(Path(sys.executable).with_name("tidegate"))
 

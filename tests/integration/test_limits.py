@@ -1,4 +1,4 @@
-"""What crowds cost: a thousand idle connections, one huge response. Bad bytes: tests/proxy/connection/test_bad_input.py."""
+"""What crowds cost: a thousand idle connections, one huge response. Bad bytes: proxy/connection/test_bad_input.py."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -265,7 +265,7 @@ def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage
 
 def test_who_reads_no_more_of_the_output_is_no_error(stage: Stage) -> None:
     """As with `tidegate … | head`: by the time that something is written, nobody is there."""
-    command = [sys.executable, "-m", "proxy", "ls", str(stage.file)]
+    command = [sys.executable, "-m", "tidegate", "ls", str(stage.file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

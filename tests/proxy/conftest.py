@@ -1,18 +1,15 @@
 """What several files here begin with."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
-import structlog
 import trio
 
 from storage.model import TopicIdPartition
-from tests.support.fake_kafka import FakeKafka
+from tests.support.program_fixtures import kafka
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier, open_tier
 from tests.support.tier_world import FakeFetcher, TierWorld
-from tidegate.logs import OUR_PACKAGES
+
+__all__ = ["kafka"]
 
 
 @pytest.fixture
@@ -37,23 +34,3 @@ def client(world: TierWorld) -> FakeFetcher:
 def tier(nursery: trio.Nursery) -> Tier:
     """A reader of one segment, `filled_segment(0)`, in blocks of 1000 bytes."""
     return open_tier(nursery, [filled_segment(0)], block_bytes=1000)
-
-
-@pytest.fixture
-def kafka(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
-    """A cluster without brokers, to which our own connections lead."""
-    fake = FakeKafka(nursery)
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.open_transport)
-    return fake
-
-
-@pytest.fixture
-def restored_logging() -> Iterator[None]:
-    """Leaves logging as it was found: what sets it up does so for the process, and pytest has handlers of its own."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers, root.level = handlers, level
-    for package in OUR_PACKAGES:
-        logging.getLogger(package).setLevel(logging.NOTSET)
-    structlog.reset_defaults()

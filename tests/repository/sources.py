@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("copier", "metrics", "pipeline", "protocol", "proxy", "storage")
+PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "tidegate")
 
 
 def project_files() -> list[Path]:

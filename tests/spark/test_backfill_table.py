@@ -34,7 +34,7 @@ def command(block: str, spark: SparkSession, spark_topics: SparkTopics, tmp_path
     text = PAGE[block].body.replace("\\\n", " ").replace("s3a://lake", tmp_path.as_uri())
     text = text.replace("tidegate.properties", str(spark_topics.tidegate.process.properties_path))
     words = shlex.split(re.sub(r"--topic orders\b", f"--topic {PLAIN}", text))
-    assert words[:3] == ["python", "-m", "pipeline"]
+    assert words[:2] == ["tidegate", "spark"]
     settings = {
         key: value
         for name, pair in itertools.pairwise(words)
@@ -46,7 +46,7 @@ def command(block: str, spark: SparkSession, spark_topics: SparkTopics, tmp_path
     own |= {key: value for key, value in settings.items() if key not in OF_A_NEW_SPARK}
     try:
         yield [
-            *words[3 : words.index("--conf")],
+            *words[2 : words.index("--conf")],
             *(part for key, value in own.items() for part in ("--conf", f"{key}={value}")),
         ]
     finally:

@@ -164,6 +164,6 @@ def shown_by_the_tool(reader: Reader) -> int:
 def test_command_lines_are_those_that_jobs_have(reader: Reader) -> None:
     for block in PAGE.values():
         for words in reader.commands(block.name) if block.language == "sh" else ():
-            program = next((word for word in words if word == "pipeline" or word.endswith("_spark_job.py")), None)
+            program = next((word for word in words if word == "spark" or word.endswith("_spark_job.py")), None)
             if program is not None:
                 parser().parse_args(words[words.index(program) + 1 :])

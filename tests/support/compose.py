@@ -279,7 +279,7 @@ def _passes(test: Sequence[str]) -> bool:
                 return int(answer.status) == 200
         except (urllib.error.URLError, OSError):
             return False
-    program = [sys.executable, *test[1:]] if test[0] == "python" else list(test)
+    program = [str(Path(sys.executable).with_name("tidegate")), *test[1:]] if test[0] == "tidegate" else list(test)
     return subprocess.run(program, capture_output=True, check=False).returncode == 0
 
 

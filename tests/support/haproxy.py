@@ -124,7 +124,7 @@ class Replica:
         self._runs += 1
         folder = self._folder / f"{self.name}-{self._runs}"
         folder.mkdir(parents=True)
-        served = Serving(folder, self.properties, {}, ("-m", "proxy"))
+        served = Serving(folder, self.properties, {}, ("-m", "tidegate"))
         self._cleanup.callback(served.process.wait)
         self._cleanup.callback(served.process.kill)
         return served

@@ -99,7 +99,7 @@ def run_standalone(
     file = folder / f"{words[-1]}.properties"
     file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "proxy", *words, str(file), *arguments],
+        [sys.executable, "-m", "tidegate", *words, str(file), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,

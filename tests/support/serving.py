@@ -94,7 +94,7 @@ def serving(
     properties: Mapping[str, str],
     environ: Mapping[str, str] | None = None,
     *,
-    program: Sequence[str] = ("-m", "proxy"),
+    program: Sequence[str] = ("-m", "tidegate"),
     command: str = "serve",
 ) -> Iterator[Serving]:
     started = Serving(folder, properties, environ or {}, program, command)

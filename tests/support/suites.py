@@ -17,7 +17,7 @@ import pytest
 
 TESTS: Final = Path(__file__).resolve().parents[1]
 QUICK_FOLDERS: Final = frozenset(
-    {"broker", "contract", "copier", "metrics", "protocol", "proxy", "simulation", "storage"}
+    {"broker", "contract", "metrics", "protocol", "proxy", "simulation", "standalone", "storage", "tidegate"}
 )
 QUICK_NEEDS: Final = frozenset({"java", "kafka"})
 """What `make demo` brings, and so the most that a quick test may need."""

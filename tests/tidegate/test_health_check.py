@@ -59,22 +59,22 @@ def test_the_address_is_the_configurations(
 
 
 def test_a_loop_that_turns_is_healthy(port: int, tmp_path: Path) -> None:
-    assert main([str(written(tmp_path, f"admin.listen=0.0.0.0:{port}"))], {}) == 0
+    assert main(written(tmp_path, f"admin.listen=0.0.0.0:{port}"), {}) == 0
 
 
 def test_another_answer_is_not(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Live, "status", 500)
-    assert main([str(written(tmp_path, f"admin.listen=0.0.0.0:{port}"))], {}) == 1
+    assert main(written(tmp_path, f"admin.listen=0.0.0.0:{port}"), {}) == 1
 
 
 def test_silence_names_address_and_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, "admin.listen=127.0.0.1:1")
-    assert main([str(path)], {}) == 1
+    assert main(path, {}) == 1
     assert capsys.readouterr().out.startswith("127.0.0.1:1/livez: ")
 
 
 def test_the_image_asks_for_the_file_that_it_serves() -> None:
     instructions = dict(docker_instructions(ROOT / "deploy" / "Dockerfile"))
     command = yaml.safe_load(instructions["HEALTHCHECK"].partition("CMD ")[2])
-    assert command[:-1] == ["python", "-m", "tidegate.health_check"]
+    assert command[:-1] == ["tidegate", "health"]
     assert command[-1] == yaml.safe_load(instructions["CMD"])[-1]

@@ -171,7 +171,7 @@ class Demo:
         arguments = f"--bootstrap-server {self._bootstrap} --topic {TOPIC} --from-beginning --max-messages 5"
         java = ("java", "-cp", f"{JARS}/*", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
         consumer = (*java, "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments.split())
-        check = (sys.executable, "-m", "proxy", "check", str(tidegate.properties_path))
+        check = (sys.executable, "-m", "tidegate", "check", str(tidegate.properties_path))
         return (
             f"\nKafka      {self._kafka.bootstrap_servers}\n"
             f"Tidegate   {self._bootstrap}\n"

@@ -73,7 +73,7 @@ class Tidegate:
     def start(self) -> None:
         """Start, without waiting."""
         self.write_properties()
-        command = (sys.executable, "-m", "proxy", "serve", str(self.properties_path))
+        command = (sys.executable, "-m", "tidegate", "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
 
     def wait_ready(self) -> str:

@@ -33,7 +33,7 @@ def test_a_wrong_command_line_is_two(arguments: list[str], capsys: pytest.Captur
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(arguments)
     assert ended.value.code == 2
-    assert "usage: python -m pipeline" in capsys.readouterr().err
+    assert "usage: tidegate spark" in capsys.readouterr().err
 
 
 def test_settings_may_hold_an_equals_sign_and_what_may_be_a_secret_is_not_shown() -> None:

@@ -1,4 +1,4 @@
-"""`python -m pipeline` without a Spark: exit codes, what is printed where, and what is imported when."""
+"""`tidegate spark` without a Spark: exit codes, what is printed where, and what is imported when."""
 
 import signal
 import subprocess

@@ -38,11 +38,11 @@ COUNTED = '\nprint("ROWS", rows.count())\n'
 def test_jobs_are_done_by_their_commands(reader: Reader, number: int) -> None:
     found = reader.commands(JOBS)
     assert found[0] == reader.commands(BACKFILL)[0]
-    assert [words[3] for words in found] == ["backfill", "audit"]
-    python, *words = found[number]
-    assert python == "python"
+    assert [words[2] for words in found] == ["backfill", "audit"]
+    program, *words = found[number]
+    assert program == "tidegate"
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-m", "tidegate", *words],
         cwd=reader.folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -51,7 +51,7 @@ def test_jobs_are_done_by_their_commands(reader: Reader, number: int) -> None:
         timeout=COMMAND_S_MAX,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    if words[2] == "backfill":
+    if words[1] == "backfill":
         assert reader.spark.read.parquet(f"{reader.folder}/lake/orders").count() == reader.tiered_rows
 
 

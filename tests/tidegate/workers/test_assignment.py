@@ -1,4 +1,4 @@
-"""Which worker gets a connection: the rules of `tidegate.workers.assignment`, in examples and in any order of events."""
+"""Which worker gets a connection: the rules of `workers.assignment`, in examples and in any order of events."""
 
 from collections import Counter
 

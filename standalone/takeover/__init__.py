@@ -1,0 +1,1 @@
+"""What a broker must know before it owns the tier (docs/standalone.md#takeover). Read `restored_lineage` first."""
