@@ -196,7 +196,7 @@ async def test_it_is_committed_again_at_the_start_and_every_day(world: World) ->
 
 
 async def test_what_counts_no_more_is_left_to_expire(world: World, nursery: trio.Nursery) -> None:
-    world.group.offsets["orders", 0] = (170, ID)
+    world.group.offsets["orders", 0] = (200, ID)
     world.remove(ORDERS, 100, 199)
     nursery.start_soon(world.log_starts.run)
     await trio.sleep(10 * POLL_S)

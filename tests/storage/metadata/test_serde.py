@@ -72,6 +72,12 @@ def test_the_worked_example_of_the_specification() -> None:
     assert encode(record) == SEGMENT
 
 
+def test_more_epochs_than_fit_are_refused_before_they_are_read() -> None:
+    value = bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 7f {EPOCHS[3:]} 000febba 00 00 01 00 01 01")
+    with pytest.raises(MetadataRecordError, match="claims 126 leader epochs in 23 bytes"):
+        decode(value)
+
+
 @for_each("value", ALL_KINDS)
 def test_a_record_cut_anywhere_is_an_error(value: bytes) -> None:
     for length in range(len(value)):
