@@ -189,6 +189,7 @@ def produce(
     taken_bytes, elapsed_s = 0, 0.0
     exchange_s: list[float] = []
     with _at_leader(address, stretch) as client:
+        client.topic_id(stretch.topic)  # who has answered has accepted: the parent sees whose connection it is
         _wait_turn(pace, delay_s)
         started_s = time.perf_counter()
         while elapsed_s < pace.seconds:

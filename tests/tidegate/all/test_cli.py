@@ -30,7 +30,7 @@ async def serve(config):
     return 1
 
 sys.modules["tidegate.serve"] = types.SimpleNamespace(serve=serve)
-from proxy import cli
+from tidegate import cli
 sys.exit(cli.main(["serve", sys.argv[1]]))
 """
 
@@ -49,7 +49,7 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 def test_help_imports_no_library() -> None:
     done = run(
         "import sys\n"
-        "from proxy import cli\n"
+        "from tidegate import cli\n"
         "try:\n"
         "    cli.main(['--help'])\n"
         "except SystemExit as stop:\n"
@@ -65,7 +65,7 @@ def test_help_imports_no_library() -> None:
 def test_the_configuration_is_loaded_without_trio_or_boto3(file: str) -> None:
     done = run(
         "import sys, pathlib\n"
-        "from proxy.config import load\n"
+        "from tidegate.config import load\n"
         f"load(pathlib.Path({file!r}), {{}})\n"
         "heavy = {'trio', 'boto3', 'kio', 'cryptography'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)\n"
