@@ -7,7 +7,7 @@
 
 Rules:
 - A partition whose task fails by a fault of ours is logged and begun again; the others do not notice.
-- The staging folder is this process's alone: what an earlier one has left in it is removed.
+- The staging folder is this process's alone: what an earlier one has staged in it is removed, and nothing else.
 """
 
 import secrets
@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from metrics.copy_meters import CopyMeter
+from standalone.copier import staging_folder
 from standalone.copier.config import CopyConfig
 from standalone.copier.ledger import Ledger
 from standalone.copier.limits import CopyRate, Slots
@@ -34,7 +35,7 @@ from standalone.copier.threads import Threads, WorkerThreads
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError, StorageConfigError
 from storage.metadata.event_log import MetadataEventLog
-from storage.model import TopicIdPartition, Uuid, uuid_to_text
+from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 
 _OTHER_THREADS = 32
@@ -109,7 +110,8 @@ class Copier:
 
         Cancellation: as PartitionCopier.run of all partitions.
         """
-        await self._threads.run(lambda: _empty(self._staging_path))
+        for other in await self._threads.run(lambda: staging_folder.empty(self._staging_path)):
+            _log.warning("staging_folder_not_ours", path=str(other), reason="no copier has written this: it stays")
         self._tools = self._make_tools()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -218,12 +220,4 @@ class Copier:
             await trio.sleep(backoff.next_delay_s())
 
     def _folder(self, partition: TopicIdPartition) -> Path:
-        return self._staging_path / f"{partition.topic}-{partition.partition}-{uuid_to_text(partition.topic_id)}"
-
-
-def _empty(folder: Path) -> None:
-    """Remove the folders that an earlier process has left."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.iterdir():
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
+        return staging_folder.partition_folder(self._staging_path, partition)

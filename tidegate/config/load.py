@@ -12,7 +12,7 @@ lowers our read-ahead: it is meant for one broker's own reads, and 16 MiB of it 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -53,6 +53,13 @@ READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
 
 AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
+
+TIER_FOLDER_KEYS: Final = ("dir", "storage.root")
+"""Of LocalTieredStorage, and of a folder as a store. Their modules import what loading a file need not wait for."""
+CACHE_FOLDER: Final = "blocks"
+"""What of `cache.path` is the cache's; snapshot and staging may lie beside it."""
+BROKER_FOLDER_MARK: Final = "meta.properties"
+"""In each folder of a broker's `log.dirs`."""
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -280,7 +287,22 @@ def _copy_lacks(config: Config) -> list[str]:
         found.append("needs copy.topics")
     if config.copy.staging_path is None:
         found.append("needs copy.staging.path, or cache.path")
+    else:
+        found += _staging_collisions(config, config.copy.staging_path)
     return found
+
+
+def _staging_collisions(config: Config, staging_path: Path) -> Iterator[str]:
+    """Where segments under way are, what is left of them is removed at a start: that place is nothing else's, too."""
+    own, storage, prefix = staging_path.resolve(), config.remote_storage_config, config.remote_storage_prefix
+    others = [(f"{prefix}{name}", Path(text)) for name in TIER_FOLDER_KEYS if (text := storage.get(name, "").strip())]
+    if config.cache.path is not None:
+        others.append(("the cache's blocks", config.cache.path / CACHE_FOLDER))
+    marked = (each for each in (own, *own.parents) if (each / BROKER_FOLDER_MARK).exists())
+    others += [("a broker's log folder", each) for each in marked]
+    for what, other in others:
+        if own.is_relative_to(other.resolve()) or other.resolve().is_relative_to(own):
+            yield f"needs another copy.staging.path than {staging_path}: it and {what} ({other}) hold one another"
 
 
 def _metadata_topic(settings: Settings, problems: list[str]) -> MetadataTopicConfig:

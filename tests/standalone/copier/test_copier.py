@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from standalone.copier.copier import Copier
 from standalone.copier.partition_copier import PartitionProgress
 from standalone.copier.seams import FetchedBatches, Retention
+from standalone.copier.staging_folder import OWN_NAME, partition_folder
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
@@ -368,7 +369,7 @@ async def test_revoke_returns_once_the_upload_under_way_is_finished(world: CopyW
         await trio.sleep(30)
         assert len(world.records()) == count
         assert copier.progress() == []
-    assert list(hands.folder.iterdir()) == []
+    assert list((hands.folder / OWN_NAME).iterdir()) == []
 
 
 async def test_whoever_is_superseded_begins_again_with_a_higher_fence(world: CopyWorld) -> None:
@@ -464,10 +465,23 @@ async def test_records_that_are_none_are_passed_over(world: CopyWorld) -> None:
         await until(lambda: only(copier).copied_offset == 29)
 
 
-async def test_what_an_earlier_process_left_in_the_staging_folder_is_removed(world: CopyWorld) -> None:
+async def test_what_an_earlier_process_staged_is_removed_and_nothing_else(world: CopyWorld) -> None:
+    """Failed before: a folder that held the tier was emptied, tier and all."""
     hands = world.hands()
-    left = hands.folder / "orders-9-x" / "00000000000000000000.log"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"left")
-    async with running(hands, partitions=()):
-        assert not left.parent.exists()
+    own, staged = hands.folder / OWN_NAME, partition_folder(hands.folder, PARTITION) / f"{0:020}.log"
+    strangers = [
+        hands.folder / "tier" / f"{0:020}.log",
+        hands.folder / f"{0:020}.log",
+        own / "orders-0" / f"{0:020}.log",
+        own / staged.parent.name.replace("orders", "others") / "notes.txt",
+        own / f"{0:020}.log",
+    ]
+    for path in (staged, *strangers):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left")
+    (own / staged.parent.name.replace("orders", "linked")).symlink_to(hands.folder / "tier")
+    with capture_logs() as logs:
+        async with running(hands, partitions=()):
+            assert not staged.parent.exists()
+    assert all(path.read_bytes() == b"left" for path in strangers)
+    assert [line["event"] for line in logs].count("staging_folder_not_ours") == 4

@@ -203,6 +203,31 @@ def test_how_the_metadata_topic_is_made_is_in_the_plug_ins_own_keys(tmp_path: Pa
     assert problem.endswith("topic.num.partitions = many: must be a whole number from 1 to 10000")
 
 
+def test_staging_is_nobody_elses_place(tmp_path: Path) -> None:
+    """Failed before: a start emptied the folder that held the tier, and `check` said nothing."""
+    (tmp_path / "log" / "deep").mkdir(parents=True)
+    (tmp_path / "log" / "meta.properties").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "tier")
+    tier, cache = f"rsm.config.dir={tmp_path}/tier\n", f"cache.path={tmp_path}/cache\n"
+    base = f"mode=standalone\ncopy.topics=orders\n{tier}{cache}"
+    for staging, what in (
+        ("tier", "rsm.config.dir"),
+        ("tier/staging", "rsm.config.dir"),
+        ("link/staging", "rsm.config.dir"),
+        (".", "rsm.config.dir"),
+        ("cache/blocks/staging", "the cache's blocks"),
+        ("cache", "the cache's blocks"),
+        ("log", "a broker's log folder"),
+        ("log/deep/staging", "a broker's log folder"),
+    ):
+        problems = copy_problems(load_lines(tmp_path, f"{base}copy.staging.path={tmp_path}/{staging}\n"))
+        assert any(f"it and {what} (" in each for each in problems), staging
+    for staging in ("staging", "cache/staging", "tier-staging"):
+        assert copy_problems(load_lines(tmp_path, f"{base}copy.staging.path={tmp_path}/{staging}\n")) == []
+    [problem] = problems_of(tmp_path, f"{base}copy.enabled=true\ncopy.staging.path={tmp_path}/tier\n")
+    assert "copy.enabled = true: needs another copy.staging.path than " in problem
+
+
 def test_what_a_copier_needs_is_named(tmp_path: Path) -> None:
     """`copy.enabled` is a wrong configuration without it, and `tidegate copy` says the same."""
     assert len(problems_of(tmp_path, "copy.enabled=true\n")) == 3
