@@ -5,8 +5,10 @@ Rule 1. Topics are those that `copy.topics` names or that one of its expressions
 Rule 2. Refused by name, and logged once: a compacted topic (KIP-405 has none), one with `remote.storage.enable=true`
         (the brokers copy it themselves), one whose configuration we may not see. The others go on.
 Rule 3. A topic of the catalog is gone when upstream, asked by name, says twice, an interval apart, that there is none,
-        or another one. A missing right, or no answer, says nothing. If all topics of the tier seem gone at once, the
-        brokers are rather others than those that the tier was copied from: then nothing is taken for gone.
+        or another one; and when then each broker that any broker names says so itself, since one that was cut off from
+        its controller knows old metadata. A missing right, or no answer, says nothing. If all topics of the tier seem
+        gone at once, the brokers are rather others than those that the tier was copied from: then nothing is taken for
+        gone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +19,7 @@ import structlog
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.client.leaders import TopicMetadata, code_name, metadata_question
-from protocol.client.messages import DESCRIBE_CONFIGS, Question
+from protocol.client.messages import DESCRIBE_CONFIGS, Question, uuid_bytes
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
@@ -118,7 +120,33 @@ class CopyTopics:
             return []
         self._told_all_gone = False
         gone, self._missed = missed & self._missed, missed
-        return sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition))
+        return await self._confirmed(sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition)))
+
+    async def _confirmed(self, gone: list[TopicIdPartition]) -> list[TopicIdPartition]:
+        """What every broker says is gone: all that any of them names, each asked itself."""
+        asked, waiting = set[int](), {*self.cluster.brokers}
+        while gone and waiting:
+            node_id = waiting.pop()
+            asked.add(node_id)
+            try:
+                told, named = await self._told_by(node_id, sorted({each.topic for each in gone}))
+            except UpstreamError as error:
+                topics = sorted({each.topic for each in gone})
+                _log.warning("copy_topics_gone_not_confirmed", node=node_id, topics=topics, reason=str(error))
+                return []
+            waiting |= named - asked
+            gone = [each for each in gone if _is_missed(told.get(each.topic), each)]
+        return gone
+
+    async def _told_by(self, node_id: int, names: Sequence[str]) -> tuple[dict[str, TopicMetadata], set[int]]:
+        """What this very broker knows of the topics, and which brokers it names; nothing of it is remembered."""
+        told, named = {}, set()
+        for at in range(0, len(names), TOPICS_MAX):
+            response = await self.cluster.ask(node_id, ROLE, metadata_question(names[at : at + TOPICS_MAX]))
+            named |= {int(broker.node_id) for broker in response.brokers}
+            for entry in response.topics:
+                told[entry.name] = TopicMetadata(uuid_bytes(entry.topic_id), entry.name, int(entry.error_code), {})
+        return told, named
 
 
 async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTopic]:

@@ -1,13 +1,15 @@
 """Which topics are copied and which are gone, as a fake cluster tells it."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 import trio
 from kio.schema.errors import ErrorCode
+from structlog.testing import capture_logs
 
 from protocol.client.connection import ClientSettings
-from protocol.client.messages import DESCRIBE_CONFIGS, Values
+from protocol.client.messages import DESCRIBE_CONFIGS, METADATA, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, parse_topic_names
@@ -146,6 +148,39 @@ async def test_a_topic_is_gone_when_it_was_missed_twice(world: World) -> None:
     del world.fake.topics["orders"]
     assert await topics.look() == []
     assert await topics.look() == [ORDERS]
+
+
+async def test_a_topic_that_one_broker_still_has_is_kept_whatever_another_says(world: World) -> None:
+    """Failed before: a broker that was cut off from its controller was asked twice, and the tier was deleted."""
+    world.in_tier = [ORDERS, PAYMENTS]
+    world.fake.add(2, "b")
+    stale = {"orders": ErrorCode.unknown_topic_or_partition}
+    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, stale))
+    topics = world.topics("orders")
+    assert [await topics.look() for _ in range(3)] == [[], [], []]
+    world.fake.stop(2)
+    with capture_logs() as logs:
+        assert [await topics.look() for _ in range(2)] == [[], []], "who does not answer may have it"
+    assert [line["node"] for line in logs if line["event"] == "copy_topics_gone_not_confirmed"] == [2, 2]
+    world.fake.add(2, "b")
+    # Who may have it is named by one of the others alone.
+    world.fake.add(3, "c")
+    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, stale, names=(1, 2)))
+    world.fake.brokers[2].on(METADATA, lambda request: metadata_of(world.fake, request, stale, names=(1, 2, 3)))
+    assert [await topics.look() for _ in range(2)] == [[], []]
+    world.fake.leave(3)
+    del world.fake.topics["orders"]
+    assert await topics.look() == [ORDERS]
+
+
+def metadata_of(
+    fake: FakeKafka, request: Any, codes: Mapping[str, ErrorCode], names: Collection[int] = (1, 2)
+) -> Values:
+    """The cluster's answer, with errors of this broker's own, and the brokers that it knows."""
+    answer: dict[str, Any] = dict(fake.metadata(request))
+    for topic in answer["topics"]:
+        topic["error_code"] = codes.get(topic["name"], topic["error_code"])
+    return {**answer, "brokers": [each for each in answer["brokers"] if each["node_id"] in names]}
 
 
 async def test_a_topic_that_was_made_again_is_gone_and_one_that_came_back_is_not(world: World) -> None:
