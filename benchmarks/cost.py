@@ -10,6 +10,7 @@ served fewer bytes than the client read.
 
 import argparse
 import json
+import math
 import ssl
 import statistics
 import sys
@@ -79,7 +80,10 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        return statistics.median(ours.core_s_per_gb / floor.core_s_per_gb for floor, ours in self.rounds)
+        """The median of the rounds' own; infinite where a round was too short for the clock to count its floor."""
+        return statistics.median(
+            ours.core_s_per_gb / floor.core_s_per_gb if floor.core_s_per_gb else math.inf for floor, ours in self.rounds
+        )
 
     def figures(self) -> dict[str, float | str]:
         floors, ours = ([sides[at] for sides in self.rounds] for at in (0, 1))
