@@ -13,7 +13,7 @@ from tools.demo.tidegate_process import Tidegate
 _TIMEOUT_S = 10.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PARENT_FIELD, _USER_TIME_FIELD, _SYSTEM_TIME_FIELD = 1, 11, 12
-"""Of /proc/PID/stat, counted from the field behind the command's closing bracket (proc(5): 4, 14 and 15)."""
+"""Fields of /proc/PID/stat, counted from the field behind the command's closing bracket (proc(5): 4, 14 and 15)."""
 _WITH_CHILDREN = slice(_USER_TIME_FIELD, _USER_TIME_FIELD + 4)
 """Also the time of children that have ended and were waited for."""
 

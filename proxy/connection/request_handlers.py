@@ -1,4 +1,4 @@
-"""What a client connection needs of whoever answers its requests (`tidegate.serve`)."""
+"""What a client connection needs of what answers its requests (`tidegate.serve`)."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,8 @@ A consumer of librdkafka's does what Kafka's group protocol asks for, in a threa
 partition is paused as soon as it is assigned; and it never commits offsets.
 
 Rules:
-- Partitions are told with the group's generation, which is the fence of their records (standalone.copier.ledger), and
-  with their topic's id. Until the id is known they are not told.
+- The listener hears of partitions with the group's generation, which is the fence of their records
+  (standalone.copier.ledger), and with their topic's id; not before the id is known.
 - Before partitions go back to the group the listener has let go of them, or LET_GO_S_MAX has passed: the fence protects
   them in any case. Those that were lost (the session expired) are told at once, and nobody waits.
 - Assignment is cooperative and sticky: who keeps a partition goes on with it, and with its older generation.

@@ -1,6 +1,6 @@
 """What a copier needs of others: upstream's partitions, a place for log starts, what a topic's retention is.
 
-Upstream is reached by whoever runs the copier (`standalone.copying`); tests have an upstream in memory.
+What runs the copier (`standalone.copying`) reaches upstream; tests have an upstream in memory.
 """
 
 from collections.abc import Iterable, Mapping

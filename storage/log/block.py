@@ -25,7 +25,7 @@ class Block:
     """One block's plaintext, and how far its batches are known to be whole.
 
     `verified` are batches that lie in this block. `straddler` is the one that begins here and ends in a later block,
-    which may have been evicted and fetched anew since: then its serial is another, and the batch unverified again.
+    which may have been evicted and fetched again since: then its serial is another, and the batch unverified again.
     """
 
     data: memoryview

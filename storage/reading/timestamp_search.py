@@ -10,7 +10,7 @@ Rules kept from the broker:
 - A record below the log start is none. Control records count.
 - The answer's leader epoch is that of the record's batch.
 Added, as in `storage.reading.reader`: batches that are walked over pass their CRC first, a bad block is fetched once
-more, an index entry that leads nowhere has the offset index built anew.
+more, an index entry that leads nowhere has the offset index rebuilt.
 """
 
 from collections.abc import Iterator
