@@ -302,7 +302,7 @@ async def test_gets_that_are_throttled_together_slow_down_together(world: GetWor
     gates = [Gate() for _ in segments]
     for segment, gate in zip(segments, gates, strict=True):
         segment.script(Script(begins=begin, refusal=ThrottledError("503", retry_after_s=1.0)), Script(begins=gate))
-    flights = [world.want(segment, range(2))[0] for segment in segments]
+    flights = [flight for segment in segments for flight in world.want(segment, range(2))]
     for segment in segments:
         await segment.asked(1)
     begin.release()
