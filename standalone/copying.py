@@ -208,7 +208,11 @@ class Copying:
         parts = self._parts
         listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
         membership = self._membership = Membership(
-            parts.properties, parts.settings.group_id, topic_ids=partial(_topic_ids, self._ask_ids), listener=listener
+            parts.properties,
+            parts.settings.group_id,
+            topic_ids=partial(_topic_ids, self._ask_ids),
+            listener=listener,
+            refresh_ms=parts.settings.interval_ms,
         )
         membership.subscribe(self.topics.copied())
         nursery.start_soon(self._follow_topics, copier, membership, nursery)

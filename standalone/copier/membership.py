@@ -33,6 +33,9 @@ that does not answer (`max.poll.interval.ms`)."""
 SESSION_TIMEOUT_MS: Final = 45_000
 """Kafka's own default: after it a copier that died has lost its partitions."""
 
+REFRESH_MS_MAX: Final = 300_000
+"""librdkafka's own: so long it does not ask by itself which partitions a topic has."""
+
 POLL_S: Final = 0.2
 ID_RETRY_S: Final = 1.0
 
@@ -77,6 +80,7 @@ class Membership:
 
     Args:
         properties: librdkafka's, as `client_properties` makes them.
+        refresh_ms: how soon the group hears of partitions that a topic has got since.
         session_timeout_ms: after which the group gives up a member that says nothing.
     """
 
@@ -87,6 +91,7 @@ class Membership:
         *,
         topic_ids: TopicIds,
         listener: Listener,
+        refresh_ms: int = REFRESH_MS_MAX,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self._properties: Properties = {
@@ -100,6 +105,7 @@ class Membership:
             "auto.offset.reset": "latest",
             "allow.auto.create.topics": False,
             "log.connection.close": False,
+            "topic.metadata.refresh.interval.ms": min(refresh_ms, REFRESH_MS_MAX),
         }
         self._group = group
         self._topic_ids = topic_ids

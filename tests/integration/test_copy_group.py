@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from standalone.copier.librdkafka import client_properties
 from standalone.copier.membership import Membership
@@ -80,13 +81,16 @@ def running(membership: Membership) -> Iterator[None]:
 
 
 @contextmanager
-def member(kafka: KafkaCluster, group: str, topics: Sequence[str], copier: Copier) -> Iterator[Membership]:
+def member(
+    kafka: KafkaCluster, group: str, topics: Sequence[str], copier: Copier, **options: int
+) -> Iterator[Membership]:
     membership = Membership(
         client_properties(upstream(kafka), "copier"),
         group,
         topic_ids=ids_of,
         listener=copier,
         session_timeout_ms=SESSION_TIMEOUT_MS,
+        **options,
     )
     membership.subscribe(topics)
     with running(membership):
@@ -116,6 +120,17 @@ def test_two_copiers_share_the_partitions_and_the_generation_rises(kafka: KafkaC
         assert all(first.owned[each] > between for each in alone if first.owned[each] != alone[each])
         assert one.trouble is None
         assert sorted(one.owned(), key=str) == sorted(first.owned, key=str)
+
+
+def test_partitions_that_a_topic_gets_later_are_copied_soon(kafka: KafkaCluster) -> None:
+    """Failed before: the group heard of them after five minutes, and their records may be gone by then."""
+    topic, copier = fresh_name("copied"), Copier()
+    kafka.create_topic(topic)
+    with member(kafka, fresh_name("copiers"), [topic], copier, refresh_ms=500):
+        wait_until(lambda: len(copier.owned) == 1, "it has the first")
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+        wait_until(lambda: len(copier.owned) == 3, "it has those that came later")
 
 
 def test_revocation_waits_until_the_copier_has_let_go(kafka: KafkaCluster) -> None:
