@@ -9,6 +9,8 @@ Rules:
 - A segment ends before a batch that would make it larger than `segment_bytes`, is more than `segment_ms` newer than its
   first one, or has an offset that no index can hold; when an index is full; and `segment_ms` after it was begun. Kafka
   rolls its segments so.
+- Records older than `segment_ms` are caught up with: nobody waits for them, and a segment may span a day of them. Else
+  a year of a quiet topic would be thousands of small objects.
 - Files are named as a broker names them. They are worth nothing after a restart: what has not been copied is fetched
   again from the last finished segment's end (docs/kafka-tier.md), so nothing is synced.
 - Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
@@ -36,6 +38,9 @@ from storage.model import LogSegmentData
 if TYPE_CHECKING:
     from storage.indexes.transaction_index import AbortedTransaction
 
+
+CAUGHT_UP_SPAN_MS = 86_400_000
+"""A day of records that are old already. Retention goes by the newest: it keeps the oldest a day more at most."""
 
 _PIECES_MAX = 512
 """Of one writev: half of what POSIX systems take (IOV_MAX)."""
@@ -199,7 +204,7 @@ class PartitionStaging:
                 continue
             if batch_crc([batch], header.magic) != header.crc:
                 raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
-            if self._open is not None and self._open.ends_before(header, self._limits):
+            if self._open is not None and self._open.ends_before(header, self._limits, now_ms):
                 self._finish(now_ms)
             self._append(batch, header, now_ms)
 
@@ -291,10 +296,11 @@ class _OpenSegment:
         self._unwritten: list[memoryview] = []
         self.first_timestamp_ms = first.max_timestamp
 
-    def ends_before(self, header: BatchHeader, limits: RollLimits) -> bool:
+    def ends_before(self, header: BatchHeader, limits: RollLimits, now_ms: int) -> bool:
+        is_old = header.max_timestamp < now_ms - limits.segment_ms
+        span_ms = max(limits.segment_ms, CAUGHT_UP_SPAN_MS) if is_old else limits.segment_ms
         is_later = (
-            self.first_timestamp_ms > NO_TIMESTAMP_MS
-            and header.max_timestamp - self.first_timestamp_ms > limits.segment_ms
+            self.first_timestamp_ms > NO_TIMESTAMP_MS and header.max_timestamp - self.first_timestamp_ms > span_ms
         )
         return (
             self.size_bytes + header.size_bytes > limits.segment_bytes

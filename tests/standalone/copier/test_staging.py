@@ -135,7 +135,23 @@ def test_a_segment_ends_where_kafka_would_end_it(stage: Stage, tmp_path: Path, n
     staging = stage(tmp_path / name, limits, PartitionState(next_offset=0))
     staging.take(data_batch(0, first_timestamp_ms=FIRST_TIMESTAMP_MS), now_ms=NOW_MS)
     second = data_batch(1, value_bytes=value_bytes, first_timestamp_ms=FIRST_TIMESTAMP_MS + later_ms)
-    assert bool(staging.take(second, now_ms=NOW_MS)) is rolls
+    assert bool(staging.take(second, now_ms=FIRST_TIMESTAMP_MS + 60_001)) is rolls
+
+
+def test_old_records_are_caught_up_with_by_the_day(stage: Stage, tmp_path: Path) -> None:
+    """Failed before: a year of a quiet topic became thousands of segments, each with a few records."""
+    day_ms, hour_ms = 86_400_000, 3_600_000
+    staging = stage(tmp_path, RollLimits(segment_ms=hour_ms), PartitionState(next_offset=0))
+    now_ms = FIRST_TIMESTAMP_MS + 10 * day_ms
+    ended = []
+    for number in range(10 * 24 + 1):
+        at_ms = FIRST_TIMESTAMP_MS + number * hour_ms
+        ended += staging.take(data_batch(number, first_timestamp_ms=at_ms), now_ms=now_ms)
+    spans = [each.end_offset - each.start_offset for each in ended]
+    # The last hour's are waited for: what is old ends with them, and from there on an hour is a segment again.
+    assert spans == [24] * 9 + [13]
+    (last,) = staging.take(data_batch(10 * 24 + 1, first_timestamp_ms=now_ms + 1), now_ms=now_ms + 1)
+    assert (last.start_offset, last.end_offset) == (10 * 24 - 1, 10 * 24)
 
 
 def test_a_segment_ends_before_an_offset_that_its_index_cannot_hold(stage: Stage, tmp_path: Path) -> None:
