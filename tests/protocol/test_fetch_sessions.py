@@ -267,15 +267,18 @@ def test_a_partition_takes_no_more_memory_than_is_counted_for_it(version: int) -
         for n, name in enumerate(names)
     ]
     frame = memoryview(client_frame(fetch_of(wanted, api_version=version)))
+    taken = []
     tracemalloc.start()
     try:
-        before = tracemalloc.get_traced_memory()[0]
-        session = FetchSession(decode_request(frame, decode_request_header(frame)))
-        taken = tracemalloc.get_traced_memory()[0] - before
+        for _ in range(3):  # a thread that an earlier test has left takes memory as well
+            before = tracemalloc.get_traced_memory()[0]
+            session = FetchSession(decode_request(frame, decode_request_header(frame)))
+            taken.append(tracemalloc.get_traced_memory()[0] - before)
+            del session
     finally:
         tracemalloc.stop()
     # Two numbers of 32 bytes come with the first answer.
-    assert PARTITION_BYTES // 2 < taken / len(session) + 64 < PARTITION_BYTES
+    assert PARTITION_BYTES // 2 < min(taken) / len(names) + 64 < PARTITION_BYTES
 
 
 # --- too large ---
