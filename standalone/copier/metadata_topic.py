@@ -175,7 +175,11 @@ class MetadataPublisher:
             with self._lock:
                 if self._producer is producer:
                     self._producer = None
-            producer.flush(_POLL_S)  # others who wait for it are told now
+            try:
+                producer.flush(_POLL_S)  # others who wait for it hear of it now
+            except KafkaException as fatal:
+                # The producer has ended by itself meanwhile, and says so here too. The record's own error is the news.
+                _log.debug("metadata_producer_ended", topic=self._topic, reason=str(fatal))
         is_old = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
         missing = "IdempotentWrite on Cluster (brokers before 3.0)" if is_old else f"Write on Topic {self._topic}"
         return _storage_error(f"{self._topic}-{partition}: not published", error, f"ACL {missing} is missing")
