@@ -86,7 +86,7 @@ def _folder(name: str) -> str:
 
 
 def contract_exceptions() -> list[str]:
-    """Arrows inside the project that import-linter is told to pass over."""
+    """Arrows inside the project that import-linter passes over."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     ignored = [each for contract in settings["contracts"] for each in contract.get("ignore_imports", ())]
     return [each for each in ignored if each.rpartition(" ")[2].partition(".")[0] in PRODUCT]

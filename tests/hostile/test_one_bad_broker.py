@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integrati
 
 CONNECTIONS_MAX = 40
 HONEST_CONNECTIONS_MAX = 3
-"""Of librdkafka's consumer: to the bootstrap listener and to each of two brokers."""
+"""librdkafka's consumer has one to the bootstrap listener and one to each of two brokers."""
 NEWCOMERS = 10
 CONNECTIONS = "tidegate_connections_active"
 GOING_S = 6.0

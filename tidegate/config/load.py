@@ -55,7 +55,7 @@ AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
 
 TIER_FOLDER_KEYS: Final = ("dir", "storage.root")
-"""Of LocalTieredStorage, and of a folder as a store. Their modules import what loading a file need not wait for."""
+"""LocalTieredStorage's key, and that of a folder as a store. Their modules import more than a file's loading needs."""
 CACHE_FOLDER: Final = "blocks"
 """What of `cache.path` is the cache's; snapshot and staging may lie beside it."""
 BROKER_FOLDER_MARK: Final = "meta.properties"
