@@ -95,7 +95,7 @@ class Frontiers:
     def __init__(
         self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float, log_starts: LogStarts | None = None
     ) -> None:
-        self._client = client
+        self.client = client
         self._nursery = nursery
         self.age_s_max = age_s_max
         self.log_starts = log_starts
@@ -173,7 +173,7 @@ class Frontiers:
         queries = [
             (partition.topic, partition.partition, timestamp) for partition in partitions for timestamp in timestamps
         ]
-        answers = await self._client.list_offsets(node_id, queries)
+        answers = await self.client.list_offsets(node_id, queries)
         now = trio.current_time()
         for partition in partitions:
             local_start = answers[partition.topic, partition.partition, local_earliest]

@@ -9,6 +9,8 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
   partition a request.
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned anew, one more probe is
   sent, and then the client is told to ask for metadata again (6).
+- Brokers before 3.1 are asked by name, in the client's own version. Whether the name is the topic's that we mean they
+  are asked afterwards, on a connection of our own: a broker knows a topic's id before it answers for its partitions.
 - Of a tier of our own the log start that the broker tells is the local one, and the tier's own counts. Where it has
   risen, an aborted tail below it is of no use: that too is learned anew.
 """
@@ -280,15 +282,15 @@ async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, sess
 class SentFetch:
     """A Fetch of our own that stands in the stream of the client's requests."""
 
-    __slots__ = ("_answer", "_api_version")
+    __slots__ = ("_answer", "api_version")
 
     def __init__(self, answer: PendingAnswer, api_version: int) -> None:
         self._answer = answer
-        self._api_version = api_version
+        self.api_version = api_version
 
     async def response(self) -> FetchResponse:
         """The broker's answer, whole; its records are views into the frame."""
-        return await in_slices(decode_response_in_slices(await self._answer.frame(), self._api_version))
+        return await in_slices(decode_response_in_slices(await self._answer.frame(), self.api_version))
 
 
 async def send_fetch(wire: UpstreamWire, version: int, correlation_id: int, frame: Slices[bytes]) -> SentFetch:
@@ -429,11 +431,18 @@ class Prober:
             verdicts.sections.append(response.tags)
         if is_whole(response):
             verdicts.whole = verdicts.whole or response
+        elif sent.api_version < TOPIC_ID_VERSION_MIN:
+            names = dict.fromkeys(entry.topic or "" for entry in response.partitions)
+            ids = await self._tier.topic_ids(self.node_id, [*names])
+            for entry in response.partitions:
+                entry.topic_id = ids.get(entry.topic or "")
         return {(entry.topic_id, entry.partition): entry for entry in response.partitions}
 
     async def _send(self, request: FetchRequest, at: Sequence[tuple[TierPart, int]]) -> _Question:
         """Ask for a batch of each part at its offset."""
-        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
+        version = request.api_version
+        if self._tier.knows_topic_ids(self.node_id):
+            version = max(version, TOPIC_ID_VERSION_MIN)
         correlation_id = self._wire.next_correlation_id()
         questions = [
             FetchPartition(

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Protocol
@@ -12,9 +12,11 @@ import trio
 
 from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN
+from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
-from proxy.fetch.known import AbortedTails, Frontiers, Lineages, LogStarts
+from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages, LogStarts
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
 from storage.metadata.catalog import Catalog
@@ -159,6 +161,20 @@ class Tier:
         """Whether that broker leads the partition, as last heard."""
         leader = self._cluster.leader_of(partition.topic_id, partition.partition)
         return leader is not None and leader.leader_id == node_id
+
+    def knows_topic_ids(self, node_id: int) -> bool:
+        """Whether that broker's Fetch has topic ids, as far as it has told us; brokers before 3.1 have not."""
+        newest = self._cluster.newest_version(node_id, ApiKey.FETCH)
+        return newest is None or newest >= TOPIC_ID_VERSION_MIN
+
+    async def topic_ids(self, node_id: int, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The ids that the broker has for these names now; without those that it does not tell in time."""
+        try:
+            with trio.move_on_after(LEARN_WAIT_S_MAX):
+                return await self.frontiers.client.topic_ids(node_id, names)
+        except UpstreamError as error:
+            _log.warning("topic_ids_unknown", node=node_id, topics=len(names), reason=str(error))
+        return {}
 
     def knows_lineage(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
         """Whether `is_on_lineage` needs no question."""

@@ -67,6 +67,7 @@ class Cluster(ClusterView):
         self._refresh_lock = trio.Lock()
         self._stale = True
         self._denied: set[str] = set()
+        self._versions: dict[int, Mapping[int, tuple[int, int]]] = {}
         self._names = Gathered(nursery, self._learn_names, name="topics by name")
 
     async def refresh(self) -> None:
@@ -142,6 +143,11 @@ class Cluster(ClusterView):
         if pooled is not None:
             pooled.close()
 
+    def newest_version(self, node_id: int, api_key: int) -> int | None:
+        """The newest version of an API that this broker has, as it last told us; None: it has not."""
+        versions = self._versions.get(node_id, {}).get(api_key)
+        return None if versions is None else versions[1]
+
     async def ask(self, node_id: int, role: str, question: Question[Any], timeout_s: float | None = None) -> Any:
         """One request to a named broker on its pooled connection.
 
@@ -188,10 +194,12 @@ class Cluster(ClusterView):
         if node is None:
             raise UpstreamConnectionError(f"broker {node_id} left the cluster meanwhile")
         try:
-            return await open_broker_connection(node.host, node.port, self.settings, role, self._nursery)
+            connection = await open_broker_connection(node.host, node.port, self.settings, role, self._nursery)
         except UpstreamConnectionError:
             self._stale = True  # it may have moved
             raise
+        self._versions[node_id] = connection.versions
+        return connection
 
     async def _require_node(self, node_id: int) -> None:
         async with self._refresh_lock:

@@ -24,6 +24,7 @@ from protocol.fetch.response import decode_response
 from protocol.fetch.sessions import SessionSlots
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
+from protocol.wire.identifiers import ApiKey
 from proxy.connection.audit import ClientAudit
 from proxy.connection.request_handlers import ClientReads, Relay
 from proxy.fetch.fallback import Fallback, FallbackSettings
@@ -134,6 +135,8 @@ class FakeClusterView:
         self.latency_s = 0.0
         self.failure: Exception | None = None
         self.room = 1000
+        self.fetch_versions: dict[int, int] = {}
+        """The newest that a broker has, where it has said so."""
 
     @property
     def names_room(self) -> int:
@@ -154,6 +157,9 @@ class FakeClusterView:
 
     def topic_id(self, name: str) -> bytes | None:
         return self.ids.get(name)
+
+    def newest_version(self, node_id: int, api_key: int) -> int | None:
+        return self.fetch_versions.get(node_id) if api_key == ApiKey.FETCH else None
 
     def leader_of(self, topic_id: bytes, partition: int) -> PartitionLeader | None:
         return self.leaders.get((topic_id, partition))

@@ -473,3 +473,43 @@ async def test_in_replica_mode_nothing_is_edited(nursery: trio.Nursery) -> None:
     frame = bytearray(client_frame(fetch_of([ask(partition, 1000)], session_epoch=-1)))
 
     assert await world.client().service.handle(memoryview(frame), world.client().wire) is RELAY
+
+
+# --- brokers before 3.1, whose Fetch knows topics by name alone ---
+
+
+async def test_an_older_broker_is_probed_by_name_in_the_clients_version(
+    world: World, partition: TopicIdPartition
+) -> None:
+    """Failed before: every probe was version 13 at least, which such a broker ends the connection for."""
+    world.cluster.fetch_versions[NODE_ID] = 12
+    world.log(partition).aborted = [(7, 310, 1010)]
+    for version, isolation_level in product((4, 11, 12), (0, 1)):
+        response = await fetch(world, partition, 300, api_version=version, isolation_level=isolation_level)
+        assert (codes_of(response), records_of(response)) == ([0], [tier_run(300, 2)]), version
+    assert {probe.api_version for probe in world.broker.fetches} == {4, 11, 12}
+    assert {asked.topic for probe in world.broker.fetches for asked in probe.partitions} == {"orders"}
+
+
+async def test_a_name_that_is_another_topics_by_now_is_not_vouched_for(
+    world: World, partition: TopicIdPartition
+) -> None:
+    """The topic was deleted and made again: the new one's good answer says nothing of the old one's records."""
+    world.cluster.fetch_versions[NODE_ID] = 12
+    cases: list[tuple[dict[str, bytes], Exception | None]] = [
+        ({"orders": topic_partition("another").topic_id}, None),
+        ({}, None),
+        (world.client_of_ours.ids, UpstreamConnectionError("gone")),
+    ]
+    for ids, failure in cases:
+        world.client_of_ours.ids, world.client_of_ours.ids_failure = ids, failure
+        world.cluster.ids["orders"] = partition.topic_id
+        response = await fetch(world, partition, 300, api_version=12)
+        assert (codes_of(response), records_of(response)) == ([COME_AGAIN], [b""]), ids
+        assert world.cluster.topic_id("orders") is None
+
+
+async def test_an_error_of_a_probe_by_name_is_the_clients(world: World, partition: TopicIdPartition) -> None:
+    world.cluster.fetch_versions[NODE_ID] = 12
+    world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert codes_of(await fetch(world, partition, 300, api_version=12)) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
