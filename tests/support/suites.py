@@ -40,8 +40,14 @@ def suite_of(path: Path) -> Suite:
 
 
 def is_left_out(path: Path, suite: Suite | None, arguments: Sequence[str]) -> bool:
-    """Whether no test of the file may run, so that it need not be imported. `arguments`: pytest's own."""
-    if path.suffix != ".py" or not path.is_relative_to(TESTS):
+    """Whether no test of the file, or of the folder, may run, so that it need not be imported: what a folder's conftest
+    needs, other suites need not have. `arguments`: pytest's own."""
+    if not path.is_relative_to(TESTS) or path == TESTS:
+        return False
+    if path.is_dir():
+        its_own = suite_of(path / "any.py")
+        return its_own is not suite if suite is Suite.QUICK else suite is Suite.ALL and its_own is Suite.LONG
+    if path.suffix != ".py":
         return False
     its_own = suite_of(path)
     if suite is None:
