@@ -61,6 +61,11 @@ class RemoteAccessDeniedError(RemoteStorageError):
     """The store refused our credentials; the message names the store and the object."""
 
 
+class DeletionRefusedError(RemoteAccessDeniedError):
+    """The store does not let these credentials delete: a right is missing, the object is locked or under a retention
+    rule, or the store knows no DELETE. Writing may go on; another attempt soon is refused as well."""
+
+
 class InvalidRangeError(RemoteStorageError):
     """A GET of a range that begins at or behind the object's end (HTTP 416)."""
 

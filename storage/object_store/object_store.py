@@ -8,6 +8,7 @@ raises; a message names the store and the key:
 | no such key | RemoteResourceNotFoundError |
 | no such bucket | RemoteStoreNotFoundError, which is one of those |
 | 401, 403, expired or missing credentials | RemoteAccessDeniedError |
+| the same to a DELETE alone, a locked object, a store without DELETE | DeletionRefusedError, which is one of those |
 | 416: the range begins behind the object's end | InvalidRangeError |
 | 429, and codes that say the same | ThrottledError |
 | no byte of an answer for as long as one is waited for | StalledTransferError |

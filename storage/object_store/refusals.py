@@ -18,6 +18,8 @@ _CAUSES_MAX = 10
 RETRY_AFTER_S_MAX = 300.0
 """No store's wish keeps us away for longer."""
 
+NO_SUCH_VERB = frozenset({405, 501})
+
 STATUS_ERRORS: Mapping[int, type[RemoteStorageError]] = {
     401: RemoteAccessDeniedError,
     403: RemoteAccessDeniedError,
@@ -26,6 +28,17 @@ STATUS_ERRORS: Mapping[int, type[RemoteStorageError]] = {
     429: ThrottledError,
 } | dict.fromkeys((408, 500, 502, 503, 504), RetriableRemoteStorageError)
 """A 503 alone is an outage as well as a plea for fewer requests: where it is the latter, the code says so."""
+
+
+DELETE = "DELETE"
+"""The verb that a question's words end in, where one object is to be deleted."""
+DELETE_MANY = "DELETE of several"
+
+
+def refuses_deletion(what: str, *, lacks_right: bool, is_impossible: bool) -> bool:
+    """Whether a refusal is DeletionRefusedError. What is impossible for several objects at once says nothing of one."""
+    verb = what.rpartition(": ")[2]
+    return (lacks_right and verb in (DELETE, DELETE_MANY)) or (is_impossible and verb == DELETE)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -8,7 +8,7 @@ mortal = MortalStore(store, 3, Killed())        # its third step is its last
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from storage.errors import InvalidRangeError, RemoteAccessDeniedError, RemoteResourceNotFoundError
+from storage.errors import DeletionRefusedError, InvalidRangeError, RemoteResourceNotFoundError
 from storage.object_store.object_store import ObjectHead, ObjectStore, ObjectStream, raise_undeleted
 
 
@@ -38,7 +38,7 @@ class MemoryStore:
         for key in keys:
             if key not in self.refused:
                 self.objects.pop(key, None)
-        raise_undeleted({key: RemoteAccessDeniedError(f"{key}: no") for key in keys if key in self.refused}, len(keys))
+        raise_undeleted({key: DeletionRefusedError(f"{key}: no") for key in keys if key in self.refused}, len(keys))
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         for key in sorted(self.objects, key=str.encode):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from storage.errors import (
     CorruptObjectError,
+    DeletionRefusedError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -18,7 +19,14 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store.refusals import STATUS_ERRORS, retry_after_s
+from storage.object_store.refusals import (
+    DELETE,
+    DELETE_MANY,
+    NO_SUCH_VERB,
+    STATUS_ERRORS,
+    refuses_deletion,
+    retry_after_s,
+)
 
 _CODES: Mapping[str, type[RemoteStorageError]] = {
     "AccountIsDisabled": RemoteAccessDeniedError,
@@ -35,8 +43,10 @@ _RIGHTS: Mapping[str, str] = {
     "HEAD": "the role Storage Blob Data Reader, or a SAS with r (read)",
     "LIST": "the role Storage Blob Data Reader, or a SAS of the container with l (list)",
     "PUT": "the role Storage Blob Data Contributor, or a SAS with w (write)",
-    "DELETE": "the role Storage Blob Data Contributor, or a SAS with d (delete)",
+    **dict.fromkeys((DELETE, DELETE_MANY), "the role Storage Blob Data Contributor, or a SAS with d (delete)"),
 }
+_LOCKED = frozenset({"BlobImmutableDueToLegalHold", "BlobImmutableDueToPolicy", "LeaseIdMissing", "SnapshotsPresent"})
+_NO_RIGHT_HELPS = frozenset({"AccountIsDisabled", "AuthenticationFailed"})
 _LACKS_RIGHT = frozenset(
     {
         "AuthorizationPermissionMismatch",
@@ -63,6 +73,12 @@ class Refusal:
         if code == "InvalidResourceName" or (code == "InvalidUri" and self.status == 400):
             return StorageConfigError(f"{message}; check {prefix}storage.azure.container.name")
         kind = _CODES.get(code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
+        if refuses_deletion(
+            what,
+            lacks_right=self.status == 403 and code not in _NO_RIGHT_HELPS,
+            is_impossible=code in _LOCKED or self.status in NO_SUCH_VERB,
+        ):
+            kind = DeletionRefusedError
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(message, retry_after_s=retry_after_s(self.headers))
         if kind is RemoteStoreNotFoundError:

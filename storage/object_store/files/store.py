@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import (
+    DeletionRefusedError,
     InvalidRangeError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
@@ -97,6 +98,8 @@ class FileSystemStore:
                     self._delete(self._path(key))
             except RemoteResourceNotFoundError:
                 continue
+            except RemoteAccessDeniedError as error:
+                failures[key] = DeletionRefusedError(str(error))
             except RemoteStorageError as error:
                 failures[key] = error
         raise_undeleted(failures, len(keys))

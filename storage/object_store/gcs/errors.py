@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.errors import (
+    DeletionRefusedError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -17,7 +18,14 @@ from storage.errors import (
     RetriableRemoteStorageError,
     ThrottledError,
 )
-from storage.object_store.refusals import STATUS_ERRORS, retry_after_s
+from storage.object_store.refusals import (
+    DELETE,
+    DELETE_MANY,
+    NO_SUCH_VERB,
+    STATUS_ERRORS,
+    refuses_deletion,
+    retry_after_s,
+)
 
 _THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "dailyLimitExceeded", "quotaExceeded"})
 _NO_BUCKET = re.compile(r"bucket does not exist", re.IGNORECASE)
@@ -27,7 +35,8 @@ _RIGHT_OF_VERB: Mapping[str, str] = {
     "HEAD": "storage.objects.get",
     "LIST": "storage.objects.list",
     "PUT": "storage.objects.create, and storage.objects.delete to replace an object",
-    "DELETE": "storage.objects.delete",
+    DELETE: "storage.objects.delete",
+    DELETE_MANY: "storage.objects.delete",
 }
 
 
@@ -47,6 +56,9 @@ class Refusal:
         kind = STATUS_ERRORS.get(self.status, RemoteStorageError)
         if self.status in (403, 503) and reason in _THROTTLED:
             kind = ThrottledError
+        lacks_right = kind is RemoteAccessDeniedError and self.status == 403
+        if refuses_deletion(what, lacks_right=lacks_right, is_impossible=self.status in NO_SUCH_VERB):
+            kind = DeletionRefusedError
         verb = what.rpartition(": ")[2]
         # No listing is absent but for its bucket, whatever the words of a store like it.
         if self.status == 404 and (verb == "LIST" or _NO_BUCKET.search(text)):
@@ -58,7 +70,7 @@ class Refusal:
             return kind(f"{message}: it was deleted, or lies elsewhere: {lies}")
         named = _RIGHT.search(text)
         # Nobody in particular is told the right with a 401.
-        if kind is RemoteAccessDeniedError and (self.status == 403 or named):
+        if issubclass(kind, RemoteAccessDeniedError) and (self.status == 403 or named):
             right = _RIGHT_OF_VERB.get(verb) or (named[0] if named else "")
             if named and not right.startswith(named[0]):
                 right = named[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from storage.errors import (
     CorruptObjectError,
+    DeletionRefusedError,
     InvalidRangeError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
@@ -19,7 +20,14 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store.refusals import STATUS_ERRORS, retry_after_s
+from storage.object_store.refusals import (
+    DELETE,
+    DELETE_MANY,
+    NO_SUCH_VERB,
+    STATUS_ERRORS,
+    refuses_deletion,
+    retry_after_s,
+)
 
 REGION_KEY = "storage.s3.region"
 BUCKET_KEY = "storage.s3.bucket.name"
@@ -74,6 +82,8 @@ _CORRUPT = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch
 _WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _OTHER = frozenset({"InvalidObjectState"})
 """An archived object: the status says 403, but no credentials help."""
+_LOCKED = frozenset({"FileImmutable", "InvalidRequest", "MethodNotAllowed", "NotImplemented"})
+"""Of a DELETE. AWS says AccessDenied of a locked object, MinIO and versitygw InvalidRequest, Alibaba FileImmutable."""
 
 _CODES: Mapping[str, type[RemoteStorageError]] = (
     dict.fromkeys(_NOT_FOUND, RemoteResourceNotFoundError)
@@ -92,7 +102,8 @@ _RIGHTS: Mapping[str, str] = {
     "LIST": "s3:ListBucket",
     "PUT": "s3:PutObject",
     "PUT in parts": "s3:PutObject, and s3:AbortMultipartUpload",
-    "DELETE": "s3:DeleteObject",
+    DELETE: "s3:DeleteObject",
+    DELETE_MANY: "s3:DeleteObject",
 }
 """By the verb that a question's words end in."""
 
@@ -130,6 +141,8 @@ class Refusal:
         if self.code == "InvalidBucketName":
             return StorageConfigError(f"{what}: {answer}: check {prefix}{BUCKET_KEY}")
         kind = _CODES.get(self.code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
+        if self._refuses_deletion(what):
+            kind = DeletionRefusedError
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
         hint = _HINTS.get(self.code, "").format(prefix=prefix)
@@ -141,6 +154,14 @@ class Refusal:
         elif kind is RemoteResourceNotFoundError:  # of a HEAD there is the status alone
             hint = _HINTS["NoSuchKey"].format(prefix=prefix)
         return kind(f"{what}: {answer}: {hint}" if hint else f"{what}: {answer}")
+
+    def _refuses_deletion(self, what: str) -> bool:
+        is_unknown = self.code not in _CODES
+        return refuses_deletion(
+            what,
+            lacks_right=self.code == "AccessDenied" or (is_unknown and self.status == 403),
+            is_impossible=self.code in _LOCKED or (is_unknown and self.status in NO_SUCH_VERB),
+        )
 
 
 def connection_hint(name: str, *, prefix: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import (
+    DeletionRefusedError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -141,6 +142,22 @@ def test_a_delete_that_fails_says_so_and_deletes_the_others(store: FileSystemSto
     with pytest.raises(RemoteStorageError, match=r"2 of 4 objects were not deleted, the first: .*not a key"):
         store.delete_many(["a", "../x", "/y", "b"])
     assert list(store.list("")) == []
+
+
+@for_each("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_folder_in_which_nothing_may_be_removed_refuses_deletions(
+    store: FileSystemStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store.put("a/b", b"x")
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", failing)
+        with pytest.raises(DeletionRefusedError, match=os.strerror(number)) as caught:
+            store.delete_many(["a/b"])
+    assert list(caught.value.undeleted) == ["a/b"]
 
 
 def test_a_link_to_the_root_is_the_same_store(store: FileSystemStore, root: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from storage.errors import (
     CorruptObjectError,
+    DeletionRefusedError,
     InvalidRangeError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
@@ -181,6 +182,40 @@ def test_who_is_denied_is_told_the_right(http: ScriptedHttp, scripted: OpenScrip
     for call, right in dialect.rights.items():
         with case(call), pytest.raises(RemoteAccessDeniedError, match=right):
             CALLS[call](store)
+
+
+REFUSED_DELETIONS = {
+    "s3": [
+        *((403, "AccessDenied"), (403, "OfTheirOwn"), (405, "MethodNotAllowed"), (501, "NotImplemented")),
+        *((400, "InvalidRequest"), (409, "FileImmutable")),
+    ],
+    "gcs": [(403, "forbidden"), (403, "retentionPolicyNotMet"), (405, "methodNotAllowed")],
+    "azure": [(403, "AuthorizationPermissionMismatch"), (409, "BlobImmutableDueToPolicy"), (409, "SnapshotsPresent")],
+}
+OTHER_FAILED_DELETIONS = {
+    "s3": [(403, "SignatureDoesNotMatch"), (400, "ExpiredToken"), (503, "SlowDown"), (500, "InternalError")],
+    "gcs": [(403, "userRateLimitExceeded"), (401, "required"), (503, "backendError")],
+    "azure": [(403, "AuthenticationFailed"), (503, "ServerBusy")],
+}
+
+
+def test_a_store_that_does_not_let_us_delete_is_told_from_any_other_trouble(
+    http: ScriptedHttp, scripted: OpenScripted, dialect: Dialect, kind: str
+) -> None:
+    """All were RemoteAccessDeniedError, which wrong credentials are too, or nothing in particular. What is refused of
+    one object is refused of each."""
+    store = scripted()
+    answers = [(each, True) for each in REFUSED_DELETIONS[kind]]
+    answers += [(each, False) for each in OTHER_FAILED_DELETIONS[kind]]
+    for answer, is_refused in answers:
+        for keys in (["a"], ["a", "b"]):
+            http.forget()
+            http.answer(dialect.error(*answer))
+            with case(*answer, len(keys)):
+                with pytest.raises(RemoteStorageError) as caught:
+                    store.delete_many(keys)
+                assert isinstance(caught.value, DeletionRefusedError) == is_refused
+                assert list(caught.value.undeleted) == keys
 
 
 def test_the_store_says_when_to_ask_again(http: ScriptedHttp, scripted: OpenScripted, kind: str) -> None:
