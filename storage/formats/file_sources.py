@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.object_store.object_store import LocalFile, ObjectStore
+from storage.object_store.object_store import LocalFile, ObjectStore, delete_present
 from storage.object_store.upload_rate import UploadRate
 
 
@@ -18,8 +18,7 @@ def put_segment_files(
     Raises:
         RemoteStorageError: as the store answers; a repeat overwrites what is there.
     """
-    if absent := [key for key, source in sources.items() if source is None]:
-        store.delete_many(absent)
+    delete_present(store, [key for key, source in sources.items() if source is None])
     for key, source in sources.items():
         if source is not None:
             content = LocalFile(source) if isinstance(source, Path) else source

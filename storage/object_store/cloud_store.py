@@ -1,12 +1,27 @@
-"""What stores in a cloud share: identity, the words for questions, errors, and what is made with the first question."""
+"""What stores in a cloud share: identity, the words for questions, errors, what is made with the first question, and
+deletions.
+
+Some stores of S3's kind have no DeleteObjects (Google's and Alibaba's answer 400 or 501), nor have all of the others'
+kinds batches. What answers a request for several objects with a refusal that says nothing of rights is asked for each
+object by itself, and for the rest of this store's life if that went well.
+"""
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from storage.errors import RemoteStorageError
+from storage.errors import (
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.object_store.object_store import raise_undeleted
+from storage.object_store.refusals import DELETE
 
 
 class Closable(Protocol):
@@ -29,12 +44,16 @@ class CloudStore(ABC, Generic[M]):
         bucket: or container.
     """
 
+    delete_keys_max: int
+    """Of one request."""
+
     def __init__(self, kind: str, where: str, bucket: str) -> None:
         self.kind = kind
         self.where = where
         self.bucket = bucket
         self._made_once: M | None = None
         self._lock = threading.Lock()
+        self._deletes_several = True
 
     @property
     def identity(self) -> str:
@@ -47,6 +66,30 @@ class CloudStore(ABC, Generic[M]):
     @abstractmethod
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete an object; errors are the SDK's, also when it is absent."""
+
+    @abstractmethod
+    def delete_several(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Delete objects with one request: what is left, each object with its error.
+
+        Raises:
+            RemoteStorageError: the request as a whole was refused, or its answer is none.
+        """
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As ObjectStore.delete_many. A single object has a DELETE of its own."""
+        each_once = list(dict.fromkeys(keys))
+        failures: dict[str, RemoteStorageError] = {}
+        for at in range(0, len(each_once), self.delete_keys_max):
+            batch = each_once[at : at + self.delete_keys_max]
+            try:
+                failures.update(self._delete_batch(batch))
+            except RemoteStorageError as error:
+                failures.update(dict.fromkeys(batch, error))
+        raise_undeleted(failures, len(each_once))
 
     def warm_up(self) -> None:
         """Import the SDK and make its client: most of a second."""
@@ -85,3 +128,32 @@ class CloudStore(ABC, Generic[M]):
             if translated is None:
                 raise
             raise translated from error
+
+    def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        if len(keys) == 1 or not self._deletes_several:
+            return self._delete_each(keys)
+        try:
+            return self.delete_several(keys)
+        except (RetriableRemoteStorageError, RemoteAccessDeniedError, StorageConfigError):
+            raise
+        except RemoteStorageError:
+            failures = self._delete_each(keys)
+        self._deletes_several = len(failures) == len(keys)
+        return failures
+
+    def _delete_each(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        failures: dict[str, RemoteStorageError] = {}
+        for number, key in enumerate(keys):
+            try:
+                with self.errors(self.what(DELETE, key)):
+                    self.delete(key)
+            except RemoteStoreNotFoundError:
+                raise
+            except RemoteResourceNotFoundError:
+                continue
+            except RetriableRemoteStorageError as error:
+                # Each of the others could take as long to fail.
+                return failures | dict.fromkeys(keys[number:], error)
+            except RemoteStorageError as error:
+                failures[key] = error
+        return failures

@@ -24,7 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
@@ -149,25 +149,6 @@ class KeepsUploads(Protocol):
         ...
 
 
-def delete_in_batches(
-    keys: Sequence[str], keys_max: int, delete: Callable[[Sequence[str]], Mapping[str, RemoteStorageError]]
-) -> None:
-    """ObjectStore.delete_many, so many keys at a time.
-
-    Args:
-        delete: deletes a batch; what is left of it, each object with its error. What it raises is told of all of them.
-    """
-    each_once = list(dict.fromkeys(keys))
-    failures: dict[str, RemoteStorageError] = {}
-    for at in range(0, len(each_once), keys_max):
-        batch = each_once[at : at + keys_max]
-        try:
-            failures.update(delete(batch))
-        except RemoteStorageError as error:
-            failures.update(dict.fromkeys(batch, error))
-    raise_undeleted(failures, len(each_once))
-
-
 def raise_undeleted(failures: Mapping[str, RemoteStorageError], count: int) -> None:
     """What `delete_many` of so many keys raises when objects are left, of the first one's kind; nothing if none are."""
     if not failures:
@@ -180,6 +161,17 @@ def raise_undeleted(failures: Mapping[str, RemoteStorageError], count: int) -> N
     for other in others[: UNDELETED_NAMED_MAX - 1]:
         error.add_note(f"not deleted either: {other}")
     raise error from first
+
+
+def delete_present(store: ObjectStore, keys: Sequence[str]) -> None:
+    """Delete those of the objects that are there. Who writes under a new id finds none: so a store that does not let us
+    delete can be written to."""
+    present = []
+    for key in keys:
+        with suppress(RemoteResourceNotFoundError):
+            present.append(store.head(key).key)
+    if present:
+        store.delete_many(present)
 
 
 def ask_store(store: ObjectStore, prefix: str) -> None:

@@ -16,9 +16,11 @@ OpenScripted = Callable[..., ObjectStore]
 """Opens a store of that kind with the bucket `tier`; then settings by their names."""
 
 OPENERS: Mapping[str, Callable[..., ObjectStore]] = {
-    "s3": lambda url, **changes: S3Store(S3Server(url).settings("tier", **changes)),
-    "gcs": lambda url, **changes: GcsStore(GcsServer(url).settings("tier", **changes)),
-    "azure": lambda url, **changes: AzureStore(AzureServer(url).settings("tier", **changes)),
+    "s3": lambda url, retries=None, **changes: S3Store(S3Server(url).settings("tier", **changes), retries=retries),
+    "gcs": lambda url, retries=None, **changes: GcsStore(GcsServer(url).settings("tier", **changes), retries=retries),
+    "azure": lambda url, retries=None, **changes: AzureStore(
+        AzureServer(url).settings("tier", **changes), retries=retries
+    ),
 }
 """By kind; from the server's URL, and settings by their names."""
 

@@ -6,7 +6,8 @@
         with front.held("*.log"):                                              # a store that is slow to answer
             ...
         assert front.gets("*.log") == [Passed("/bucket/orders.log", 206, 65536)]
-        front.cut_off(after=3)          # the store sees a client that is killed within its fourth request
+        front.lose(path="*.log", method="POST")      # the next POST of it is passed on, and its answer is lost
+    front.cut_off(after=3)          # the store sees a client that is killed within its fourth request
 
 What is passed on keeps its path and its headers; signatures are the server's to check.
 """
@@ -49,6 +50,7 @@ class S3Front:
     _rules: list[_Rule] = field(default_factory=list)
     _passed: list[Passed] = field(default_factory=list)
     _refused: int = 0
+    _lost: list[tuple[str, str]] = field(default_factory=list)
     _held: tuple[str, threading.Event] | None = None
     _left: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,10 +116,25 @@ class S3Front:
         with self._lock:
             self._rules.append(_Rule(answer, path, credential, times))
 
+    def lose(self, *, path: str = "*", method: str, query: str = "*") -> None:
+        """Pass the next matching request on, and close the connection in place of its answer."""
+        with self._lock:
+            self._lost.append((f"{method} {path}", query))
+
+    def loses(self, method: str, path: str, query: str) -> bool:
+        """Whether the answer to this request is to be lost."""
+        with self._lock:
+            for each in self._lost:
+                if fnmatchcase(f"{method} {path}", each[0]) and fnmatchcase(query, each[1]):
+                    self._lost.remove(each)
+                    return True
+        return False
+
     def heal(self) -> None:
         """Forget all rules, and pass everything on."""
         with self._lock:
             self._rules.clear()
+            self._lost.clear()
             self._left = None
 
     def answer(self, path: str, authorization: str) -> bytes | None:
@@ -188,6 +205,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             answer = connection.getresponse()
             content = answer.read()
+            if self.rules.loses(self.command, path, urlsplit(self.path).query):
+                self.close_connection = True
+                return
             if self.command == "GET":
                 self.rules.note(Passed(path, answer.status, len(content)))
             self._answer(answer, content)

@@ -1,8 +1,8 @@
 """A segment's three objects into a store as Aiven's plug-in writes them, and out of it (docs/formats.md#aiven-uploads).
 
 `.log`, then `.indexes`, then the manifest: a manifest means that the segment is complete. So a manifest that a former
-copy under this id left is deleted first, and after a failure all three as far as can be. What a copy that was killed
-left is no segment; the next copy has another id.
+copy under this id left is looked for and deleted first, and after a failure all three as far as can be. What a copy
+that was killed left is no segment; the next copy has another id, for which nothing has to be deleted.
 
 What is held of a segment, whatever its size: a chunk, plain and stored, an index, and two parts of an upload.
 """
@@ -37,7 +37,7 @@ from storage.formats.aiven.manifest import (
 from storage.formats.aiven.opened_segment import CHUNK_BYTES_MAX, INDEX_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectPlace, ObjectSuffix
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata
-from storage.object_store.object_store import LocalFile, ObjectStore
+from storage.object_store.object_store import LocalFile, ObjectStore, delete_present
 from storage.object_store.upload_rate import UploadRate
 
 Source = Path | bytes
@@ -83,7 +83,7 @@ class AivenWriter:
         self._check_chunk_bytes()
         self._custom_metadata(place, 0)  # what is too long with the shortest number is told before anything is sent
         with place.errors(ObjectSuffix.MANIFEST):
-            self.store.delete_many([place.key(ObjectSuffix.MANIFEST)])
+            delete_present(self.store, [place.key(ObjectSuffix.MANIFEST)])
         try:
             return self._upload(place, metadata, log, indexes)
         except BaseException as error:

@@ -12,6 +12,7 @@ Behaviour:
 """
 
 import base64
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -53,6 +54,13 @@ class AzureStore(HttpStore["_Made"]):
     def part_upload(self, key: str, what: str) -> "AzureUpload":
         """Blocks and their list."""
         return AzureUpload(self._blob(key), lambda: self.errors(what))
+
+    def holds(self, key: str, data: bytes) -> bool:
+        """Get Blob Properties."""
+        with self.errors(self.what("HEAD", key)):
+            found = self._blob(key).get_blob_properties()
+        sums = None if found.content_settings.content_md5 is None else bytes(found.content_settings.content_md5)
+        return bool(found.size == len(data) and sums in (None, hashlib.md5(data, usedforsecurity=False).digest()))
 
     def delete(self, key: str) -> None:
         """Delete Blob."""
@@ -96,6 +104,7 @@ class AzureUpload:
         self._blob = blob
         self._errors = errors
         self._names: dict[int, str] = {}
+        self._sizes_bytes: dict[int, int] = {}
 
     def begin(self) -> None:
         """Nothing: Azure knows no upload before its first block."""
@@ -106,11 +115,17 @@ class AzureUpload:
         with self._errors():
             self._blob.stage_block(name, bytes(data), length=len(data))
         self._names[number] = name
+        self._sizes_bytes[number] = len(data)
 
     def finish(self) -> None:
         """Put Block List."""
         with self._errors():
             self._blob.commit_block_list(list(self._names.values()))
+
+    def is_done(self) -> bool:
+        """Get Blob Properties. Azure has no checksum of what was put in blocks."""
+        with self._errors():
+            return bool(self._blob.get_blob_properties().size == sum(self._sizes_bytes.values()))
 
     def abort(self) -> None:
         """Nothing: no request drops blocks that were never committed; Azure does after a week."""

@@ -11,9 +11,13 @@ Behaviour:
   a put are sent again here (storage.object_store.uploads).
 """
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+from crc32c import crc32c
 
 from storage.errors import RemoteStorageError
 from storage.object_store.gcs.config import GcsSettings
@@ -52,7 +56,11 @@ class GcsStore(HttpStore["_Made"]):
     def part_upload(self, key: str, what: str) -> GcsUpload:
         """A resumable upload, in chunks."""
         url, bucket = self.settings.endpoint_url, self.settings.bucket
-        return GcsUpload(self._request, url, bucket, key, what, lambda: self.errors(what))
+        return GcsUpload(self._request, url, bucket, key, what, lambda: self.errors(what), partial(self._holds, key))
+
+    def holds(self, key: str, data: bytes) -> bool:
+        """Objects: get, without its bytes."""
+        return self._holds(key, len(data), crc32c(data))
 
     def delete(self, key: str) -> None:
         """Objects: delete."""
@@ -88,6 +96,13 @@ class GcsStore(HttpStore["_Made"]):
         from storage.object_store.gcs.client import translated
 
         return translated(error, what, prefix=self.settings.prefix)
+
+    def _holds(self, key: str, size_bytes: int, checksum: int) -> bool:
+        with self.errors(self.what("HEAD", key)):
+            blob = self._blob(key)
+            blob.reload(**self._options())
+        expected = base64.b64encode(checksum.to_bytes(4, "big")).decode()
+        return bool(blob.size == size_bytes and blob.crc32c in (None, expected))
 
     def _request(self, method: str, url: str, **options: Any) -> Any:
         timeout = (self.settings.connect_timeout_s, self.settings.read_timeout_s)

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
+from crc32c import crc32c
+
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.object_store.http.store import REFUSAL_BYTES_MAX, RefusedAnswer
 from storage.object_store.uploads import Part
@@ -30,6 +32,7 @@ class GcsUpload:
         url: of the API's endpoint.
         what: the words for it, for messages.
         errors: translates errors.
+        holds: whether the object is there and has that size and that CRC-32C.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class GcsUpload:
         key: str,
         what: str,
         errors: Callable[[], AbstractContextManager[None]],
+        holds: Callable[[int, int], bool],
     ) -> None:
         self._request = request
         self._begin_url = (
@@ -47,6 +51,8 @@ class GcsUpload:
         )
         self._what = what
         self._errors = errors
+        self._holds = holds
+        self._checksum = 0
         self._session_url = ""
         self._kept: Part = b""
         self._kept_number = 0
@@ -70,10 +76,15 @@ class GcsUpload:
         if number != self._kept_number:
             self._start += len(self._kept)
             self._kept, self._kept_number = data, number
+            self._checksum = crc32c(data, self._checksum)
 
     def finish(self) -> None:
         """Send the last chunk: then the object is there."""
         self._send(is_last=True)
+
+    def is_done(self) -> bool:
+        """Look at the object: a session that has ended may be forgotten."""
+        return self._holds(self._start + len(self._kept), self._checksum)
 
     def abort(self) -> None:
         """Cancel the session."""

@@ -24,8 +24,8 @@ from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
 from storage.object_store.http.tokens import Token, Tokens
-from storage.object_store.object_store import ObjectHead, delete_in_batches, parts
-from storage.object_store.refusals import proxy_words
+from storage.object_store.object_store import ObjectHead, parts
+from storage.object_store.refusals import DELETE, DELETE_MANY, proxy_words
 from storage.object_store.uploads import PartUpload, UploadRetries, upload_parts
 
 REFUSAL_BYTES_MAX = 64 * 1024
@@ -82,9 +82,6 @@ class HttpStore(CloudStore[M]):
         part_bytes: how large the first part of a put is; what is smaller is put whole.
     """
 
-    delete_keys_max: int
-    """Of one batch."""
-
     def __init__(
         self,
         kind: str,
@@ -105,16 +102,16 @@ class HttpStore(CloudStore[M]):
         """One upload of an object; errors are the SDK's."""
 
     @abstractmethod
+    def holds(self, key: str, data: bytes) -> bool:
+        """Whether the object is there and has this size, and this checksum where the store has one."""
+
+    @abstractmethod
     def part_upload(self, key: str, what: str) -> PartUpload:
         """One in parts. `what`: the words for it."""
 
     @abstractmethod
     def pages(self, prefix: str) -> Iterator[Iterable[ObjectHead]]:
         """A listing, page by page; errors are the SDK's."""
-
-    @abstractmethod
-    def delete(self, key: str) -> None:
-        """Delete an object; errors are the SDK's, also when it is absent."""
 
     @abstractmethod
     def delete_batch(self, keys: Sequence[str]) -> Sequence[RefusedAnswer | None]:
@@ -137,12 +134,27 @@ class HttpStore(CloudStore[M]):
             with self.errors(what):
                 self.put_whole(key, bytes(first))
 
-        self.retries.call(put_whole)
+        self.retries.settle(put_whole, lambda: self.holds(key, bytes(first)))
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """A batch for as many objects as one may have; a DELETE for each where the store answers that with HTTP 404,
-        or with something else than an answer to each. A single object has a DELETE of its own."""
-        delete_in_batches(keys, self.delete_keys_max, self._delete)
+    def delete_several(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """A batch."""
+        what = self.what(DELETE_MANY, keys[0])
+        answers: Sequence[RefusedAnswer | None]
+        try:
+            with self.errors(what):
+                answers = self.delete_batch(keys)
+        except ValueError:
+            # fake-gcs-server does so: it passes over parts without a Content-ID, which Google's SDK sends.
+            answers = ()
+        if len(answers) != len(keys):
+            raise RemoteStorageError(f"{what}: {len(answers)} answers to a batch of {len(keys)}")
+        failures: dict[str, RemoteStorageError] = {}
+        for key, refused in zip(keys, answers, strict=True):
+            error = None if refused is None else self.translated(refused, self.what(DELETE, key))
+            is_store_absent = isinstance(error, RemoteStoreNotFoundError)
+            if error is not None and (is_store_absent or not isinstance(error, RemoteResourceNotFoundError)):
+                failures[key] = error
+        return failures
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """Page by page, each asked for when the one before has been read."""
@@ -172,46 +184,6 @@ class HttpStore(CloudStore[M]):
                 if renewed.text == token.text:
                     raise
             return self._get(made, made.request(key, start, end, renewed), start, end, what)
-
-    def _delete(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
-        answers = self._batch_answers(keys) if len(keys) > 1 else None
-        if answers is None:
-            return self._undeleted(keys, self.delete)
-        answer_of = dict(zip(keys, answers, strict=True))
-
-        def judge(key: str) -> None:
-            refused = answer_of[key]
-            if refused is not None:
-                raise refused
-
-        return self._undeleted(keys, judge)
-
-    def _batch_answers(self, keys: Sequence[str]) -> Sequence[RefusedAnswer | None] | None:
-        """As delete_batch; None: the store knows no batches, or not the bucket, as each object's own DELETE tells."""
-        try:
-            with self.errors(self.what("DELETE", keys[0])):
-                answers = self.delete_batch(keys)
-        except RemoteResourceNotFoundError:
-            return None
-        except RemoteStorageError:
-            raise
-        except ValueError:
-            # fake-gcs-server does so: it passes over parts without a Content-ID, which Google's SDK sends.
-            return None
-        return answers if len(answers) == len(keys) else None
-
-    def _undeleted(self, keys: Sequence[str], delete: Callable[[str], None]) -> dict[str, RemoteStorageError]:
-        """What is left of them, each with its error. What was absent is not."""
-        failures: dict[str, RemoteStorageError] = {}
-        for key in keys:
-            try:
-                with self.errors(self.what("DELETE", key)):
-                    delete(key)
-            except RemoteStorageError as error:
-                is_absent = isinstance(error, RemoteResourceNotFoundError)
-                if not is_absent or isinstance(error, RemoteStoreNotFoundError):
-                    failures[key] = error
-        return failures
 
     def _get(self, made: M, request: bytes, start: int, end: int, what: str) -> BodyStream:
         timeout_s = self._read_timeout_s

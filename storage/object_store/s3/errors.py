@@ -101,7 +101,9 @@ _RIGHTS: Mapping[str, str] = {
     "HEAD": "s3:GetObject",
     "LIST": "s3:ListBucket",
     "PUT": "s3:PutObject",
-    "PUT in parts": "s3:PutObject, and s3:AbortMultipartUpload",
+    "PUT in parts": "s3:PutObject",
+    "ABORT of an upload": "s3:AbortMultipartUpload",
+    "LIST of uploads": "s3:ListBucketMultipartUploads",
     DELETE: "s3:DeleteObject",
     DELETE_MANY: "s3:DeleteObject",
 }

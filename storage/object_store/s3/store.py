@@ -13,28 +13,41 @@ Behaviour:
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
 
+import hashlib
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import structlog
 
 from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, OpenSockets
-from storage.object_store.object_store import LocalFile, ObjectHead, PendingUpload, delete_in_batches, parts
+from storage.object_store.object_store import PIECE_BYTES, LocalFile, ObjectHead, PendingUpload, parts
+from storage.object_store.refusals import DELETE, DELETE_MANY
 from storage.object_store.s3.client import make_client, translated
 from storage.object_store.s3.config import S3Settings
 from storage.object_store.s3.errors import Refusal
 from storage.object_store.s3.fast_get import FastGets
-from storage.object_store.s3.upload import S3Upload
+from storage.object_store.s3.upload import S3Upload, is_etag
 from storage.object_store.uploads import UploadRetries, upload_parts
 
 if TYPE_CHECKING:
     import socket
 
     from mypy_boto3_s3 import S3Client
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+LIFECYCLE_HINT = (
+    "what failed uploads leave is billed until somebody drops it: give the bucket a lifecycle rule with"
+    " AbortIncompleteMultipartUpload, or this account s3:AbortMultipartUpload"
+)
 
 
 class SdkBody:
@@ -85,17 +98,17 @@ class SdkBody:
             self.socket.settimeout(timeout_s)
 
 
-DELETE_KEYS_MAX = 1000
-"""Of one DeleteObjects, by its API reference."""
-
-
 class S3Store(CloudStore["_Made"]):
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
+
+    delete_keys_max = 1000
+    """Of one DeleteObjects, by its API reference."""
 
     def __init__(self, settings: S3Settings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
         self._retries = UploadRetries() if retries is None else retries
         super().__init__("s3", (settings.endpoint_url or f"s3.{settings.region}").lower(), settings.bucket)
+        self._has_told_left_open = False
         self._single_put_bytes_max = settings.single_put_bytes_max or settings.part_bytes
 
     def get(self, key: str, start: int, end: int) -> BodyStream:
@@ -133,9 +146,23 @@ class S3Store(CloudStore["_Made"]):
         else:
             self._upload(key, itertools.chain((first,), found))
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """DeleteObjects, a thousand keys at a time."""
-        delete_in_batches(keys, DELETE_KEYS_MAX, self._delete_batch)
+    def delete(self, key: str) -> None:
+        """DeleteObject."""
+        self.boto3_client().delete_object(Bucket=self.bucket, Key=key)
+
+    def delete_several(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
+        """DeleteObjects."""
+        with self.errors(self.what(DELETE_MANY, keys[0])):
+            answer = self.boto3_client().delete_objects(
+                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+        return {
+            failed.get("Key", "?"): Refusal(failed.get("Code", ""), 0, {}).error(
+                self.what(DELETE, failed.get("Key", "?")), prefix=self.settings.prefix
+            )
+            for failed in answer.get("Errors", ())
+            if failed.get("Code") not in ("NoSuchKey", "404")
+        }
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """ListObjectsV2, page by page."""
@@ -178,9 +205,7 @@ class S3Store(CloudStore["_Made"]):
 
     def abort_upload(self, upload: PendingUpload) -> None:
         """AbortMultipartUpload."""
-        key = upload.key or ""
-        errors = partial(self.errors, self.what("ABORT of an upload", key))
-        S3Upload(self.boto3_client(), self.bucket, key, {}, errors, upload_id=upload.handle).abort()
+        self._upload_of(upload.key or "", upload.handle).abort()
 
     def _get_through_sdk(
         self, fast_gets: FastGets, answer: Answer | None, key: str, start: int, end: int, what: str
@@ -211,31 +236,36 @@ class S3Store(CloudStore["_Made"]):
             with self.errors(self.what("PUT", key)):
                 self.boto3_client().put_object(Bucket=self.bucket, Key=key, Body=body, **self._storage_class())
 
-        self._retries.call(put_object)
+        def is_done() -> bool:
+            with self.errors(self.what("HEAD", key)):
+                head = self.boto3_client().head_object(Bucket=self.bucket, Key=key)
+            size_bytes, md5 = _size_and_md5(data)
+            return head["ContentLength"] == size_bytes and is_etag(head["ETag"], md5)
+
+        self._retries.settle(put_object, is_done)
 
     def _upload(self, key: str, found: Iterable[bytes | bytearray]) -> None:
-        what = self.what("PUT in parts", key)
-        client = self.boto3_client()
-        upload = S3Upload(client, self.bucket, key, self._storage_class(), lambda: self.errors(what))
-        upload_parts(upload, found, self._retries)
+        upload_parts(self._upload_of(key), found, self._retries)
+
+    def _upload_of(self, key: str, upload_id: str = "") -> S3Upload:
+        return S3Upload(
+            self.boto3_client(),
+            self.bucket,
+            key,
+            self._storage_class(),
+            lambda verb: self.errors(self.what(verb, key)),
+            upload_id=upload_id,
+            tell_left_open=self._tell_left_open,
+        )
+
+    def _tell_left_open(self, error: RemoteStorageError) -> None:
+        if not self._has_told_left_open:
+            self._has_told_left_open = True
+            _log.warning("upload_left_open", reason=str(error), hint=LIFECYCLE_HINT)
 
     def _storage_class(self) -> dict[str, Any]:
         name = self.settings.storage_class
         return {} if name is None else {"StorageClass": name}
-
-    def _delete_batch(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
-        """The keys whose objects are still there."""
-        with self.errors(self.what("DELETE", keys[0])):
-            answer = self.boto3_client().delete_objects(
-                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            )
-        return {
-            failed.get("Key", "?"): Refusal(failed.get("Code", ""), 0, {}).error(
-                self.what("DELETE", failed.get("Key", "?")), prefix=self.settings.prefix
-            )
-            for failed in answer.get("Errors", ())
-            if failed.get("Code") not in ("NoSuchKey", "404")
-        }
 
     def boto3_client(self) -> "S3Client":
         """boto3's, which every question but a plain GET is asked by."""
@@ -246,6 +276,15 @@ class S3Store(CloudStore["_Made"]):
 
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         return translated(error, what, prefix=self.settings.prefix)
+
+
+def _size_and_md5(data: bytes | bytearray | BinaryIO) -> tuple[int, str]:
+    source = io.BytesIO(data) if isinstance(data, bytes | bytearray) else data
+    source.seek(0)
+    md5 = hashlib.md5(usedforsecurity=False)
+    while piece := source.read(PIECE_BYTES):
+        md5.update(piece)
+    return source.tell(), md5.hexdigest()
 
 
 class _Made:

@@ -18,7 +18,7 @@ FORMER = filled_segment(100, batch_count=7)
 METADATA = metadata_of(PARTITION, SEGMENT)
 
 
-BEGINNING = 2
+BEGINNING = 3
 """Steps until the former copy's manifest is gone."""
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import RemoteStorageError, StorageConfigError
+from storage.errors import DeletionRefusedError, RemoteStorageError, StorageConfigError
 from storage.formats.file_sources import put_segment_files
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
@@ -13,6 +13,7 @@ from storage.object_store.object_store import PIECE_BYTES
 from storage.object_store.upload_rate import UploadRate
 from tests.support.for_each import for_each
 from tests.support.memory_store import Killed, MemoryStore, MortalStore
+from tests.support.scripted_object_store import ScriptedObjectStore, Verb
 from tests.support.segments import filled_segment, metadata_of, segment_files
 from tests.support.writing_tiers import PARTITION, copied
 
@@ -38,6 +39,14 @@ def test_a_copy_that_ends_at_any_step_leaves_no_log_without_its_indexes(tmp_path
         copied(PlainObjects({}, store=store), tmp_path, SEGMENT)
         assert {key.rpartition(".")[2]: content for key, content in store.objects.items()} == SEGMENT.objects()
     assert outcomes == {False, True}
+
+
+def test_a_store_that_lets_nobody_delete_takes_segments_without_a_transaction_index(tmp_path: Path) -> None:
+    store = ScriptedObjectStore(MemoryStore())
+    store.fail(DeletionRefusedError("no"), verb=Verb.DELETE, times=None)
+    manager = PlainObjects({}, store=store)
+    assert manager.fetch_log_segment(copied(manager, tmp_path, SEGMENT), 0) == SEGMENT.log
+    assert not SEGMENT.transaction_index
 
 
 @for_each("change_bytes", [-1, 1])

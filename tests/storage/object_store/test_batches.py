@@ -131,7 +131,7 @@ def test_a_bucket_that_is_not_there_is_no_object_that_is_absent(
         scripted().delete_many(["a", "b"])
 
 
-@for_each("answer", ["not found", "no parts", "one part", "no batch"])
+@for_each("answer", ["not found", "not implemented", "bad", "no parts", "one part", "no batch"])
 def test_a_store_that_knows_no_batches_is_asked_for_each_object(
     http: ScriptedHttp, scripted: OpenScripted, words: Words, answer: str
 ) -> None:
@@ -139,6 +139,8 @@ def test_a_store_that_knows_no_batches_is_asked_for_each_object(
     http.forget()
     answers = {
         "not found": response(404),
+        "not implemented": response(501),
+        "bad": response(400),
         "no parts": batch_answer(words.batch_status),
         "one part": batch_answer(words.batch_status, words.denied),
         "no batch": response(words.batch_status, b"deleted, sort of", {"Content-Type": "text/plain"}),
@@ -146,9 +148,12 @@ def test_a_store_that_knows_no_batches_is_asked_for_each_object(
     http.answer(answers[answer])
     http.answer(words.deleted)
     http.answer(words.denied)
+    store = scripted()
     with pytest.raises(RemoteAccessDeniedError, match=r"^1 of 2 .*/b at .*: DELETE: "):
-        scripted().delete_many(["a", "b"])
-    assert [line.split()[0] for line in http.requests] == ["POST", "DELETE", "DELETE"]
+        store.delete_many(["a", "b"])
+    with pytest.raises(RemoteAccessDeniedError):
+        store.delete_many(["c", "d"])
+    assert [line.split()[0] for line in http.requests] == ["POST", *["DELETE"] * 4]
 
 
 @for_each("then", ["stall", "reset"])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from storage.errors import (
     CorruptObjectError,
@@ -148,6 +149,23 @@ def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_store: OpenS
     assert "x-amz-storage-class: STANDARD_IA" in http.heads[0]
 
 
+def test_a_store_that_lets_nobody_give_uploads_up_says_which_rule_does_once(
+    http: ScriptedHttp, open_store: OpenS3
+) -> None:
+    """The right was said to be needed for every put in parts."""
+    store = open_store(part_bytes=100)
+    for is_first in (True, False):
+        http.forget()
+        for answer in (response(200, CREATED), s3_error(400, "EntityTooSmall"), s3_error(403, "AccessDenied")):
+            http.answer(answer)
+        with capture_logs() as logs, pytest.raises(RemoteStorageError, match="EntityTooSmall") as caught:
+            store.put("a", bytes(250))
+        assert [line.split()[0] for line in http.requests] == ["POST", "PUT", "DELETE"]
+        assert "it takes s3:AbortMultipartUpload" in caught.value.__notes__[0]
+        told = [entry["hint"] for entry in logs if entry["event"] == "upload_left_open"]
+        assert ["AbortIncompleteMultipartUpload" in hint for hint in told] == ([True] if is_first else [])
+
+
 @for_each("as_file", [False, True])
 def test_a_put_is_tried_again_whole(http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, as_file: bool) -> None:
     """Also from its beginning when it is a file, of which the first attempt has read some."""
@@ -196,10 +214,47 @@ def test_a_delete_reports_what_was_refused_and_deletes_the_others(http: Scripted
     assert len(caught.value.__notes__) == 2
 
 
+@for_each(
+    "status, code", [(501, "NotImplemented"), (400, "NotImplemented"), (400, "MissingContentMD5"), (405, "Whatever")]
+)
+def test_a_store_that_deletes_one_at_a_time_is_asked_so_from_then_on(
+    http: ScriptedHttp, open_store: OpenS3, status: int, code: str
+) -> None:
+    """Google's and Alibaba's answers to DeleteObjects: every deletion failed, and with it every copy."""
+    http.forget()
+    for answer in (s3_error(status, code), response(204), s3_error(404, "NoSuchKey"), response(204)):
+        http.answer(answer)
+    store = open_store()
+    store.delete_many(["a", "b", "c"])
+    store.delete_many(["d", "e"])
+    assert http.requests == ["POST /tier?delete HTTP/1.1", *(f"DELETE /tier/{key} HTTP/1.1" for key in "abcde")]
+
+
+@for_each("status, code", [(403, "AccessDenied"), (403, "SignatureDoesNotMatch"), (503, "SlowDown")])
+def test_what_is_no_word_on_batches_asks_for_no_single_deletes(
+    http: ScriptedHttp, scripted: S3Store, status: int, code: str
+) -> None:
+    http.forget()
+    http.answer(s3_error(status, code))
+    for number in range(2):
+        with pytest.raises(RemoteStorageError, match="2 of 2 objects were not deleted"):
+            scripted.delete_many(["a", "b"])
+        assert http.requests == ["POST /tier?delete HTTP/1.1"] * (number + 1)
+
+
+def test_single_deletes_end_where_the_store_is_too_busy(http: ScriptedHttp, scripted: S3Store) -> None:
+    for answer in (s3_error(501, "NotImplemented"), response(204), s3_error(503, "SlowDown")):
+        http.answer(answer)
+    with pytest.raises(ThrottledError) as caught:
+        scripted.delete_many(["a", "b", "c"])
+    assert list(caught.value.undeleted) == ["b", "c"]
+    assert len(http.requests) == 3
+
+
 def test_older_stores_get_the_checksum_that_they_know(http: ScriptedHttp, open_store: OpenS3) -> None:
     http.answer(response(200, b"<DeleteResult></DeleteResult>"))
-    open_store(legacy_md5=True).delete_many(["a"])
-    open_store().delete_many(["a"])
+    open_store(legacy_md5=True).delete_many(["a", "b"])
+    open_store().delete_many(["a", "b"])
     assert ["Content-MD5: " in head for head in http.heads] == [True, False]
 
 

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError, ThrottledError
+from storage.errors import (
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
 from storage.object_store.uploads import Part, UploadRetries, upload_parts
 from tests.support.for_each import for_each
 
@@ -37,6 +43,10 @@ class Upload:
         with_effect = self._call("finish")
         self.object, self.is_open = b"".join(self._parts[number] for number in sorted(self._parts)), False
         self._end(with_effect)
+
+    def is_done(self) -> bool:
+        self._end(self._call("look"))
+        return self.object is not None
 
     def abort(self) -> None:
         with_effect = self._call("abort")
@@ -85,6 +95,55 @@ def test_any_call_that_fails_for_good_leaves_no_object_and_no_upload(failing: in
     assert upload.calls == [*CALLS[:failing], *(["abort"] if failing > 1 else [])]
     assert upload.object is None
     assert not upload.is_open
+
+
+class Forgetful(Upload):
+    """What is finished is no upload any more, as with most stores; the answer to `finish` is lost. `is_lost`: what was
+    sent is lost too."""
+
+    def __init__(self, fail: dict[int, RemoteStorageError], *, is_lost: bool = False) -> None:
+        super().__init__(fail)
+        self._is_lost = is_lost
+
+    def finish(self) -> None:
+        failed = self._call("finish")
+        self._end(failed)
+        if not self.is_open:
+            raise RemoteResourceNotFoundError("no such upload")
+        self.is_open = False
+        if not self._is_lost:
+            self.object = b"".join(self._parts[number] for number in sorted(self._parts))
+        raise RetriableRemoteStorageError("reset")
+
+
+def test_what_was_finished_though_its_answer_was_lost_is_done() -> None:
+    """The second answer was taken for failure, and the object deleted again or, worse, left."""
+    upload = Forgetful({})
+    upload_parts(upload, PARTS, retries())
+    assert upload.calls == [*CALLS, "finish", "look"]
+    assert upload.object == b"onetwothree"
+
+
+def test_what_was_not_finished_is_no_object_whatever_was_lost() -> None:
+    upload = Forgetful({}, is_lost=True)
+    with pytest.raises(RemoteResourceNotFoundError, match="no such upload"):
+        upload_parts(upload, PARTS, retries())
+    assert upload.calls == [*CALLS, "finish", "look", "abort"]
+
+
+def test_a_look_that_fails_for_now_is_tried_again_and_one_that_is_denied_is_none() -> None:
+    upload = Forgetful({7: RetriableRemoteStorageError("503")})
+    upload_parts(upload, PARTS, retries())
+    assert upload.calls == [*CALLS, "finish", "look", "finish", "look"]
+    with pytest.raises(RemoteResourceNotFoundError, match="no such upload"):
+        upload_parts(Forgetful({7: RemoteAccessDeniedError("403")}), PARTS, retries())
+
+
+def test_a_first_refusal_is_believed() -> None:
+    upload = Upload({5: RemoteAccessDeniedError("403")})
+    with pytest.raises(RemoteAccessDeniedError):
+        upload_parts(upload, PARTS, retries())
+    assert "look" not in upload.calls
 
 
 def test_attempts_end() -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError, RemoteStorageError, StorageConfigError
+from storage.errors import (
+    DeletionRefusedError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    StorageConfigError,
+)
 from storage.formats.aiven.config import KeyRing, WritingConfig
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import ObjectPlace
@@ -17,7 +23,7 @@ from tests.storage.formats.ended_copies import leaves_a_whole_segment_or_none
 from tests.support.aiven_writer import make_key_pair
 from tests.support.for_each import for_each
 from tests.support.memory_store import Killed, MemoryStore, NullStore
-from tests.support.scripted_object_store import ScriptedObjectStore
+from tests.support.scripted_object_store import ScriptedObjectStore, Verb
 from tests.support.segments import filled_segment, metadata_of, segment_files
 from tests.support.writing_tiers import (
     CHUNK_BYTES,
@@ -50,6 +56,17 @@ def test_a_copy_that_ends_at_any_step_leaves_a_whole_segment_or_none(
 ) -> None:
     """Compressed or encrypted alone: all/test_ended_copies.py."""
     leaves_a_whole_segment_or_none(tmp_path, is_transformed, is_transformed, error, with_former)
+
+
+def test_a_store_that_lets_nobody_delete_takes_new_segments(bucket: ScriptedObjectStore, tmp_path: Path) -> None:
+    """The writer deleted a manifest that may be there before it sent anything: nothing was ever copied."""
+    bucket.fail(DeletionRefusedError("no"), verb=Verb.DELETE, times=None)
+    manager = AivenRemoteStorageManager(aiven_config(tmp_path), store=bucket)
+    metadata = copied(manager, tmp_path / "local", SEGMENT)
+    assert [call.verb for call in bucket.calls] == [Verb.HEAD, *[Verb.PUT] * 3]
+    assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
+    with pytest.raises(DeletionRefusedError):
+        manager.delete_log_segment_data(metadata)
 
 
 @for_each("change_bytes", [-1, 1, -len(SEGMENT.log), CHUNK_BYTES])
