@@ -140,6 +140,12 @@ class RemoteStorageManager(Protocol):
         """Whether `open_log_segment` costs a GET."""
         ...
 
+    def clock_offset_ms(self) -> int | None:
+        """How far the store's clock is ahead of this machine's, negative where it is behind, by the store's last answer
+        to anything but a GET of bytes that are there. None: it has not answered yet, or it has no clock of its own, as
+        a folder has none. Exact to seconds. Asks the store nothing; `ask` does, and its answer counts."""
+        ...
+
     def warm_up(self) -> None:
         """Load and open what the first GET would otherwise wait for. Asks the store nothing; may take seconds.
 

@@ -140,6 +140,10 @@ class SegmentFiles:
     def has_manifests(self) -> bool:
         return False
 
+    def clock_offset_ms(self) -> int | None:
+        """See RemoteStorageManager.clock_offset_ms."""
+        return self.store.clock_offset_ms()
+
     def warm_up(self) -> None:
         """Warm up the store."""
         self.store.warm_up()

@@ -20,6 +20,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
+from storage.object_store.clock import StoreClock
 from storage.object_store.object_store import raise_undeleted
 from storage.object_store.refusals import DELETE
 
@@ -54,6 +55,7 @@ class CloudStore(ABC, Generic[M]):
         self._made_once: M | None = None
         self._lock = threading.Lock()
         self._deletes_several = True
+        self.clock = StoreClock()
 
     @property
     def identity(self) -> str:
@@ -90,6 +92,10 @@ class CloudStore(ABC, Generic[M]):
             except RemoteStorageError as error:
                 failures.update(dict.fromkeys(batch, error))
         raise_undeleted(failures, len(each_once))
+
+    def clock_offset_ms(self) -> int | None:
+        """By the Date headers of its answers."""
+        return self.clock.offset_ms()
 
     def warm_up(self) -> None:
         """Import the SDK and make its client: most of a second."""

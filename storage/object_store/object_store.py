@@ -100,6 +100,11 @@ class ObjectStore(Protocol):
         """Load and open what the first verb would otherwise wait for. Asks the store nothing; may take seconds."""
         ...
 
+    def clock_offset_ms(self) -> int | None:
+        """How far the store's clock is ahead of this machine's, by its last answer to anything but a GET of bytes that
+        are there; None: it has not answered yet, or it has no clock of its own. Asks the store nothing."""
+        ...
+
     def get(self, key: str, start: int, end: int) -> ObjectStream:
         """Begin a GET of bytes [start, end); blocks until the store's answer begins. end > start.
 

@@ -363,6 +363,9 @@ class _Store:
     def head(self, key: str) -> ObjectHead:
         return self._inner.head(key)
 
+    def clock_offset_ms(self) -> int | None:
+        return self._inner.clock_offset_ms()
+
     def warm_up(self) -> None:
         """Nothing to load."""
 

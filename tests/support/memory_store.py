@@ -2,6 +2,7 @@
 
 store = MemoryStore()
 store.refused.add("a/b")        # a delete of it is refused
+store.offset_ms = 3_600_000     # its clock is an hour ahead of ours
 mortal = MortalStore(store, 3, Killed())        # its third step is its last
 """
 
@@ -20,6 +21,7 @@ class MemoryStore:
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = dict(objects or {})
         self.refused: set[str] = set()
+        self.offset_ms: int | None = None
         self._put_ms: dict[str, int] = {}
 
     def get(self, key: str, start: int, end: int) -> ObjectStream:
@@ -47,6 +49,9 @@ class MemoryStore:
 
     def head(self, key: str) -> ObjectHead:
         return ObjectHead(key, len(self._found(key)), self._put_ms.get(key, 1_700_000_000_000))
+
+    def clock_offset_ms(self) -> int | None:
+        return self.offset_ms
 
     def warm_up(self) -> None:
         """Nothing to load."""
@@ -114,6 +119,9 @@ class MortalStore:
     def head(self, key: str) -> ObjectHead:
         self._step()
         return self.inner.head(key)
+
+    def clock_offset_ms(self) -> int | None:
+        return self.inner.clock_offset_ms()
 
     def warm_up(self) -> None:
         """Nothing to load."""

@@ -24,6 +24,9 @@ class ReadOnlyManager:
     def __init__(self, identity: str = "made for tests") -> None:
         self.identity = identity
 
+    def clock_offset_ms(self) -> int | None:
+        return None
+
     def warm_up(self) -> None:
         """Nothing to load."""
 

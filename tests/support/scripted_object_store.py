@@ -124,6 +124,9 @@ class ScriptedObjectStore(Faults[StoreCall]):
         self.begin(StoreCall(Verb.HEAD, key))
         return self.inner.head(key)
 
+    def clock_offset_ms(self) -> int | None:
+        return self.inner.clock_offset_ms()
+
     def warm_up(self) -> None:
         self.inner.warm_up()
 

@@ -162,6 +162,9 @@ class ScriptedStore(Faults[FetchCall]):
     def has_manifests(self) -> bool:
         return self.inner.has_manifests
 
+    def clock_offset_ms(self) -> int | None:
+        return self.inner.clock_offset_ms()
+
     def warm_up(self) -> None:
         self.inner.warm_up()
 

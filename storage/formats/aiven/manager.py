@@ -334,6 +334,10 @@ class AivenRemoteStorageManager:
     def has_manifests(self) -> bool:
         return True
 
+    def clock_offset_ms(self) -> int | None:
+        """See RemoteStorageManager.clock_offset_ms."""
+        return self._store.clock_offset_ms()
+
     def warm_up(self) -> None:
         """Warm up the store."""
         self._store.warm_up()

@@ -29,6 +29,7 @@ from storage.errors import (
 from storage.object_store.azure import config as azure_config
 from storage.object_store.azure.config import AzureSettings, SasToken, SharedKey
 from storage.object_store.azure.errors import Refusal
+from storage.object_store.clock import StoreClock
 from storage.object_store.http.get import OpenSockets
 from storage.object_store.http.session import StoreSession
 from storage.object_store.http.store import RefusedAnswer, translated_transport
@@ -41,10 +42,10 @@ SCOPE = "https://storage.azure.com/.default"
 class AzureClient:
     """What is made with the first question: credentials, and the SDK's client over our session. Thread-safe."""
 
-    def __init__(self, settings: AzureSettings, sockets: OpenSockets) -> None:
+    def __init__(self, settings: AzureSettings, sockets: OpenSockets, clock: StoreClock) -> None:
         self.session = StoreSession()
         self.session.reach(
-            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy
+            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy, clock=clock
         )
         transport = RequestsTransport(
             session=self.session,

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from storage.errors import RemoteStorageError
 from storage.object_store.azure.config import AzureSettings
 from storage.object_store.azure.sign import GetRequests
+from storage.object_store.clock import StoreClock
 from storage.object_store.http.get import OpenSockets
 from storage.object_store.http.store import HttpStore, Made, RefusedAnswer
 from storage.object_store.http.tokens import Token
@@ -81,7 +82,7 @@ class AzureStore(HttpStore["_Made"]):
             return _head(key, self._blob(key).get_blob_properties())
 
     def make(self) -> "_Made":
-        return _Made(self.settings)
+        return _Made(self.settings, self.clock)
 
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         from storage.object_store.azure.client import translated
@@ -134,10 +135,10 @@ class AzureUpload:
 class _Made(Made):
     """What the first call makes: Azure's client, and the connections of our own GETs."""
 
-    def __init__(self, settings: AzureSettings) -> None:
+    def __init__(self, settings: AzureSettings, clock: StoreClock) -> None:
         from storage.object_store.azure.client import AzureClient
 
-        self.azure: AzureClient = AzureClient(settings, sockets := OpenSockets())
+        self.azure: AzureClient = AzureClient(settings, sockets := OpenSockets(), clock)
         self._requests = GetRequests(settings.endpoint_url, settings.container, settings.credentials)
         super().__init__(
             sockets,

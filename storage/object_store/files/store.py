@@ -139,6 +139,10 @@ class FileSystemStore:
         with self._errors(upload.handle):
             self._root.joinpath(*folders, name).unlink(missing_ok=True)
 
+    def clock_offset_ms(self) -> int | None:
+        """A folder has no clock of its own."""
+        return None
+
     def warm_up(self) -> None:
         """Nothing to load."""
 

@@ -27,6 +27,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
+from storage.object_store.clock import StoreClock
 from storage.object_store.config_keys import READ_TIMEOUT_S
 from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.gcs import config as gcs_config
@@ -54,7 +55,7 @@ class _TokenRequest(Request):
 class GoogleClient:
     """What is made with the first question: credentials, their session, and the SDK's client over it. Thread-safe."""
 
-    def __init__(self, settings: GcsSettings, sockets: OpenSockets) -> None:
+    def __init__(self, settings: GcsSettings, sockets: OpenSockets, clock: StoreClock) -> None:
         tokens = StoreSession()
         tokens.reach(settings.endpoint_url, sockets, connections_max=1, proxy=settings.proxy)
         self._token_request = _TokenRequest(tokens)
@@ -63,7 +64,7 @@ class GoogleClient:
         self.tokens = None if is_anonymous else Tokens(self._new_token)
         self.session = _AuthorizedSession(self._credentials, auth_request=self._token_request)
         self.session.reach(
-            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy
+            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy, clock=clock
         )
         client = Client(
             project="none",  # only what is asked of projects needs one

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 from crc32c import crc32c
 
 from storage.errors import RemoteStorageError
+from storage.object_store.clock import StoreClock
 from storage.object_store.gcs.config import GcsSettings
 from storage.object_store.gcs.upload import GcsUpload
 from storage.object_store.http.get import OpenSockets
@@ -90,7 +91,7 @@ class GcsStore(HttpStore["_Made"]):
             return ObjectHead(key, blob.size, _modified_ms(blob))
 
     def make(self) -> "_Made":
-        return _Made(self.settings)
+        return _Made(self.settings, self.clock)
 
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         from storage.object_store.gcs.client import translated
@@ -120,10 +121,10 @@ class GcsStore(HttpStore["_Made"]):
 class _Made(Made):
     """What the first call makes: Google's client, and the connections of our own GETs."""
 
-    def __init__(self, settings: GcsSettings) -> None:
+    def __init__(self, settings: GcsSettings, clock: StoreClock) -> None:
         from storage.object_store.gcs.client import GoogleClient
 
-        self.google: GoogleClient = GoogleClient(settings, sockets := OpenSockets())
+        self.google: GoogleClient = GoogleClient(settings, sockets := OpenSockets(), clock)
         parts = urlsplit(settings.endpoint_url)
         self._host = parts.netloc
         self._path = f"{parts.path}/download/storage/v1/b/{quote(settings.bucket, safe='')}/o/"

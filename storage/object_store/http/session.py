@@ -15,6 +15,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import select_proxy
 
+from storage.object_store.clock import StoreClock
 from storage.object_store.config_keys import SocksProxy
 from storage.object_store.http.get import OpenSockets, noting
 
@@ -29,13 +30,28 @@ class StoreSession(requests.Session):
     _proxy_url: str | None = None
     _store_host: str | None = None
 
-    def reach(self, endpoint_url: str, sockets: OpenSockets, *, connections_max: int, proxy: SocksProxy | None) -> None:
+    def reach(
+        self,
+        endpoint_url: str,
+        sockets: OpenSockets,
+        *,
+        connections_max: int,
+        proxy: SocksProxy | None,
+        clock: StoreClock | None = None,
+    ) -> None:
         """Note every connection in `sockets`; keep so many open.
 
         Args:
             endpoint_url: the store's.
             proxy: goes before the environment's, for the store and for whoever gives tokens at a distance.
+            clock: hears what time the store's answers say.
         """
+
+        def hear(response: requests.Response, **_: Any) -> None:
+            if clock is not None and urlsplit(response.url).hostname == self._store_host:
+                clock.heard(response.headers.get("date"))
+
+        self.hooks["response"].append(hear)
         self._proxy_url = None if proxy is None else proxy.url
         self._store_host = urlsplit(endpoint_url).hostname
         for scheme in ("http://", "https://"):

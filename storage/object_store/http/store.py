@@ -188,7 +188,11 @@ class HttpStore(CloudStore[M]):
     def _get(self, made: M, request: bytes, start: int, end: int, what: str) -> BodyStream:
         timeout_s = self._read_timeout_s
         answer = made.pool.get(request, timeout_s)
-        return body_of(answer, start, end, what=what, timeout_s=timeout_s, translate=self.translated)
+        try:
+            return body_of(answer, start, end, what=what, timeout_s=timeout_s, translate=self.translated)
+        except RefusedAnswer as refused:
+            self.clock.heard(refused.headers.get("date"))
+            raise
 
 
 class FileBody:

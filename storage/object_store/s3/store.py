@@ -17,7 +17,6 @@ import hashlib
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import structlog
@@ -25,6 +24,7 @@ import structlog
 from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
+from storage.object_store.clock import StoreClock
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, OpenSockets
 from storage.object_store.object_store import PIECE_BYTES, LocalFile, ObjectHead, PendingUpload, parts
@@ -272,7 +272,7 @@ class S3Store(CloudStore["_Made"]):
         return self.made().client
 
     def make(self) -> "_Made":
-        return _Made(self.settings)
+        return _Made(self.settings, self.clock)
 
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         return translated(error, what, prefix=self.settings.prefix)
@@ -290,9 +290,9 @@ def _size_and_md5(data: bytes | bytearray | BinaryIO) -> tuple[int, str]:
 class _Made:
     """What the first call makes: boto3's client, and the shorter way for its GETs."""
 
-    def __init__(self, settings: S3Settings) -> None:
+    def __init__(self, settings: S3Settings, clock: StoreClock) -> None:
         self._sockets = OpenSockets()
-        self.client = make_client(settings, self._sockets)
+        self.client = make_client(settings, self._sockets, clock)
         self.fast_gets = FastGets(
             self.client, settings.bucket, timeout_s=settings.read_timeout_s, idle_max=settings.connections_max
         )

@@ -10,6 +10,7 @@ from storage.object_store.gcs.store import GcsStore
 from storage.object_store.s3.config import ChecksumMode
 from storage.object_store.s3.store import S3Store
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.storage.object_store.test_clock import says_how_far_ahead
 from tests.storage.object_store.test_lost_answers import puts_whose_answers_are_lost_are_done
 from tests.storage.object_store.test_s3_fast_get import PART_BYTES, SdkGets, is_fast
 from tests.support.azurite import AzureServer
@@ -51,6 +52,11 @@ class TestFastGetsOfAnotherS3(ObjectStoreContract):
 @pytest.mark.needs("versitygw")
 def test_puts_whose_answers_are_lost_are_done(gateway: S3Server, open_store: OpenS3) -> None:
     puts_whose_answers_are_lost_are_done(gateway, open_store)
+
+
+@pytest.mark.needs("versitygw")
+def test_a_machine_whose_clock_is_wrong_learns_it(gateway: S3Server, open_store: OpenS3) -> None:
+    says_how_far_ahead(gateway, open_store)
 
 
 @pytest.mark.needs("versitygw")
