@@ -8,7 +8,7 @@ An object is an orphan if all of these hold; each guards against another mistake
 3. No record names its segment's id, or the last one says DELETE_SEGMENT_FINISHED. Not the catalog is asked but every
    record: a catalog forgets with a partition, or drops as illegal, what a broker may still hold on to. An upload is
    announced (COPY_SEGMENT_STARTED) before its first byte, so one that is under way is named too.
-4. It is older than `older_than_ms`, for a record that is late and for clocks that differ.
+4. It is older than `older_than_ms` by the store's clock, which wrote its time, for a record that is late.
 
 What the answer as a whole must show is in `refusals`: a listing that looks wrong deletes nothing at all.
 """
@@ -16,6 +16,7 @@ What the answer as a whole must show is in `refusals`: a listing that looks wron
 import enum
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -30,6 +31,7 @@ from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    TopicIdPartition,
     uuid_to_text,
 )
 from storage.remote_storage_manager import StoredObject
@@ -40,6 +42,9 @@ PLAN_FORMAT: Final = 1
 
 PLANNED_MAX: Final = 500_000
 """Objects in one plan, some 300 bytes each in memory; what is beyond is left to the next one."""
+
+OBJECTS_OF_ONE_COPY_MAX: Final = 6
+"""What an interrupted copy leaves of a partition is no sign that its records were lost."""
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
@@ -128,6 +133,10 @@ class Survey:
     left_out: int = 0
     orphans: list[StoredObject] = field(default_factory=list)
     stale_uploads: list[StaleUpload] = field(default_factory=list)
+    uploads_unseen: str | None = None
+    """Why the store's unfinished uploads could not be listed."""
+    _own: Counter[TopicIdPartition] = field(default_factory=Counter)
+    _orphaned: Counter[TopicIdPartition] = field(default_factory=Counter)
 
     def object(self, found: StoredObject) -> None:
         """One more object of the listing."""
@@ -135,7 +144,10 @@ class Survey:
         standing = self.seen.standing(found.segment_id, found.modified_ms, self.young_after_ms)
         self.objects[standing] += 1
         self.size_bytes[standing] += found.size_bytes
-        if standing is Standing.ORPHAN:
+        if found.segment_id is not None and standing is not Standing.FOREIGN:
+            self._own[found.segment_id.topic_id_partition] += 1
+        if standing is Standing.ORPHAN and found.segment_id is not None:
+            self._orphaned[found.segment_id.topic_id_partition] += 1
             if len(self.orphans) < PLANNED_MAX:
                 self.orphans.append(found)
             else:
@@ -166,6 +178,8 @@ class Survey:
             if standing is Standing.ORPHAN:
                 self.orphans.append(found)
                 continue
+            if found.segment_id is not None:
+                self._orphaned[found.segment_id.topic_id_partition] -= 1
             self.objects.update({Standing.ORPHAN: -1, standing: 1})
             self.size_bytes.update({Standing.ORPHAN: -found.size_bytes, standing: found.size_bytes})
         uploads, self.stale_uploads = self.stale_uploads, []
@@ -202,12 +216,24 @@ class Survey:
                 f"none of {self.seen.finished_count} finished segments has an object here: this is not the place where"
                 " the brokers keep them; look at the bucket (or folder) and key.prefix"
             )
-        if self.orphan_percent > orphan_percent_max:
-            found.append(
-                f"{self.orphan_percent:.1f} % of the objects are orphans, more than {orphan_percent_max:g} %: if you"
-                f" know why, say --max-orphans {self.orphan_percent + 1:.0f}"
-            )
-        return found
+        return [*found, *self._too_many(orphan_percent_max)]
+
+    def _too_many(self, orphan_percent_max: float) -> list[str]:
+        """Of the tier, or of any partition in it: records that were lost make orphans of what they named."""
+        shares = [(self.orphan_percent, "")]
+        for partition, count in self._orphaned.items():
+            if count > OBJECTS_OF_ONE_COPY_MAX:
+                words = f" of {partition.topic}-{partition.partition}"
+                shares.append((100 * count / self._own[partition], words))
+        over = [each for each in shares if each[0] > orphan_percent_max]
+        if not over:
+            return []
+        most = min(math.floor(max(over)[0]) + 1, 100)
+        others = f", and of {len(over) - 1} partitions" if len(over) > 1 else ""
+        return [
+            f"{over[0][0]:.1f} % of the objects{over[0][1]}{others} are orphans, more than {orphan_percent_max:g} %: if"
+            f" you know why, say --max-orphans {most}"
+        ]
 
 
 @dataclass(frozen=True, slots=True)

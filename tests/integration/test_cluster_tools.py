@@ -7,7 +7,7 @@ a difference between them.
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_pa
         os.utime(stage.bucket / old, (aged_s, aged_s))
         stale, running = _key(kept, "stale", ObjectSuffix.LOG), f"{KEY_PREFIX}{main_path(kept)}.log"
         for key in (stale, running):
-            upload = S3Upload(store.boto3_client(), stage.tier.bucket, key, {}, nullcontext)
+            upload = S3Upload(store.boto3_client(), stage.tier.bucket, key, {}, _none, tell_left_open=_none)
             upload.begin()
             upload.part(1, bytes(1000))
 
@@ -136,6 +136,11 @@ def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_pa
         assert (code, document["deleted_objects"], document["aborted_uploads"]) == (exit_codes.DONE, 1, 1)
         assert {head.key for head in store.list("")} == before
         assert {upload.key for upload in store.list_uploads(KEY_PREFIX)} == {running}
+
+
+def _none(_: object) -> AbstractContextManager[None]:
+    """Errors are as they come, and nobody gives these uploads up."""
+    return nullcontext()
 
 
 def _key(beside: RemoteLogSegmentMetadata, name: str, suffix: ObjectSuffix) -> str:

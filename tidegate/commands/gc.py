@@ -4,7 +4,8 @@ Two runs: the first one prints the plan, and writes it with `--plan`; the second
 the plan and still an orphan. What makes an orphan, and when none may be deleted, is `storage.checks.orphans`.
 
 What a run does, in this order: read every record of the metadata topic; list the store; read the records that have
-come meanwhile, and judge again. A deletion also reads them before each batch, and looks at each object once more.
+come meanwhile, and judge again. A deletion also reads them before each batch, and looks at each object once more. How
+old an object is, the store's own clock says.
 """
 
 import sys
@@ -21,7 +22,7 @@ from proxy.upstream.cluster import Cluster
 from storage.checks.orphans import Plan, PlanError, PlanOrigin, SeenSegments, Standing, Survey
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
-from storage.errors import RemoteStorageError, TierError
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError, TierError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.segment_files import SegmentFiles
 from storage.formats.tier_folder import StaleUpload, TierFolder
@@ -95,6 +96,7 @@ class GcResult:
                 for each in Standing
             },
             "uploads": {each.name.lower(): survey.uploads[each] for each in Standing},
+            "uploads_unseen": survey.uploads_unseen,
             "orphan_percent": round(survey.orphan_percent, 3),
             "orphans": [
                 {"name": name, "size_bytes": size_bytes, "modified_ms": modified_ms}
@@ -156,6 +158,8 @@ def _show(result: GcResult, options: GcOptions, out: TextIO) -> None:
         report.ok(f"and {len(named) - NAMED_MAX} more: --plan PLAN.json, or --json, has all")
     if survey.objects[Standing.FOREIGN]:
         report.warning(f"{survey.objects[Standing.FOREIGN]} objects are left alone: another cluster may have them")
+    if survey.uploads_unseen is not None:
+        report.warning(f"unfinished uploads could not be listed, and are left alone: {survey.uploads_unseen}")
     if survey.left_out:
         report.warning(f"{survey.left_out} orphans more are not in this plan: run it again afterwards")
     for refusal in result.refusals:
@@ -204,11 +208,12 @@ async def collect(
         TierError, UpstreamError, RemoteStorageError: the metadata topic cannot be read whole, or the store not listed;
             nothing was deleted then.
     """
-    made_at_ms = now_ms()
     manager = open_remote_storage_manager(
         config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
     )
     try:
+        await trio.to_thread.run_sync(manager.ask)
+        made_at_ms = now_ms() + (manager.clock_offset_ms() or 0)
         async with trio.open_nursery() as nursery:
             upstream = Cluster(client_settings(config.upstream), nursery)
             await upstream.refresh()
@@ -271,8 +276,13 @@ def _list(manager: RemoteStorageManager, folder: TierFolder, survey: Survey) -> 
             if number % STOP_INTERVAL == 0:
                 trio.from_thread.check_cancelled()
                 progress.told(number, number)
-    for upload in folder.uploads():
-        survey.upload(upload)
+    try:
+        for upload in folder.uploads():
+            survey.upload(upload)
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as error:
+        survey.uploads_unseen = str(error)
 
 
 def _foreign_snapshot(config: Config, origin: PlanOrigin) -> list[str]:

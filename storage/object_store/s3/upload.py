@@ -41,7 +41,7 @@ class S3Upload:
         errors: Callable[[str], AbstractContextManager[None]],
         *,
         upload_id: str = "",
-        tell_left_open: Callable[[RemoteStorageError], None],
+        tell_left_open: Callable[[RemoteStorageError], object],
     ) -> None:
         self._client = client
         self._where: dict[str, str] = {"Bucket": bucket, "Key": key}

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from storage.errors import RemoteAccessDeniedError
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.segment_files import partition_directory_name, segment_object_name
 from storage.metadata.catalog import Catalog
 from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
@@ -21,6 +22,7 @@ from storage.model import (
     RemotePartitionDeleteState,
     TopicIdPartition,
 )
+from storage.object_store.files.store import FileSystemStore
 from tests.support.command_world import METADATA_TOPIC_ID, CommandWorld
 from tests.support.metadata_records import (
     COPY_FINISHED,
@@ -308,6 +310,52 @@ def test_a_deletion_takes_a_plan_and_an_owner(world: World, capsys: Captured) ->
         assert world.run(deletes=True, **changes) == (exit_codes.USAGE, {})
         assert why in capsys.readouterr().err
     assert Path(orphan).exists()
+
+
+def test_a_partition_of_which_much_would_go_needs_a_word(world: World) -> None:
+    """Only the share of the whole tier counted: records that were lost for one partition of many let all of it go."""
+    lost = named_partition("orders", 1)
+    for number in range(40):
+        world.add(started(f"other {number}", 0, 9, partition=named_partition("orders", 2)), COPY_FINISHED)
+    for number in range(6):
+        world.put(f"lost {number}", partition=lost)
+    assert world.run()[0] == exit_codes.DONE, "an interrupted copy leaves as much"
+    world.put("lost 6", partition=lost)
+    code, document = world.run(plan=world.folder / "plan.json")
+    assert code == exit_codes.FOUND_WRONG
+    assert document["refusals"] == [
+        "100.0 % of the objects of orders-1 are orphans, more than 5 %: if you know why, say --max-orphans 100"
+    ]
+    assert not (world.folder / "plan.json").exists()
+    world.planned(orphan_percent_max=100)
+
+
+def test_how_old_an_object_is_the_stores_clock_says(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of ours that is two years ahead everything was old: what is being copied, too."""
+    two_years_s = 2 * 365 * 86_400
+    orphan = world.put("orphan", at_s=time.time() - two_years_s - 3600)
+    assert names(world.run()[1]) == [orphan]
+    monkeypatch.setattr(LocalTieredStorage, "clock_offset_ms", lambda _: -two_years_s * 1000)
+    code, document = world.run()
+    assert (code, names(document), document["objects"]["young"]["count"]) == (exit_codes.DONE, [], 1)
+
+
+def test_a_store_that_does_not_list_uploads_is_cleaned_of_objects(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RemoteAccessDeniedError("LIST of uploads: AccessDenied: it takes s3:ListBucketMultipartUploads")
+
+    monkeypatch.setattr(FileSystemStore, "list_uploads", refuse)
+    orphan = world.put("orphan")
+    plan = world.planned()
+    code, document = world.run(plan=plan, deletes=True)
+    assert (code, document["deleted_objects"]) == (exit_codes.DONE, 1)
+    assert "s3:ListBucketMultipartUploads" in document["uploads_unseen"]
+    assert not Path(orphan).exists()
+    options = GcOptions(older_than_ms=DAY_MS, orphan_percent_max=5, plan=None, deletes=False, owns_tier=True)
+    gc.run(world.config(), options, out := io.StringIO())
+    assert "unfinished uploads could not be listed" in out.getvalue()
 
 
 def test_what_cannot_be_deleted_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
