@@ -6,13 +6,12 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
 - One request for all partitions, each at its high watermark, where there is nothing to read.
 - READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.fetch.known), at
   the local log start. Brokers list aborted transactions only with records, and max_bytes 1 yields records for one
-  partition a request.
+  partition a request. A tier of our own tells it all (storage.reading.aborted_transactions, rule 5).
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned anew, one more probe is
   sent, and then the client is told to ask for metadata again (6).
 - Brokers before 3.1 are asked by name, in the client's own version. Whether the name is the topic's that we mean they
   are asked afterwards, on a connection of our own: a broker knows a topic's id before it answers for its partitions.
-- Of a tier of our own the log start that the broker tells is the local one, and the tier's own counts. Where it has
-  risen, an aborted tail below it is of no use: that too is learned anew.
+- Of a tier of our own the log start that the broker tells is the local one, and the tier's own counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -358,7 +357,7 @@ class Prober:
             else:
                 self._vouch(part, authority, verdicts)
         self._meter.on_probes_reused(len(parts) - len(asked))
-        stale = await self._ask(request, asked, verdicts, is_first=True)
+        stale = await self._ask(request, asked, verdicts)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
@@ -366,9 +365,7 @@ class Prober:
                 verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         return verdicts
 
-    async def _ask(
-        self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts, *, is_first: bool = False
-    ) -> list[TierPart]:
+    async def _ask(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
         """Probe these parts; returns those whose probe offset was stale."""
         if not parts:
             return []
@@ -385,18 +382,15 @@ class Prober:
         stale: list[TierPart] = []
         for part in parts if verdicts.whole is None else ():
             entry = entries.get(_id_of(part))
-            if entry is not None and (
-                entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-                or (is_first and part in tails and self._lost_tail(part, entry))
-            ):
+            if entry is not None and entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 stale.append(part)
             else:
                 self._judge(request, part, entry, tails.get(part), verdicts)
         return stale
 
     def _known_tails(self, request: FetchRequest, parts: Sequence[TierPart]) -> dict[TierPart, AbortedTail | None]:
-        """Of READ_COMMITTED parts; None is to be asked for."""
-        if request.isolation_level != IsolationLevel.READ_COMMITTED:
+        """Of READ_COMMITTED parts, where they are needed; None is to be asked for."""
+        if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.log_starts is not None:
             return {}
         tails = self._tier.aborted_tails
         return {
@@ -414,11 +408,6 @@ class Prober:
             part.frontier.leader_epoch,
             entries.get(_id_of(part)),
         )
-
-    def _lost_tail(self, part: TierPart, entry: PartitionAnswer) -> bool:
-        """Whether the broker's log begins above where the part's aborted tail was asked for."""
-        is_lower = part.frontier.local_log_start_offset < entry.log_start_offset
-        return self._tier.log_starts is not None and not entry.error_code and is_lower
 
     async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
         """The answer's partitions; none if it is one to the request as a whole, which is noted."""

@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
@@ -278,7 +277,8 @@ class Tier:
                     own=own,
                 )
                 if ends_below is not None and not _searched_up_to(records, ends_below):
-                    records = self._with_all_aborts(partition, records, ends_below)
+                    records.release()
+                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
@@ -286,15 +286,6 @@ class Tier:
             raise
         self._meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
-
-    def _with_all_aborts(self, partition: TopicIdPartition, records: TierRecords, ends_below: int) -> TierRecords:
-        """The records, if what their search for aborts did not look into is a hole, where markers are lost."""
-        aborts = records.aborts
-        assert aborts is not None
-        if not self._holes.are_known(partition, aborts.searched_below, ends_below):
-            records.release()
-            raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
-        return replace(records, aborts=replace(aborts, searched_below=ends_below))
 
     def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:
         self._meter.on_hole()

@@ -423,7 +423,9 @@ class _Term:
         """Stage what came; whether all of it could be."""
         now_ms = self._tools.now_ms()
         try:
-            self._ready += await self._tools.threads.run(lambda: staging.take(fetched.data, now_ms=now_ms))
+            self._ready += await self._tools.threads.run(
+                lambda: staging.take(fetched.data, now_ms=now_ms, aborted=fetched.aborted)
+            )
         except UncopyableBatchError as error:
             self._stop_for(error)
         except CorruptBatchError as error:

@@ -8,6 +8,11 @@ rules (docs/kafka-tier.md#producer-snapshot, docs/kafka-tier.md#transaction-inde
   than to set epoch, coordinator epoch and timestamp.
 - The last stable offset after an abort is where the oldest other transaction begins, or behind the marker.
 - A producer without an open transaction is forgotten once nothing was heard of it for a day.
+
+One thing is told beyond what a broker's own snapshot tells. Only what is decided is copied, so of a transaction that is
+open in what was copied the marker is in upstream's log already, and upstream lists it with its batches if it was
+aborted. A snapshot has only those as open, so that its readers know how each has ended, also when upstream has deleted
+the marker.
 """
 
 from collections.abc import Iterable
@@ -40,11 +45,19 @@ class ProducerStates:
             for state in self._states.values()
             if state.current_transaction_first_offset != _NO_TRANSACTION
         }
+        self._aborted: dict[int, list[int]] | None = None
 
     @property
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
         return min(self._open.values(), default=None)
+
+    def learn_aborted(self, aborted: Iterable[tuple[int, int]]) -> None:
+        """What upstream lists with the batches that come next, as (producer id, first offset): of all transactions that
+        touch them, those that were aborted."""
+        self._aborted = {}
+        for producer_id, first_offset in aborted:
+            self._aborted.setdefault(producer_id, []).append(first_offset)
 
     def take_data(self, header: BatchHeader) -> None:
         """A batch of records. One without a producer id changes nothing."""
@@ -68,6 +81,8 @@ class ProducerStates:
     def take_marker(self, header: BatchHeader, marker: TransactionMarker) -> AbortedTransaction | None:
         """A control batch that ends a transaction; what goes into the transaction index, if anything does."""
         first_offset = self._open.pop(header.producer_id, None)
+        if self._aborted and (listed := self._aborted.pop(header.producer_id, None)):
+            self._aborted[header.producer_id] = [each for each in listed if each > header.base_offset]
         known = self._states.get(header.producer_id)
         if known is None or known.producer_epoch != header.producer_epoch:
             known = ProducerState(header.producer_id, header.producer_epoch, -1, -1, 0, -1, -1, _NO_TRANSACTION)
@@ -96,8 +111,16 @@ class ProducerStates:
         }
 
     def snapshot(self) -> tuple[ProducerState, ...]:
-        """Every producer, by producer id. (A broker's are in the order of its hash map.)"""
-        return tuple(self._states[producer_id] for producer_id in sorted(self._states))
+        """Every producer, by producer id. (A broker's are in the order of its hash map.) Without the transactions that
+        are known to have been committed later."""
+        return tuple(self._as_decided(self._states[producer_id]) for producer_id in sorted(self._states))
+
+    def _as_decided(self, state: ProducerState) -> ProducerState:
+        # Upstream may know of an earlier first offset than we do: of batches in a gap.
+        first_offset = state.current_transaction_first_offset
+        if self._aborted is None or any(each <= first_offset for each in self._aborted.get(state.producer_id, ())):
+            return state
+        return replace(state, current_transaction_first_offset=_NO_TRANSACTION)
 
 
 def _last_sequence(header: BatchHeader) -> int:

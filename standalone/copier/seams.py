@@ -3,7 +3,7 @@
 What runs the copier (`standalone.copying`) reaches upstream; tests have an upstream in memory.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,11 +36,16 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatches:
-    """A Fetch's answer: whole batches in log order, the last of them perhaps cut; empty at the last stable offset."""
+    """A Fetch's answer: whole batches in log order, the last of them perhaps cut; empty at the last stable offset.
+
+    `aborted`: of all transactions that touch them, those that were aborted, as (producer id, first offset). All of them
+    are decided. None: not told.
+    """
 
     data: bytes | memoryview
     log_start_offset: int
     last_stable_offset: int
+    aborted: Sequence[tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

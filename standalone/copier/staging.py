@@ -140,8 +140,13 @@ class PartitionStaging:
         """Of the segment under way; NO_TIMESTAMP_MS if there is none, or no timestamp in its first batch."""
         return NO_TIMESTAMP_MS if self._open is None else self._open.first_timestamp_ms
 
-    def take(self, data: bytes | memoryview, *, now_ms: int) -> list[StagedSegment]:
+    def take(
+        self, data: bytes | memoryview, *, now_ms: int, aborted: Iterable[tuple[int, int]] | None = None
+    ) -> list[StagedSegment]:
         """Batches as a Fetch gave them; what is incomplete at the end, or lies below `next_offset`, is left out.
+
+        Args:
+            aborted: as FetchedBatches has it.
 
         Returns:
             the segments that ended, oldest first.
@@ -151,6 +156,8 @@ class PartitionStaging:
                 comes with the next call.
             CorruptBatchError: a wrong CRC, which another Fetch may get right; likewise.
         """
+        if aborted is not None:
+            self._state.producers.learn_aborted(aborted)
         try:
             self._take(memoryview(data).toreadonly(), now_ms)
         finally:

@@ -59,7 +59,10 @@ class ClusterBrokerLog:
             # Beyond the end: the log was truncated, or the leader is about to find out where it ends.
             raise RetriableRemoteStorageError(f"{error}; it ends at {now.last_stable_offset}") from error
         return FetchedBatches(
-            data=answer.data, log_start_offset=answer.log_start_offset, last_stable_offset=answer.last_stable_offset
+            data=answer.data,
+            log_start_offset=answer.log_start_offset,
+            last_stable_offset=answer.last_stable_offset,
+            aborted=answer.aborted,
         )
 
     async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:

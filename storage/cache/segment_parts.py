@@ -1,4 +1,5 @@
-"""Parts of segments in memory: manifests, offset, time and transaction indexes; each fetched once however many ask.
+"""Parts of segments in memory: manifests, offset, time and transaction indexes, what is open at their end; each fetched
+once however many ask.
 
 Rules for all of them:
 1. One load at a time for each segment and kind, whoever asks (`storage.cache.segment_entries`); a failure is not kept.
@@ -31,6 +32,7 @@ from storage.cache.pace import Throttle
 from storage.cache.segment_entries import ENTRIES_MAX, Flight, SegmentEntries
 from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
 from storage.log.block import Block
@@ -42,7 +44,9 @@ from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 FAILURE_AGE_S_MAX = 30.0
 
 FAILURES_MAX = 1000
-"""Of logs that are remembered as broken; the oldest is forgotten first."""
+"""Of logs, and of producer snapshots, that are remembered as broken; the oldest is forgotten first."""
+
+LOST_S_MAX = 60.0
 
 EMPTY_MAX = 100_000
 """Segments remembered as having no aborts, the first remembered is forgotten first: 150 bytes each."""
@@ -73,6 +77,7 @@ class IndexPart(enum.IntEnum):
     TIMESTAMP = 1
     TRANSACTION = 2
     REBUILT_OFFSET = 3
+    PRODUCERS = 4
 
 
 class SegmentParts:
@@ -83,8 +88,9 @@ class SegmentParts:
         gets: runs the GETs.
         meter: counts opened segments and indexes that were rebuilt.
         disk: where indexes are kept; None: nowhere.
-        bytes_max: half of it is for offset indexes, a quarter for manifests, an eighth each for the others. An offset
-            index of a 1 GiB segment has up to 2 MiB, a time index 0.8 MiB; a manifest some 4 KiB; an abort 34 bytes.
+        bytes_max: half of it is for offset indexes, a quarter for manifests, an eighth for time indexes, a sixteenth
+            each for what is about transactions. An offset index of a 1 GiB segment has up to 2 MiB, a time index
+            0.8 MiB; a manifest some 4 KiB; an abort 34 bytes, a producer 46.
         entries_max: of each kind.
     """
 
@@ -103,11 +109,13 @@ class SegmentParts:
         self.opened = OpenedSegments(shared, bytes_max // 4, storage_manager)
         self.offset_indexes = OffsetIndexes(shared, bytes_max // 2, self.opened)
         self.time_indexes = TimeIndexes(shared, bytes_max // 8, self.opened)
-        self.transaction_indexes = TransactionIndexes(shared, bytes_max // 8, self.opened)
+        self.transaction_indexes = TransactionIndexes(shared, bytes_max // 16, self.opened)
+        self.open_transactions = OpenTransactions(shared, bytes_max // 16, self.opened)
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment."""
-        for part in (self.opened, self.offset_indexes, self.time_indexes, self.transaction_indexes):
+        indexes = (self.offset_indexes, self.time_indexes, self.transaction_indexes, self.open_transactions)
+        for part in (self.opened, *indexes):
             part.drop_segment(segment_id)
 
 
@@ -323,6 +331,34 @@ class TransactionIndexes(_Index[TransactionIndex]):
             del self._empty[next(iter(self._empty))]
 
 
+OpenAtEnd = tuple[tuple[int, int], ...]
+"""Transactions that are open at a segment's end: (producer id, first offset)."""
+
+
+class OpenTransactions(_Index[OpenAtEnd]):
+    """Of segments' producer snapshots. A missing or corrupt one is an error for LOST_S_MAX: somebody may bring it back.
+    Then nobody can say any more what was open, and nothing counts as open; that is counted."""
+
+    def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
+        super().__init__(shared, bytes_max, opened, _PRODUCERS)
+        self._lost: dict[Uuid, float] = {}
+
+    async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError) -> tuple[OpenAtEnd, int]:
+        now_s = trio.current_time()
+        if now_s - self._lost.setdefault(segment.segment_id.id, now_s) < LOST_S_MAX:
+            if len(self._lost) > FAILURES_MAX:
+                del self._lost[next(iter(self._lost))]
+            raise lost.error
+        self._shared.meter.on_index_rebuilt("producer")
+        _log.warning(
+            "open_transactions_lost",
+            partition=str(segment.topic_id_partition),
+            offset=segment.end_offset,
+            reason=f"{lost}: what was open there counts as committed",
+        )
+        return (), 0
+
+
 class OffsetIndexes(_Index[OffsetIndex]):
     """Rules of their own:
 
@@ -509,6 +545,12 @@ def _time_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> T
     return index
 
 
+def _open_at_end(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> OpenAtEnd:
+    states = parse_producer_snapshot(bytes(data), f"producer snapshot of {segment.segment_id}")
+    opened = ((state.producer_id, state.current_transaction_first_offset) for state in states)
+    return tuple(each for each in opened if each[1] >= 0)
+
+
 # What is read back from disk was whole and right when it was written: its checksum says that it still is.
 _OFFSET: _IndexKind[OffsetIndex] = _IndexKind(
     IndexType.OFFSET,
@@ -526,6 +568,9 @@ _TIME: _IndexKind[TimeIndex] = _IndexKind(
     _time_index,
     IndexPart.TIMESTAMP,
     {IndexPart.TIMESTAMP: lambda data, segment: TimeIndex(data, segment.start_offset)},
+)
+_PRODUCERS: _IndexKind[OpenAtEnd] = _IndexKind(
+    IndexType.PRODUCER_SNAPSHOT, _open_at_end, IndexPart.PRODUCERS, {IndexPart.PRODUCERS: _open_at_end}
 )
 _TRANSACTION: _IndexKind[TransactionIndex] = _IndexKind(
     IndexType.TRANSACTION,

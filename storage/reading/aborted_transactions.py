@@ -7,14 +7,17 @@ search walks from there on, until an entry says that nothing begun below the ans
 local log, and is the caller's to find (proxy.fetch.known).
 
 Rule 1. A search that is not complete says up to where it has looked. It ends at the first offset that no segment on the
-        lineage holds, also where segments follow: behind a hole it would miss what is in the hole. What is in a hole of
-        a tier of our own is lost, so there the caller's `find_segment` may lead over it (docs/protocol.md#standalone).
+        lineage holds, also where segments follow: behind a hole it would miss what is in the hole.
 Rule 2. Indexes that are not in memory are fetched in waves that double up to WAVE_MAX: mostly the next one has the
         answer, and brokers before 4.0 do not tell which segments have none.
 Rule 3. That a run of offsets has no abort marker is true of the log for as long as its lineage stands, whatever becomes
         of the segments. Such runs are remembered, and a walk over thousands of segments is one step the next time.
 Rule 4. Objects vanish when a segment is deleted. An absent index is believed to be empty, and a lost one is an error,
         only if the segment is still FINISHED afterwards.
+Rule 5. A tier of our own tells it all (docs/protocol.md#standalone). What its copier left open in the producer snapshot
+        at a segment's end was aborted later (standalone.copier.producers). So that counts wherever the segments end: in
+        front of a hole, over which `own_find` leads, and at the tier's end. Nobody waits for markers which upstream may
+        have deleted.
 """
 
 from bisect import bisect_right
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 import trio
 
-from storage.cache.segment_parts import TransactionIndexes
+from storage.cache.segment_parts import OpenAtEnd, OpenTransactions, TransactionIndexes
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -65,8 +68,15 @@ class TierAborts:
 class AbortSearch:
     """Searches. Owned by the trio thread."""
 
-    def __init__(self, indexes: TransactionIndexes, find_segment: FindSegment, is_finished: IsFinished) -> None:
+    def __init__(
+        self,
+        indexes: TransactionIndexes,
+        open_transactions: OpenTransactions,
+        find_segment: FindSegment,
+        is_finished: IsFinished,
+    ) -> None:
         self._indexes = indexes
+        self._open_transactions = open_transactions
         self._find_segment = find_segment
         self._is_finished = is_finished
         self._runs: OrderedDict[TopicIdPartition, _MarkerlessRuns] = OrderedDict()
@@ -77,14 +87,14 @@ class AbortSearch:
         start_offset: int,
         upper_bound_offset: int,
         lineage: LeaderEpochLineage,
-        find_segment: FindSegment | None = None,
+        own_find: FindSegment | None = None,
     ) -> TierAborts:
         """The aborted transactions of an answer from `segment`.
 
         Args:
             start_offset: base offset of the first batch of the answer.
             upper_bound_offset: all offsets of the answer are below it.
-            find_segment: in place of the search's own; may give a segment that begins above the offset.
+            own_find: of a tier of our own, in place of the search's; may give a segment that begins above the offset.
 
         Raises:
             RemoteStorageError: an index is corrupt or cannot be read.
@@ -92,8 +102,10 @@ class AbortSearch:
         Cancellation: fetches that were started go on.
         """
         found: set[tuple[int, int]] = set()
-        runs = self._runs_of(segment.topic_id_partition, lineage)
+        partition, find_segment = segment.topic_id_partition, own_find or self._find_segment
+        runs = self._runs_of(partition, lineage)
         wave, walked_to, wave_max = [(start_offset, segment)], segment.end_offset + 1, 1
+        ends: list[int] = []
         while wave:
             for from_offset, candidate in wave:
                 index = await self._index_of(candidate)
@@ -104,11 +116,16 @@ class AbortSearch:
                     return TierAborts(_in_order(found), upper_bound_offset, True, searched_below)
                 if not len(index):
                     runs.add(from_offset, searched_below)
-            wave, walked_to = await self._walk(
-                segment.topic_id_partition, walked_to, lineage, runs, wave_max, find_segment or self._find_segment
-            )
+            wave, walked_to = await self._walk(partition, walked_to, lineage, runs, wave_max, find_segment, ends)
             wave_max = min(2 * wave_max, WAVE_MAX)
-        return TierAborts(_in_order(found), upper_bound_offset, False, walked_to)
+            for end in ends if own_find is not None else ():
+                last = find_segment(partition, end - 1, lineage)
+                left_open = None if last is None else await self._open_at_end(last)
+                if left_open is None:
+                    return TierAborts(_in_order(found), upper_bound_offset, False, end)
+                found.update(each for each in left_open if each[1] < upper_bound_offset)
+            ends.clear()
+        return TierAborts(_in_order(found), upper_bound_offset, own_find is not None, walked_to)
 
     def begin(self, segment: RemoteLogSegmentMetadata) -> None:
         """Have fetched what a search for an answer from `segment` looks into first."""
@@ -126,6 +143,15 @@ class AbortSearch:
             return None
         return index if is_sure or len(index) or self._is_finished(segment) else None
 
+    async def _open_at_end(self, segment: RemoteLogSegmentMetadata) -> OpenAtEnd | None:
+        """None if the segment is being deleted."""
+        try:
+            return await self._open_transactions.get(segment)
+        except (CorruptObjectError, RemoteResourceNotFoundError):
+            if self._is_finished(segment):
+                raise
+            return None
+
     async def _walk(
         self,
         partition: TopicIdPartition,
@@ -134,14 +160,18 @@ class AbortSearch:
         runs: "_MarkerlessRuns",
         count_max: int,
         find_segment: FindSegment,
+        ends: list[int],
     ) -> tuple[list[tuple[int, RemoteLogSegmentMetadata]], int]:
         """From `offset` on, the next segments that may have aborts, each with the offset that it was found by and its
-        fetch begun; and the offset behind them."""
+        fetch begun; and the offset behind them. `ends` gets the offsets where segments that follow on each other end.
+        """
         wave: list[tuple[int, RemoteLogSegmentMetadata]] = []
         steps = 0
         while len(wave) < count_max:
             offset, run_start = runs.skip(offset), offset
             segment = find_segment(partition, offset, lineage)
+            if segment is None or segment.start_offset > offset:
+                ends.append(offset)
             if segment is None:
                 break
             if segment.start_offset > offset:

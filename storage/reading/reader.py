@@ -292,7 +292,9 @@ class TierReader:
         self._cache = cache
         self._answers = answers
         self.prefetcher = prefetcher
-        self._abort_search = AbortSearch(parts.transaction_indexes, self._finder.holding, self._is_finished)
+        self._abort_search = AbortSearch(
+            parts.transaction_indexes, parts.open_transactions, self._finder.holding, self._is_finished
+        )
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
@@ -427,8 +429,8 @@ class TierReader:
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
         base_offset = found.read.window.header_at(found.start).base_offset
-        find_segment = self._finder.of(own)
-        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, find_segment)
+        own_find = None if own is None else self._finder.of(own)
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, own_find)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)

@@ -180,7 +180,7 @@ class ScriptedReader:
         self.reads: list[tuple[TopicIdPartition, int, int, bool]] = []
         """Partition, offset, max_bytes, minimum_one_batch."""
         self.aborts: dict[TopicIdPartition, TierAborts] = {}
-        """What READ_COMMITTED reads find; nothing, in all segments that follow on each other, where it is not said."""
+        """What READ_COMMITTED reads find; where it is not said, nothing in all segments that follow on each other."""
 
     def forget_reader(self, reader: Hashable) -> None:
         """Nothing is kept of readers."""
@@ -225,7 +225,8 @@ class ScriptedReader:
         while following is not None:
             end_offset = following.end_offset
             following = find_segment(segment.topic_id_partition, end_offset + 1, lineage)
-        nothing = TierAborts([], segment.end_offset + 1, is_complete=False, searched_below=end_offset + 1)
+        is_complete = own is not None
+        nothing = TierAborts([], segment.end_offset + 1, is_complete, searched_below=end_offset + 1)
         return self.aborts.get(segment.topic_id_partition, nothing)
 
 

@@ -2,19 +2,21 @@
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from protocol.record_batches import CorruptBatchError
+from protocol.record_batches import BatchHeader, CorruptBatchError, read_header
 from standalone.copier.producers import ProducerStates
 from standalone.copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment, UncopyableBatchError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.log.transaction_marker import read_transaction_marker
 from tests.support.for_each import for_each
 from tests.support.rebuilt_segments import producer_states, transaction_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch
@@ -47,7 +49,10 @@ class RandomLog:
         self._transactions: set[int] = set()
 
     def batches(self, count: int) -> bytes:
-        return b"".join(self._batch() for _ in range(count))
+        return b"".join(self.each(count))
+
+    def each(self, count: int) -> list[bytes]:
+        return [self._batch() for _ in range(count)]
 
     def _batch(self) -> bytes:
         if self._random.random() < 0.02:
@@ -238,6 +243,69 @@ def test_an_abort_names_the_oldest_transaction_that_is_still_open(stage: Stage, 
         AbortedTransaction(2, 1, 2, 0),
         AbortedTransaction(1, 0, 3, 4),
     ]
+
+
+@for_each("seed", range(20))
+def test_a_snapshot_has_those_as_open_that_were_aborted_later(stage: Stage, tmp_path: Path, seed: int) -> None:
+    """Upstream lists with its batches which transactions were aborted, also those whose marker comes later. Copying
+    begins at the log's start, or within transactions."""
+    chance, batches = random.Random(seed), RandomLog(seed).each(300)
+    ended, stable_end = _transactions(batches)
+    headers = [header for header in map(_header, batches) if header.base_offset < stable_end]
+    at = chance.choice([0, len(headers) // 3])
+    start = headers[at].base_offset
+    limits = RollLimits(segment_bytes=chance.choice([500, 5000, 60_000]))
+    staging = stage(tmp_path / str(seed), limits, PartitionState(next_offset=start))
+    segments: list[StagedSegment] = []
+    while at < len(headers):
+        until = min(at + chance.randrange(1, 40), len(headers))
+        first, end = headers[at].base_offset, headers[until - 1].last_offset + 1
+        listed = [(each.producer_id, each.first_offset) for each in ended if each.touches(first, end) and each.is_abort]
+        segments += staging.take(b"".join(batches[at:until]), now_ms=NOW_MS, aborted=listed)
+        at = until
+    for segment in [*segments, *staging.roll(now_ms=NOW_MS)]:
+        end = segment.end_offset + 1
+        wrote = {each.producer_id: each.base_offset for each in headers if start <= each.base_offset < end}
+        expected = {
+            each.producer_id
+            for each in ended
+            if each.is_abort and each.first_offset < end <= each.marker_offset
+            if wrote.get(each.producer_id, -1) >= each.first_offset
+        }
+        opened = [each for each in producer_states(segment) if each.current_transaction_first_offset >= 0]
+        assert {each.producer_id for each in opened} == expected
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A transaction that has ended."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    is_abort: bool
+
+    def touches(self, start: int, end: int) -> bool:
+        return self.first_offset < end and self.marker_offset >= start
+
+
+def _transactions(batches: Sequence[bytes]) -> tuple[list[Ended], int]:
+    """Those of a log that have ended, and the last stable offset."""
+    opened: dict[int, int] = {}
+    ended = []
+    for batch in batches:
+        header = _header(batch)
+        marker = read_transaction_marker(header, memoryview(batch))
+        if marker is not None and header.producer_id in opened:
+            first_offset = opened.pop(header.producer_id)
+            ended.append(Ended(header.producer_id, first_offset, header.base_offset, marker.is_abort))
+        elif marker is None and header.is_transactional:
+            opened.setdefault(header.producer_id, header.base_offset)
+    return ended, min(opened.values(), default=_header(batches[-1]).last_offset + 1)
+
+
+def _header(batch: bytes) -> BatchHeader:
+    return read_header(batch, 0)
 
 
 def test_an_index_that_is_full_ends_its_segment(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

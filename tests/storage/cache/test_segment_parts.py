@@ -1,6 +1,6 @@
 """What holds for manifests and indexes alike: one load however many ask, within limits, patient with the fresh, gone
 with the deleted; and the table that holds them. What is a kind's own is tested beside: `test_offset_indexes`,
-`test_transaction_indexes`."""
+`test_transaction_indexes`, `test_open_transactions`."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -18,6 +18,7 @@ from storage.cache.pace import Throttle
 from storage.cache.segment_entries import SegmentEntries
 from storage.cache.segment_parts import ObjectGets, SegmentParts
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, Uuid
 from storage.model import RemoteLogSegmentMetadata as Metadata
@@ -31,7 +32,9 @@ from tests.support.waiting import HANG_S_MAX
 
 SEGMENTS = [
     build_segment(
-        [*filled_segment(base, batch_count=60).batches], aborted=[AbortedTransaction(7, base, base + 1, base + 2)]
+        [*filled_segment(base, batch_count=60).batches],
+        aborted=[AbortedTransaction(7, base, base + 1, base + 2)],
+        producers=[ProducerState(8, 0, 0, base + 5, 0, FIRST_TIMESTAMP_MS, 0, base + 5)],
     )
     for base in (0, 600, 1200)
 ]
@@ -62,7 +65,13 @@ KINDS = {
         lambda parts: parts.offset_indexes, {"index_type": IndexType.OFFSET}, 2, len(SEGMENTS[0].offset_index)
     ),
     "time": Kind(lambda parts: parts.time_indexes, {"index_type": IndexType.TIMESTAMP}, 8, len(SEGMENTS[0].time_index)),
-    "transaction": Kind(lambda parts: parts.transaction_indexes, {"index_type": IndexType.TRANSACTION}, 8, 34),
+    "transaction": Kind(lambda parts: parts.transaction_indexes, {"index_type": IndexType.TRANSACTION}, 16, 34),
+    "producer": Kind(
+        lambda parts: parts.open_transactions,
+        {"index_type": IndexType.PRODUCER_SNAPSHOT},
+        16,
+        len(SEGMENTS[0].producer_snapshot),
+    ),
 }
 
 

@@ -65,7 +65,8 @@ class Searched:
         self.missing: set[int] = set()
         """Numbers of segments that the catalog does not know."""
         self.deleted: set[int] = set()
-        self.search = AbortSearch(tier.storage.parts.transaction_indexes, self._find, self._is_finished)
+        parts = tier.storage.parts
+        self.search = AbortSearch(parts.transaction_indexes, parts.open_transactions, self._find, self._is_finished)
 
     def segment(self, number: int) -> RemoteLogSegmentMetadata:
         return self.tier.logs[number][0]

@@ -2,18 +2,21 @@
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from standalone.copier.index_files import encode_producer_snapshot
+from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.reading.holes import HOLES_MAX, Holes, HoleUpToLocalLogError, OwnTier
 from storage.reading.reader import OffsetNotInTierError, TierRecords
 from tests.storage.reading.test_reader_aborts import base_of, transactional_segments
 from tests.support.cases import case
-from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
+from tests.support.segments import SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 MIB = 1024 * 1024
@@ -40,10 +43,13 @@ def taken(records: TierRecords) -> bytes:
 
 
 @given(st.data())
-def test_every_abort_of_an_answer_is_told_by_the_tier_or_where_the_local_log_starts(data: st.DataObject) -> None:
+def test_every_abort_of_an_answer_is_told_by_the_tier(data: st.DataObject) -> None:
+    """Also where its marker is in what was not copied."""
     segments, aborts = data.draw(transactional_segments())
-    local_start = data.draw(st.integers(1, segments[-1].end_offset))
-    offsets = st.integers(0, local_start - 1)
+    segments = [with_open(segment, aborts) for segment in segments]
+    del segments[data.draw(st.integers(1, len(segments))) :]
+    local_start = data.draw(st.integers(1, segments[-1].end_offset + 20))
+    offsets = st.integers(0, min(local_start - 1, segments[-1].end_offset))
     reads = data.draw(st.lists(st.tuples(offsets, st.integers(1, 3000)), min_size=1, max_size=5))
 
     async def main() -> None:
@@ -57,9 +63,9 @@ def test_every_abort_of_an_answer_is_told_by_the_tier_or_where_the_local_log_sta
                 assert taken(records) == begun_below(uncut, local_start)
                 told = records.aborts
                 assert told is not None
-                assert told.is_complete or told.searched_below >= local_start
-                tail = {(each.producer_id, each.first_offset) for each in aborts if each.last_offset >= local_start}
-                known = {*told.transactions} | (set() if told.is_complete else tail)
+                assert told.is_complete
+                known = {*told.transactions}
+                assert known <= {(each.producer_id, each.first_offset) for each in aborts}
                 first, last = base_of(uncut), bases_in(begun_below(uncut, local_start))[-1]
                 needed = [each for each in aborts if each.first_offset <= last and each.last_offset >= first]
                 assert {(each.producer_id, each.first_offset) for each in needed} <= known
@@ -67,6 +73,17 @@ def test_every_abort_of_an_answer_is_told_by_the_tier_or_where_the_local_log_sta
             assert tier.inflight_bytes == 0
 
     trio.run(main)
+
+
+def with_open(segment: SyntheticSegment, aborts: Sequence[AbortedTransaction]) -> SyntheticSegment:
+    """The segment as a copier leaves it: its snapshot names what is open at its end and was aborted."""
+    end = segment.end_offset
+    opened = [
+        ProducerState(each.producer_id, 0, 0, end, 0, 0, 0, each.first_offset)
+        for each in aborts
+        if each.first_offset <= end < each.last_offset
+    ]
+    return replace(segment, producer_snapshot=encode_producer_snapshot(opened))
 
 
 def begun_below(run: bytes, offset: int) -> bytes:
@@ -174,10 +191,9 @@ async def test_without_a_segment_behind_it_takes_its_time(nursery: trio.Nursery)
     assert not await is_missed(tier, 40, own)
 
 
-async def test_aborts_are_looked_for_behind_a_hole(nursery: trio.Nursery) -> None:
-    """What is known of it all the same; its markers are lost."""
-    producer = ProducerFields(7, 0, 0, transactional=True)
-    first = build_segment([data_batch(0, record_count=10, producer=producer)])
+async def test_aborts_are_known_in_front_of_a_hole_and_behind_it(nursery: trio.Nursery) -> None:
+    """Failed before: those whose marker is in the hole counted as committed."""
+    first = with_open(build_segment([TENS[0]]), [AbortedTransaction(8, 3, 20, 21)])
     marker = [control_batch(50, producer_id=7), data_batch(51, record_count=9)]
     behind = build_segment(marker, aborted=[AbortedTransaction(7, 0, 50, 51)])
     tier = open_tier(nursery, [first, behind])
@@ -187,11 +203,12 @@ async def test_aborts_are_looked_for_behind_a_hole(nursery: trio.Nursery) -> Non
         records = await read(tier, 0, OwnTier(60, holes, is_caught_up), committed=True)
         taken(records)
         assert records.aborts is not None
+        assert records.aborts.is_complete
         return records.aborts.transactions, records.aborts.searched_below
 
-    assert await aborts(is_caught_up=False) == ([], 10)
-    assert await aborts(is_caught_up=True) == ([(7, 0)], 60)
-    assert await aborts(is_caught_up=False) == ([(7, 0)], 60)
+    assert await aborts(is_caught_up=False) == ([(8, 3)], 10)
+    assert await aborts(is_caught_up=True) == ([(7, 0), (8, 3)], 60)
+    assert await aborts(is_caught_up=False) == ([(7, 0), (8, 3)], 60)
 
 
 def test_runs_that_touch_are_one_hole_and_of_a_partition_so_many_are_remembered() -> None:
