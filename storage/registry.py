@@ -12,6 +12,8 @@ from storage.errors import StorageConfigError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
+from storage.formats.segment_files import SegmentFiles
+from storage.formats.tier_folder import TierFolder
 from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -52,6 +54,12 @@ def open_remote_storage_manager(
     if constructor is None:
         raise _unknown_name(STORAGE_MANAGER_KEY, name, _STORAGE_MANAGERS)
     return constructor(config, prefix)
+
+
+def folder_of(manager: RemoteStorageManager) -> TierFolder:
+    """All that lies where this manager keeps segments, for upkeep."""
+    assert isinstance(manager, SegmentFiles | AivenRemoteStorageManager), "every format has a folder"
+    return manager.folder()
 
 
 def metadata_manager_kind(class_name: str) -> MetadataManagerKind:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.model import RemoteLogSegmentId
-from storage.object_store.object_store import KeepsUploads, ObjectStore, PendingUpload
+from storage.object_store.object_store import BeginsUploads, KeepsUploads, ObjectStore, PendingUpload
 from storage.remote_storage_manager import StoredObject
+
+TRIAL_NAME = "tidegate-check-tries-to-write"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,30 @@ class TierFolder:
         except RemoteResourceNotFoundError:
             return None
         return StoredObject(name, head.size_bytes, head.modified_ms, self._segment_of(head.key[len(self._prefix) :]))
+
+    @property
+    def trial_name(self) -> str:
+        """An object that no segment has, to try with whether the store may be written to."""
+        return f"{self._shown}{TRIAL_NAME}"
+
+    def words(self, error: RemoteStorageError) -> str:
+        """What an error says, with names in the place of keys."""
+        return str(error).replace(self._prefix, self._shown) if self._prefix else str(error)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Create or replace an object.
+
+        Raises:
+            RemoteStorageError: as the store answers.
+        """
+        self._store.put(self._key(name), content)
+
+    def begin_upload(self, name: str) -> list[StaleUpload]:
+        """Begin an upload in parts, if the store has such; RemoteStorageError as it answers."""
+        if not isinstance(self._store, BeginsUploads):
+            return []
+        begun = self._store.begin_upload(self._key(name))
+        return [StaleUpload(name, begun.handle, begun.started_ms, None)]
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; what is absent already is no error.

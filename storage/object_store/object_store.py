@@ -40,6 +40,11 @@ from storage.errors import (
 
 NEVER_WRITTEN_NAME = "tidegate-asks-whether-the-store-answers"
 
+LIFECYCLE_HINT = (
+    "what failed uploads leave is billed until somebody drops it: give the bucket a lifecycle rule with "
+    "AbortIncompleteMultipartUpload, or this account s3:AbortMultipartUpload"
+)
+
 UNDELETED_NAMED_MAX = 20
 """Objects that a failed delete names in its error's notes; `undeleted` has all."""
 
@@ -151,6 +156,15 @@ class KeepsUploads(Protocol):
 
     def abort_upload(self, upload: PendingUpload) -> None:
         """Drop one and what it holds; one that is gone already is no error."""
+        ...
+
+
+@runtime_checkable
+class BeginsUploads(KeepsUploads, Protocol):
+    """One whose uploads in parts are a thing of their own, with a verb to begin one."""
+
+    def begin_upload(self, key: str) -> PendingUpload:
+        """Begin an upload of this object; nothing of it is seen."""
         ...
 
 

@@ -30,6 +30,7 @@ class _Rule:
     answer: bytes
     path: str
     credential: str
+    request: str
     times: int | None
 
 
@@ -105,16 +106,19 @@ class S3Front:
         with self._lock:
             self._passed.append(passed)
 
-    def refuse(self, answer: bytes, *, path: str = "*", credential: str = "", times: int | None = None) -> None:
+    def refuse(
+        self, answer: bytes, *, path: str = "*", credential: str = "", request: str = "*", times: int | None = None
+    ) -> None:
         """Answer matching requests with these bytes, `times` times (None: for ever).
 
         Args:
             answer: a whole HTTP answer: tests.support.scripted_http has makers.
             path: a shell pattern of the whole path, bucket included, as it is when it is decoded.
+            request: a shell pattern of the verb and, after a space, the query: "DELETE uploadId=*".
             credential: the access key that a request is signed with; empty: any.
         """
         with self._lock:
-            self._rules.append(_Rule(answer, path, credential, times))
+            self._rules.append(_Rule(answer, path, credential, request, times))
 
     def lose(self, *, path: str = "*", method: str, query: str = "*") -> None:
         """Pass the next matching request on, and close the connection in place of its answer."""
@@ -137,12 +141,12 @@ class S3Front:
             self._lost.clear()
             self._left = None
 
-    def answer(self, path: str, authorization: str) -> bytes | None:
+    def answer(self, path: str, authorization: str, request: str) -> bytes | None:
         """What the first rule for the request says; None: pass it on."""
         with self._lock:
             for rule in self._rules:
                 signed = f"Credential={rule.credential}/" in authorization if rule.credential else True
-                if signed and fnmatchcase(path, rule.path):
+                if signed and fnmatchcase(path, rule.path) and fnmatchcase(request, rule.request):
                     if rule.times is not None:
                         rule.times -= 1
                         if not rule.times:
@@ -189,7 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        refusal = self.rules.answer(path, self.headers.get("Authorization") or "")
+        request = f"{self.command} {urlsplit(self.path).query}"
+        refusal = self.rules.answer(path, self.headers.get("Authorization") or "", request)
         if refusal is not None:
             self.wfile.write(refusal)
             return

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+from storage.config.model import Mode
 from storage.errors import (
     CorruptObjectError,
     RemoteResourceNotFoundError,
@@ -19,8 +20,9 @@ from storage.errors import (
 )
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata
-from storage.registry import open_remote_storage_manager
+from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
+from tidegate.commands.check_writing import check_writing
 from tidegate.commands.report import Report
 from tidegate.config.model import Config
 from tidegate.start_lines import store_words
@@ -71,6 +73,8 @@ def _check_store(
         return
     words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
     report.ok(f"the store answers ({words})")
+    if config.mode is Mode.STANDALONE and (config.copy.is_enabled or config.copy.topics is not None):
+        check_writing(folder_of(manager), report)
     ends = _oldest_and_newest(catalog)
     if not ends:
         report.ok("no finished segment is known yet, so no object was read")

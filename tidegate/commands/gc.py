@@ -23,14 +23,12 @@ from storage.checks.orphans import Plan, PlanError, PlanOrigin, SeenSegments, St
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError, TierError
-from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.segment_files import SegmentFiles
 from storage.formats.tier_folder import StaleUpload, TierFolder
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.metadata.snapshot import SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
 from storage.model import uuid_to_text
-from storage.registry import open_remote_storage_manager
+from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager, StoredObject
 from tidegate import exit_codes
 from tidegate.commands.metadata_records import WholeTopic, whole_topic
@@ -224,7 +222,7 @@ async def collect(
                     survey = Survey(seen, made_at_ms - options.older_than_ms)
                     with Progress("reading metadata", "records") as progress:
                         await records.catch_up(progress.told)
-                    folder = _folder(manager)
+                    folder = folder_of(manager)
                     await trio.to_thread.run_sync(_list, manager, folder, survey)
                     await records.catch_up()
                     survey.settle()
@@ -262,11 +260,6 @@ def read_plan(path: Path) -> Plan:
         return Plan.parse(read_limited(path, PLAN_BYTES_MAX).decode())
     except (UnreadableFileError, PlanError, UnicodeDecodeError) as error:
         raise PlanError(f"{path} {error}") from error
-
-
-def _folder(manager: RemoteStorageManager) -> TierFolder:
-    assert isinstance(manager, SegmentFiles | AivenRemoteStorageManager), "every format has a folder"
-    return manager.folder()
 
 
 def _list(manager: RemoteStorageManager, folder: TierFolder, survey: Survey) -> None:

@@ -16,6 +16,7 @@ Behaviour:
 import hashlib
 import io
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -27,7 +28,7 @@ from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body
 from storage.object_store.clock import StoreClock
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, OpenSockets
-from storage.object_store.object_store import PIECE_BYTES, LocalFile, ObjectHead, PendingUpload, parts
+from storage.object_store.object_store import LIFECYCLE_HINT, PIECE_BYTES, LocalFile, ObjectHead, PendingUpload, parts
 from storage.object_store.refusals import DELETE, DELETE_MANY
 from storage.object_store.s3.client import make_client, translated
 from storage.object_store.s3.config import S3Settings
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
 
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-LIFECYCLE_HINT = (
-    "what failed uploads leave is billed until somebody drops it: give the bucket a lifecycle rule with"
-    " AbortIncompleteMultipartUpload, or this account s3:AbortMultipartUpload"
-)
 
 
 class SdkBody:
@@ -202,6 +198,12 @@ class S3Store(CloudStore["_Made"]):
             if marks == after:
                 raise RemoteStorageError(f"{what}: a page that continues at itself")
             after = marks
+
+    def begin_upload(self, key: str) -> PendingUpload:
+        """CreateMultipartUpload."""
+        upload = self._upload_of(key)
+        upload.begin()
+        return PendingUpload(key, upload.upload_id, time.time_ns() // 1_000_000)
 
     def abort_upload(self, upload: PendingUpload) -> None:
         """AbortMultipartUpload."""

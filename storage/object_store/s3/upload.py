@@ -47,7 +47,7 @@ class S3Upload:
         self._where: dict[str, str] = {"Bucket": bucket, "Key": key}
         self._options = options
         self._errors = errors
-        self._upload_id = upload_id
+        self.upload_id = upload_id
         self._tell_left_open = tell_left_open
         self._done: dict[int, CompletedPartTypeDef] = {}
         self._sizes_bytes: dict[int, int] = {}
@@ -59,14 +59,14 @@ class S3Upload:
                 **self._where,  # type: ignore[arg-type]  # two strings
                 **self._options,
             )
-        self._upload_id = answer["UploadId"]
+        self.upload_id = answer["UploadId"]
 
     def part(self, number: int, data: Part) -> None:
         """UploadPart."""
         with self._errors("PUT in parts"):
             answer = self._client.upload_part(
                 **self._where,  # type: ignore[arg-type]  # two strings
-                UploadId=self._upload_id,
+                UploadId=self.upload_id,
                 PartNumber=number,
                 Body=cast(bytes, data),  # botocore takes both
             )
@@ -78,7 +78,7 @@ class S3Upload:
         with self._errors("PUT in parts"):
             self._client.complete_multipart_upload(
                 **self._where,  # type: ignore[arg-type]  # two strings
-                UploadId=self._upload_id,
+                UploadId=self.upload_id,
                 MultipartUpload={"Parts": list(self._done.values())},
             )
 
@@ -98,7 +98,7 @@ class S3Upload:
             with self._errors("ABORT of an upload"):
                 self._client.abort_multipart_upload(
                     **self._where,  # type: ignore[arg-type]  # two strings
-                    UploadId=self._upload_id,
+                    UploadId=self.upload_id,
                 )
         except RemoteStoreNotFoundError:
             raise

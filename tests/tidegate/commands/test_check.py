@@ -154,6 +154,14 @@ def test_brokers_without_topic_ids_are_refused_in_one_sentence(world: World) -> 
         assert "check upstream" not in text, mode
 
 
+def test_only_a_copiers_check_writes_into_the_tier(world: World) -> None:
+    said = "the store takes objects and uploads in parts"
+    for lines, writes in (("", False), ("mode=standalone\n", False), ("mode=standalone\ncopy.topics=orders\n", True)):
+        world.lines = lines
+        assert (said in world.run()[1]) == writes
+    assert not [path for path in world.tier.rglob("*") if path.is_file()]
+
+
 def test_an_absent_metadata_topic_is_wrong(world: World) -> None:
     del world.cluster.topics[METADATA_TOPIC]
     world.assert_wrong(f"WRONG   topic {METADATA_TOPIC} does not exist")
