@@ -45,6 +45,13 @@ class CopyMeter:
             "tidegate_copy_poisoned_partitions",
             "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
         ).set_function(lambda: len(self._poisoned))
+        self._unowned = registry.gauge(
+            "tidegate_copy_unowned_partitions",
+            "Partitions of copied topics that no member of the copiers' group has; all copiers tell the same.",
+        )
+        self._restarts = registry.counter(
+            "tidegate_copy_restarts", "Times that copying ended by a fault of ours, and began again."
+        )
         self._age = _TopicGauge(
             registry,
             registry.gauge(
@@ -133,6 +140,14 @@ class CopyMeter:
         """Upstream does not have that batch any more: it is copied again."""
         self._poisoned.discard(partition)
 
+    def on_unowned(self, partitions: int) -> None:
+        """So many partitions that are to be copied have no owner in the whole group."""
+        self._unowned.set(partitions)
+
+    def on_restart(self) -> None:
+        """Copying has ended by a fault."""
+        self._restarts.inc()
+
     def on_released(self, partition: Partition) -> None:
         """The partition is another copier's now, or begins anew."""
         self._poisoned.discard(partition)
@@ -179,3 +194,17 @@ def _by_topic(registry: Registry, name: str) -> Children[str, Counter]:
 
 def _kip405(registry: Registry, name: str) -> Gauge:
     return registry.kip405_gauge(f"BrokerTopicMetrics.{name}")
+
+
+class MetadataTopicMeter:
+    """The metadata topic's, of a tier of our own: in every process that reads it."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._is_unsafe = registry.gauge(
+            "tidegate_metadata_topic_unsafe",
+            "1 while the metadata topic of a tier of our own is not as it must be, so that nothing is deleted.",
+        )
+
+    def on_look(self, is_unsafe: bool) -> None:
+        """It was looked at."""
+        self._is_unsafe.set(int(is_unsafe))

@@ -69,6 +69,7 @@ class Readiness:
         }
         self._partition_problems: dict[int, str] = {}
         self._left_to_brokers: list[str] = []
+        self._metadata_topic_trouble: str | None = None
         self._broker_problems: dict[int, str] = {}
         self._draining = False
         self._catalog_was_live = trio.Event()
@@ -122,6 +123,8 @@ class Readiness:
         """What is served worse than it should be, whether ready or not."""
         problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
+        if self._metadata_topic_trouble is not None:
+            problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers
 
     @property
@@ -148,6 +151,11 @@ class Readiness:
     def catalog_unavailable(self, reason: str) -> None:
         """The catalog is behind, or the metadata topic as a whole cannot be trusted."""
         self._set(ConditionName.CATALOG, ConditionState.PENDING, reason)
+
+    def metadata_topic_unsafe(self, reason: str | None) -> None:
+        """The metadata topic of a tier of our own is not as it must be; None: it is."""
+        self._metadata_topic_trouble = reason
+        self._tell()
 
     def partition_problem(self, metadata_partition: int, reason: str) -> None:
         """One metadata partition is not being read; a later reason replaces the earlier."""

@@ -19,14 +19,14 @@ import structlog
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.client.leaders import TopicMetadata, code_name, metadata_question
-from protocol.client.messages import DESCRIBE_CONFIGS, Question, uuid_bytes
+from protocol.client.messages import DESCRIBE_CONFIGS, Partition, Question, uuid_bytes
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, TopicNames
 from standalone.copier.seams import Retention
 from standalone.serving.broker_log import ROLE
-from storage.model import TopicIdPartition
+from storage.model import TopicIdPartition, Uuid
 
 _TOPIC_RESOURCE: Final = 2
 _CONFIG_KEYS: Final = ("cleanup.policy", "remote.storage.enable", "retention.ms", "retention.bytes")
@@ -76,9 +76,14 @@ class CopyTopics:
         self.topics = found
         return await self._find_gone()
 
-    def copied(self) -> list[str]:
-        """Names of the topics to copy."""
-        return [topic.name for topic in self.topics.values() if topic.refused is None]
+    def copied(self) -> dict[str, Uuid]:
+        """The topics to copy, with their ids."""
+        return {topic.name: Uuid(topic.topic_id) for topic in self.topics.values() if topic.refused is None}
+
+    def partitions(self) -> set[Partition]:
+        """Those of the topics to copy."""
+        copied = (topic for topic in self.topics.values() if topic.refused is None)
+        return {(topic.name, number) for topic in copied for number in range(topic.partition_count)}
 
     def retention_of(self, topic: str) -> Retention:
         """What the tier keeps of the topic; of one that is not known, everything."""

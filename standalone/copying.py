@@ -5,19 +5,21 @@
     ...
     await copying.aclose()       # lets go of all partitions and leaves the group
 
-In this order: the metadata topic is made if it is missing; topics are looked at; then the copier becomes a member of
-`copy.group.id` and has partitions. It looks at the topics again after each `copy.interval.ms`.
+In this order: the metadata topic is made if it is missing; it is found to be as it must be (standalone.metadata_guard);
+topics are looked at; then the copier becomes a member of `copy.group.id` and has partitions. It looks at the topics
+again after each `copy.interval.ms`, and at the group: whether somebody has each of their partitions.
 
 Rules:
 - Whatever upstream does is waited out: nothing here ends because brokers are away or refuse something. It is logged
-  once a spell and shown (`problems`).
+  once a spell and shown (`problems`). What ends by a fault of ours begins again from nothing after a back-off, counted;
+  the group has given its partitions to others by then.
 - The membership's thread calls back into trio by the run's token, so that its calls are answered while tasks end.
 - At the end partitions are let go of before the group is left, within LET_GO_S_MAX of the membership.
 """
 
 import fcntl
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,18 +36,23 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, MetadataTopicConfig
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import Properties
-from standalone.copier.membership import LET_GO_S_MAX, Membership
+from standalone.copier.membership import LET_GO_S_MAX, Membership, MembershipError
 from standalone.copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
 from standalone.copier.partition_copier import PartitionProgress
 from standalone.copy_topics import CopyTopics
+from standalone.metadata_guard import MetadataTopicGuard
+from standalone.serving.group_offsets import GroupOffsets
 from storage.backoff import Backoff
-from storage.errors import MetadataNotReadyError, RemoteStorageError, RetriableRemoteStorageError
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.metadata.topic_log import TopicMetadataEventLog
-from storage.model import TopicIdPartition, Uuid
-
-READY_POLL_S = 0.1
+from storage.model import TopicIdPartition
 
 _log = structlog.get_logger(__name__)
+
+RESTART_S_MAX = 60.0
+"""Between a fault and the next beginning; a run that lasted longer has the next one begin soon."""
+
+UNOWNED_NAMED_MAX = 3
 
 
 MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
@@ -57,6 +64,7 @@ class CopyingParts:
 
     `properties`: librdkafka's for the brokers that clients are served from; `metadata_properties`: for those that have
     the metadata topic. `metadata_cluster`: the same cluster by our own client. `in_tier`: the catalog's partitions.
+    `guard`: runs beside.
     """
 
     settings: CopyConfig
@@ -67,6 +75,7 @@ class CopyingParts:
     properties: Properties
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
+    guard: MetadataTopicGuard
     meter: CopyMeter
 
 
@@ -90,6 +99,11 @@ class Copying:
         self._membership: Membership | None = None
         self._trouble: str | None = None
         self._lock: int | None = None
+        self._group = GroupOffsets(parts.cluster, parts.settings.group_id)
+        self._missing: frozenset[tuple[str, int]] = frozenset()
+        """Partitions to copy that nobody in the group had at the last look."""
+        self._unowned: frozenset[tuple[str, int]] = frozenset()
+        """… and at the look before."""
 
     @property
     def group_id(self) -> str:
@@ -102,7 +116,12 @@ class Copying:
         if self._trouble is not None:
             found.append(self._trouble)
         if self._membership is not None and self._membership.trouble is not None:
-            found.append(f"group {self._parts.settings.group_id}: {self._membership.trouble}")
+            found.append(f"group {self.group_id}: {self._membership.trouble}")
+        if self._unowned:
+            named = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._unowned)[:UNOWNED_NAMED_MAX])
+            found.append(f"{len(self._unowned)} partitions have no copier in group {self.group_id}, such as {named}")
+        if (reason := self._parts.guard.deletions_stopped()) is not None:
+            found.append(f"nothing is deleted from the tier: {reason}")
         return found
 
     def progress(self) -> Sequence[PartitionProgress]:
@@ -119,22 +138,22 @@ class Copying:
         Raises:
             MembershipError: this librdkafka cannot be used.
         """
-        publisher: MetadataPublisher | None = None
+        backoff = Backoff(max_s=RESTART_S_MAX)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._cancel_when_asked, nursery.cancel_scope)
-                await self._prepare()
-                publisher = MetadataPublisher(self._parts.metadata_properties, topic=METADATA_TOPIC)
-                self.copier = self._make_copier(PublishedEventLog(self._parts.event_log, publisher), self.topics)
-                nursery.start_soon(self.copier.run)
-                await self._take_part(self.copier, nursery)
-                nursery.cancel_scope.cancel()
+            while not self._stop_asked.is_set():
+                began_s, fault = trio.current_time(), None
+                try:
+                    await self._copy()
+                except* MembershipError:
+                    raise
+                except* Exception as group:
+                    fault = group
+                if fault is None:
+                    break
+                if trio.current_time() - began_s > RESTART_S_MAX:
+                    backoff.reset()
+                await self._wait_after(fault, backoff.next_delay_s())
         finally:
-            if publisher is not None:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(publisher.close)
-            if self._lock is not None:
-                os.close(self._lock)
             self._ended.set()
 
     async def aclose(self) -> None:
@@ -143,8 +162,38 @@ class Copying:
         await self._ended.wait()
 
     def note_ended(self, reason: str) -> None:
-        """It has ended by a fault, which is shown from now on."""
+        """It has ended for good, which is shown from now on."""
         self._trouble = f"copying has ended, and begins again with the next start: {reason}"
+
+    async def _copy(self) -> None:
+        """From nothing until `aclose`, or a fault."""
+        publisher: MetadataPublisher | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._cancel_when_asked, nursery.cancel_scope)
+                await self._prepare()
+                publisher = MetadataPublisher(self._parts.metadata_properties, topic=METADATA_TOPIC)
+                self.copier = self._make_copier(PublishedEventLog(self._parts.event_log, publisher), self.topics)
+                # Not beside the group's thread, which would wait for one that has failed.
+                await nursery.start(self.copier.run)
+                await self._take_part(self.copier, nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.copier = self._membership = None
+            if publisher is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(publisher.close)
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    async def _wait_after(self, fault: ExceptionGroup[Exception], delay_s: float) -> None:
+        reasons = ", ".join(map(repr, fault.exceptions))
+        self._parts.meter.on_restart()
+        self._note_trouble(f"copying has ended by a fault, and begins again within {delay_s:.0f} s: {reasons}")
+        _log.error("copying_ended", reason=reasons, delay_s=round(delay_s, 1), exc_info=fault)
+        with trio.move_on_after(delay_s):
+            await self._stop_asked.wait()
 
     async def _cancel_when_asked(self, scope: trio.CancelScope) -> None:
         """Until the group is joined an end needs no order; then `_take_part` sees to it."""
@@ -157,15 +206,10 @@ class Copying:
     # --- before it copies ---
 
     async def _prepare(self) -> None:
-        """Return when the staging folder is ours, there is a metadata topic, and topics were looked at."""
+        """Return when the staging folder is ours, the metadata topic is safe, and topics were looked at."""
         await self._until_done(self._lock_staging)
         await self._until_done(self._ensure_metadata_topic)
-        while True:
-            try:
-                self._parts.event_log.partition_count()
-                break
-            except MetadataNotReadyError:
-                await trio.sleep(READY_POLL_S)
+        await self._parts.guard.admitted.wait()
         await self._until_done(self._look)
 
     async def _lock_staging(self) -> None:
@@ -208,11 +252,7 @@ class Copying:
         parts = self._parts
         listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
         membership = self._membership = Membership(
-            parts.properties,
-            parts.settings.group_id,
-            topic_ids=partial(_topic_ids, self._ask_ids),
-            listener=listener,
-            refresh_ms=parts.settings.interval_ms,
+            parts.properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
         )
         membership.subscribe(self.topics.copied())
         nursery.start_soon(self._follow_topics, copier, membership, nursery)
@@ -234,6 +274,7 @@ class Copying:
             membership.subscribe(self.topics.copied())
             if gone:
                 nursery.start_soon(copier.delete_partitions, gone)
+            await self._find_unowned()
 
     async def _look(self) -> Sequence[TopicIdPartition]:
         gone = await self.topics.look()
@@ -241,16 +282,19 @@ class Copying:
             self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
         return gone
 
-    async def _ask_ids(self, names: Sequence[str]) -> Mapping[str, Uuid]:
+    async def _find_unowned(self) -> None:
+        """What nobody in the group has at two looks in a row. Members may be asked for all that they have; a group that
+        does not say it has what we have ourselves."""
         try:
-            found = await self._parts.cluster.learn_topics(names)
+            assigned = await self._group.assigned()
         except UpstreamError as error:
-            raise RetriableRemoteStorageError(str(error)) from error
-        return {
-            topic.name: Uuid(topic.topic_id)
-            for topic in found
-            if topic.error_code == 0 and topic.name and any(topic.topic_id)
-        }
+            _log.debug("copy_group_not_described", group=self.group_id, reason=str(error))
+            assigned = {(each.topic, each.partition) for each in self.assigned()}
+        if assigned is None:
+            return  # they are being dealt out
+        missing = frozenset(self.topics.partitions() - assigned)
+        self._unowned, self._missing = missing & self._missing, missing
+        self._parts.meter.on_unowned(len(self._unowned))
 
     def _note_trouble(self, trouble: str | None) -> None:
         if trouble is not None and self._trouble is None:
@@ -303,14 +347,6 @@ def lock_staging(path: Path) -> int:
             f"copy.staging.path {path} is in use by another process: name a folder for each copier"
         ) from error
     return descriptor
-
-
-def _topic_ids(
-    ask: Callable[[Sequence[str]], Awaitable[Mapping[str, Uuid]]], names: Sequence[str]
-) -> Mapping[str, Uuid]:
-    """For the membership's thread, which trio has started: its calls end when the copier's task is cancelled."""
-    found: Mapping[str, Uuid] = trio.from_thread.run(ask, names)
-    return found
 
 
 async def _stop_when_cancelled(membership: Membership) -> None:

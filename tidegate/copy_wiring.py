@@ -8,15 +8,15 @@ from metrics.copy_meters import CopyMeter
 from proxy.upstream.cluster import Cluster
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import client_properties
+from standalone.copier.membership import MembershipError
 from standalone.copier.metadata_topic import PublishedEventLog
 from standalone.copy_topics import CopyTopics
 from standalone.copying import Copying, CopyingParts
+from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.broker_log import ROLE, ClusterBrokerLog
 from standalone.serving.log_starts import CommittedLogStarts, CopierLogStarts
-from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
-from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog
 from tidegate.config.model import Config
@@ -32,6 +32,7 @@ def open_copying(
     started: StartedCatalog,
     storage_manager: RemoteStorageManager,
     log_starts: CommittedLogStarts,
+    guard: MetadataTopicGuard,
     meter: CopyMeter,
     is_disabled: Callable[[], bool],
     copies_all: bool = False,
@@ -44,15 +45,11 @@ def open_copying(
         copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
 
     Raises:
-        StorageConfigError: there is no metadata topic by this configuration.
         OSError: the folder cannot be made.
     """
     event_log_read, metadata_cluster = started.event_log, started.cluster
-    if event_log_read is None or metadata_cluster is None:
-        raise StorageConfigError(
-            f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
-            f"process, so nothing can be copied: name {MetadataManagerKind.TOPIC_BASED.value}, or leave the key out"
-        )
+    assert event_log_read is not None, "there is a guard of the metadata topic"
+    assert metadata_cluster is not None, "there is a guard of the metadata topic"
     if isinstance(storage_manager, LocalTieredStorage):
         storage_manager.make_folder()
 
@@ -66,6 +63,7 @@ def open_copying(
             meter=meter,
             retention_of=topics.retention_of,
             is_disabled=is_disabled,
+            deletions_stopped=guard.deletions_stopped,
             copies_all=copies_all,
         )
 
@@ -78,15 +76,17 @@ def open_copying(
         properties=client_properties(config.upstream, ROLE),
         metadata_properties=client_properties(config.metadata_client, f"{ROLE}-metadata"),
         in_tier=catalog.partitions,
+        guard=guard,
         meter=meter,
     )
     return Copying(parts, make_copier)
 
 
 async def keep_copying(copying: Copying) -> None:
-    """`Copying.run` in a process that serves, too: a fault of the copier's ends the copying and not the serving."""
+    """`Copying.run` in a process that serves, too: what ends the copying for good does not end the serving."""
     try:
         await copying.run()
-    except Exception as error:
-        copying.note_ended(repr(error))
-        _log.exception("copying_ended", reason=repr(error))
+    except* MembershipError as group:
+        reason = "; ".join(map(str, group.exceptions))
+        copying.note_ended(reason)
+        _log.exception("copying_ended", reason=reason)

@@ -519,6 +519,7 @@ def _serving(
         catalog=catalog,
         started=started,
         storage_manager=parts.storage_manager,
+        readiness=readiness,
         registry=meters.registry,
         copies=lambda: settings.copies,
         nursery=nursery,

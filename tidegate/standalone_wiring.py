@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from metrics.copy_meters import CopyMeter
+from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.registry import Registry
+from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
+from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
 from storage.config.model import Mode
+from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
+from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog
 from tidegate.config.model import Config
@@ -53,6 +57,7 @@ def open_standalone(
     catalog: Catalog,
     started: StartedCatalog,
     storage_manager: RemoteStorageManager,
+    readiness: Readiness,
     registry: Registry,
     copies: Callable[[], bool],
     nursery: trio.Nursery,
@@ -64,24 +69,61 @@ def open_standalone(
 
     Raises:
         OSError: the tier's folder cannot be made.
+        StorageConfigError: there is no metadata topic by this configuration, and it is copied here.
     """
     if log_starts is None:
         return None
     nursery.start_soon(log_starts.run)
     copying = None
-    if config.copy.is_enabled and config.catalog.snapshot_is_written:
-        from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
+    is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
+    if is_copied_here or started.event_log is not None:
+        guard = open_guard(config, started, catalog, storage_manager, readiness, registry)
+        nursery.start_soon(guard.run)
+        if is_copied_here:
+            from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
 
-        copying = open_copying(
-            config,
-            cluster=cluster,
-            catalog=catalog,
-            started=started,
-            storage_manager=storage_manager,
-            log_starts=log_starts.committed,
-            meter=CopyMeter(registry),
-            is_disabled=lambda: not copies(),
-        )
-        nursery.start_soon(keep_copying, copying)
+            copying = open_copying(
+                config,
+                cluster=cluster,
+                catalog=catalog,
+                started=started,
+                storage_manager=storage_manager,
+                log_starts=log_starts.committed,
+                guard=guard,
+                meter=CopyMeter(registry),
+                is_disabled=lambda: not copies(),
+            )
+            nursery.start_soon(keep_copying, copying)
     copy = config.copy
     return Standalone(log_starts, (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000, copying)
+
+
+def open_guard(
+    config: Config,
+    started: StartedCatalog,
+    catalog: Catalog,
+    storage_manager: RemoteStorageManager,
+    readiness: Readiness,
+    registry: Registry,
+) -> MetadataTopicGuard:
+    """What looks after the metadata topic, to be run.
+
+    Raises:
+        StorageConfigError: there is no metadata topic by this configuration.
+    """
+    if started.event_log is None or started.cluster is None or started.manager is None:
+        raise StorageConfigError(
+            f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
+            f"process, so nothing can be copied: name {MetadataManagerKind.TOPIC_BASED.value}, or leave the key out"
+        )
+    return MetadataTopicGuard(
+        cluster=started.cluster,
+        event_log=started.event_log,
+        manager=started.manager,
+        catalog=catalog,
+        storage=storage_manager,
+        catalog_was_live=readiness.wait_catalog,
+        tell=readiness.metadata_topic_unsafe,
+        meter=MetadataTopicMeter(registry),
+        interval_s=config.copy.interval_ms / 1000,
+    )

@@ -129,7 +129,9 @@ async def follow_catalog(
     undecodable = 0
     while True:
         failure, behind = event_log.failure(), _behind(event_log, manager)
-        if failure is not None:
+        if failure is not None and live and are_log_starts_known is not None:
+            readiness.catalog_degraded(failure)  # nobody else serves what is in a tier of our own
+        elif failure is not None:
             readiness.catalog_unavailable(failure)
         elif behind is None:
             readiness.catalog_unavailable("the metadata topic has not been described yet")

@@ -5,7 +5,7 @@ The KIP-405 table, and what meters declare in the order of `/metrics`. A test ho
 
 import sys
 
-from metrics.copy_meters import CopyMeter
+from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.kip405 import ABSENT, EXPORTED, Family, Kip405Row, Writer
 from metrics.meters import Meters
 from metrics.registry import LATENCY_BUCKETS_S, OTHER_LABEL, TOPICS_MAX, Registry
@@ -40,6 +40,7 @@ def reference() -> str:
     own = [family for family in Meters().registry.families if family.name.startswith("tidegate_")]
     of_copier = Registry()
     CopyMeter(of_copier)
+    MetadataTopicMeter(of_copier)
     copiers = [family for family in of_copier.families if family.name.startswith("tidegate_")]
     parts = [
         _HEAD,
@@ -50,7 +51,7 @@ def reference() -> str:
         "## Tidegate's own\n",
         _table(("name", "labels", "kind", "meaning"), [_own_cells(family) for family in own]),
         "## The copier's own\n",
-        "Where a copier runs (standalone mode).\n",
+        "Where a copier runs (standalone mode); `tidegate_metadata_topic_unsafe` where such a tier is served, too.\n",
         _table(("name", "labels", "kind", "meaning"), [_own_cells(family) for family in copiers]),
     ]
     return "\n".join(parts)

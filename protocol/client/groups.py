@@ -1,4 +1,5 @@
-"""Offsets that are kept for a consumer group by who is no member of it: conversations, one attempt each.
+"""A consumer group as who is no member of it sees it: offsets kept for it, and which partitions its members have.
+Conversations, one attempt each.
 
 - FindCoordinator names the broker that keeps the group; OffsetCommit goes there, with generation -1 and no member, as
   `kafka-consumer-groups.sh --reset-offsets` sends it. The coordinator takes such a commit of a group without members
@@ -7,10 +8,13 @@
   by its first commit, and has no offsets before.
 - OffsetCommit and OffsetFetch go by topic names (versions up to 9).
 - Offsets stay for `offsets.retention.minutes` after the last commit.
+- DescribeGroups needs Describe on the group. A member's assignment is the group protocol's own bytes
+  (ConsumerProtocolAssignment).
 """
 
 import random
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from protocol.client.connection import ClientSettings
@@ -29,6 +33,8 @@ from protocol.wire.errors import PASSING_CODES, ErrorCode
 OFFSET_COMMIT = Api(8, "offset_commit", 5, 9)
 OFFSET_FETCH = Api(9, "offset_fetch", 5, 9)
 FIND_COORDINATOR = Api(10, "find_coordinator", 1, 6)
+DESCRIBE_GROUPS = Api(15, "describe_groups", 3, 5)
+"""Rights begin at 3, and 6 does not tell of a group to come."""
 
 _GROUP_KEY = 0
 _NO_GENERATION = -1
@@ -41,6 +47,7 @@ COMMITTED_BY = "tidegate"
 """Kept beside an offset, for who asks where it is from."""
 
 _GROUP_AUTHORIZATION_FAILED = 30
+_SETTLED_STATES = frozenset({"Stable", "Empty", "Dead"})
 _IN_USE_CODES = frozenset({22, 25, 27, 110, 113})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH."""
 _COORDINATOR_CODES = frozenset({14, 15, 16})
@@ -150,6 +157,52 @@ def fetch_group_offsets(
         elif int(entry.committed_offset) != _NO_OFFSET:
             offsets[partition_key] = GroupOffset(int(entry.committed_offset), entry.metadata or "")
     return offsets
+
+
+def assigned_partitions(
+    view: ClusterView, settings: ClientSettings, group: str, coordinator: int | None = None
+) -> Steps[set[Partition] | None]:
+    """Which partitions the group's members have; None while they are being dealt out.
+
+    Args:
+        coordinator: the broker that keeps the group; None: it is asked for.
+
+    Raises:
+        GroupAuthorizationError: Describe is missing on the group.
+        UpstreamError: nobody answers, or the question is refused for another reason.
+    """
+    node_id = (yield from find_coordinator(view, settings, group)) if coordinator is None else coordinator
+    body = yield from _ask(
+        node_id, Question(DESCRIBE_GROUPS, {"groups": [group], "include_authorized_operations": False})
+    )
+    name = view.name_of(node_id)
+    if len(body.groups) != 1:
+        raise UpstreamProtocolError(f"{name}: the DescribeGroups response is of {len(body.groups)} groups")
+    [described] = body.groups
+    if code := int(described.error_code):
+        raise _refusal(f"{name}: DescribeGroups for {group}", settings, group, None, code, right="Describe")
+    if described.group_state not in _SETTLED_STATES:
+        return None
+    try:
+        return {each for member in described.members for each in _assignment(member.member_assignment)}
+    except (struct.error, UnicodeDecodeError) as error:
+        raise UpstreamProtocolError(f"{name}: an assignment in group {group} cannot be read: {error}") from error
+
+
+def _assignment(data: bytes) -> Iterator[Partition]:
+    """ConsumerProtocolAssignment: a version, then topics with their partitions; what follows is the assignor's own."""
+    if not data:
+        return
+    _, count = struct.unpack_from(">hi", data)
+    at = 6
+    for _ in range(count):
+        (size,) = struct.unpack_from(">h", data, at)
+        topic = struct.unpack_from(f">{size}s", data, at + 2)[0].decode()
+        (partitions,) = struct.unpack_from(">i", data, at + 2 + size)
+        at += 6 + size
+        for number in struct.unpack_from(f">{partitions}i", data, at):
+            yield topic, number
+        at += 4 * partitions
 
 
 def find_coordinator(view: ClusterView, settings: ClientSettings, group: str) -> Steps[int]:

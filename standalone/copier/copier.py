@@ -33,7 +33,7 @@ from standalone.copier.segment_copy import SegmentCopy
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads, WorkerThreads
 from storage.backoff import Backoff
-from storage.errors import RemoteStorageError, StorageConfigError
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
 from storage.metadata.event_log import MetadataEventLog
 from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
@@ -61,6 +61,7 @@ class Copier:
         event_log: the metadata topic, for reading and writing.
         retention_of: what the tier keeps of a topic; may change.
         is_disabled: copy.disable, as it is now.
+        deletions_stopped: why nothing may be deleted from the tier now, a sentence; None: it may.
         copies_all: a segment ends where upstream's log ends, however small it is.
         threads, now_ms, new_id: for tests.
 
@@ -79,6 +80,7 @@ class Copier:
         meter: CopyMeter,
         retention_of: Callable[[str], Retention],
         is_disabled: Callable[[], bool],
+        deletions_stopped: Callable[[], str | None] = lambda: None,
         copies_all: bool = False,
         threads: Threads | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -95,6 +97,7 @@ class Copier:
         self._meter = meter
         self._retention_of = retention_of
         self._is_disabled = is_disabled
+        self._deletions_stopped = deletions_stopped
         self._copies_all = copies_all
         self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
         self._now_ms = now_ms
@@ -105,8 +108,8 @@ class Copier:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
 
-    async def run(self) -> None:
-        """For ever.
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """For ever. Reports started once partitions may be assigned.
 
         Cancellation: as PartitionCopier.run of all partitions.
         """
@@ -116,6 +119,7 @@ class Copier:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()
+            task_status.started()
             await trio.sleep_forever()
 
     async def assign(self, partitions: Iterable[TopicIdPartition], generation: int) -> None:
@@ -176,6 +180,7 @@ class Copier:
             meter=self._meter,
             retention_of=self._retention_of,
             is_disabled=self._is_disabled,
+            deletions_stopped=self._deletions_stopped,
             copies_all=self._copies_all,
             slots=Slots(settings.concurrent_max, self._meter.on_slots),
             rate=CopyRate(settings.bytes_per_second_max),
@@ -209,6 +214,8 @@ class Copier:
         backoff = Backoff(max_s=RETRY_S_MAX)
         while True:
             try:
+                if (reason := tools.deletions_stopped()) is not None:
+                    raise RetriableRemoteStorageError(reason)
                 ledger = Ledger(partition)
                 async with tools.feed.followed(ledger):
                     ledger.claim(0)

@@ -5,25 +5,24 @@ partition is paused as soon as it is assigned; and it never commits offsets.
 
 Rules:
 - The listener hears of partitions with the group's generation, which is the fence of their records
-  (standalone.copier.ledger), and with their topic's id; not before the id is known.
+  (standalone.copier.ledger), and with their topic's id. A topic that was deleted and made again has another id: its
+  partitions are revoked and assigned once more, as the group itself may not even notice.
 - Before partitions go back to the group the listener has let go of them, or LET_GO_S_MAX has passed: the fence protects
   them in any case. Those that were lost (the session expired) are told at once, and nobody waits.
 - Assignment is cooperative and sticky: who keeps a partition goes on with it, and with its older generation.
-- Topics are subscribed to by name. Which names there are is for `subscribe`'s caller to say, since librdkafka's
-  expressions are others than Python's, and not every topic may be copied.
+- Topics are subscribed to by name. Which names there are, and their ids, is for `subscribe`'s caller to say, since
+  librdkafka's expressions are others than Python's, and not every topic may be copied.
 """
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition, libversion
 
 from standalone.copier.librdkafka import LibrdkafkaLog, Properties
-from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition, Uuid
 
 LET_GO_S_MAX: Final = 60.0
@@ -37,7 +36,6 @@ REFRESH_MS_MAX: Final = 300_000
 """librdkafka's own: so long it does not ask by itself which partitions a topic has."""
 
 POLL_S: Final = 0.2
-ID_RETRY_S: Final = 1.0
 
 _METADATA_MAGIC: Final = b"CGMDv2:"
 """How librdkafka writes a consumer's group metadata: this, the generation as the machine writes an int32, names."""
@@ -71,10 +69,6 @@ class Listener(Protocol):
         ...
 
 
-TopicIds = Callable[[Sequence[str]], Mapping[str, Uuid]]
-"""Blocking: the ids of these topics, without those that are not known just now. Raises RemoteStorageError."""
-
-
 class Membership:
     """One member. `run` is for a thread of its own; everything else may be called from any.
 
@@ -89,7 +83,6 @@ class Membership:
         properties: Properties,
         group: str,
         *,
-        topic_ids: TopicIds,
         listener: Listener,
         refresh_ms: int = REFRESH_MS_MAX,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -108,22 +101,20 @@ class Membership:
             "topic.metadata.refresh.interval.ms": min(refresh_ms, REFRESH_MS_MAX),
         }
         self._group = group
-        self._topic_ids = topic_ids
         self._listener = listener
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._wanted: frozenset[str] = frozenset()
+        self._wanted: Mapping[str, Uuid] = {}
         self._subscribed: frozenset[str] = frozenset()
-        self._unnamed: dict[tuple[str, int], int] = {}
-        """Assigned partitions whose topic's id is not known yet, and their generation."""
-        self._named_next_s = 0.0
+        self._generations: dict[tuple[str, int], int] = {}
+        """Of the partitions that the group has assigned to us."""
         self._owned: dict[tuple[str, int], TopicIdPartition] = {}
         self._trouble: str | None = None
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Take part for these topics and no other, from the next moment on."""
+    def subscribe(self, topics: Mapping[str, Uuid]) -> None:
+        """Take part for these topics, by the ids that they have now, and no other, from the next moment on."""
         with self._lock:
-            self._wanted = frozenset(topics)
+            self._wanted = dict(topics)
 
     @property
     def trouble(self) -> str | None:
@@ -158,7 +149,7 @@ class Membership:
 
     def _follow_topics(self, consumer: Consumer) -> None:
         with self._lock:
-            wanted = self._wanted
+            wanted = frozenset(self._wanted)
         if wanted == self._subscribed:
             return
         self._subscribed = wanted
@@ -174,8 +165,7 @@ class Membership:
         consumer.pause(partitions)
         generation = generation_of(consumer.consumer_group_metadata())
         for each in partitions:
-            self._unnamed[each.topic, each.partition] = generation
-        self._named_next_s = 0.0
+            self._generations[each.topic, each.partition] = generation
         self._note_trouble(None)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -195,26 +185,23 @@ class Membership:
         """Those that were told of, which they are not any more."""
         keys = [(each.topic, each.partition) for each in partitions]
         for key in keys:
-            self._unnamed.pop(key, None)
+            self._generations.pop(key, None)
         return [self._owned.pop(key) for key in keys if key in self._owned]
 
     def _hand_on(self) -> None:
-        """Tell of partitions whose topic's id is known by now."""
-        if not self._unnamed or time.monotonic() < self._named_next_s:
-            return
-        self._named_next_s = time.monotonic() + ID_RETRY_S
-        try:
-            ids = self._topic_ids(sorted({topic for topic, _ in self._unnamed}))
-        except RemoteStorageError as error:
-            self._note_trouble(f"topic ids are not known: {error}")
-            return
+        """Tell of partitions that are new to us, or of another topic than before under the same name."""
+        with self._lock:
+            ids = self._wanted
+        replaced = [key for key, known in self._owned.items() if ids.get(key[0], known.topic_id) != known.topic_id]
+        if replaced:
+            _log.warning("copy_topics_made_again", topics=sorted({topic for topic, _ in replaced}))
+            self._listener.revoked([self._owned.pop(key) for key in replaced])
         by_generation: dict[int, list[TopicIdPartition]] = {}
-        for (topic, partition), generation in [*self._unnamed.items()]:
-            if topic in ids:
-                found = TopicIdPartition(ids[topic], partition, topic)
-                by_generation.setdefault(generation, []).append(found)
-                self._owned[topic, partition] = found
-                del self._unnamed[topic, partition]
+        for key, generation in self._generations.items():
+            topic, number = key
+            if key not in self._owned and topic in ids:
+                self._owned[key] = TopicIdPartition(ids[topic], number, topic)
+                by_generation.setdefault(generation, []).append(self._owned[key])
         for generation, partitions in sorted(by_generation.items()):
             self._listener.assigned(partitions, generation)
 

@@ -1,10 +1,12 @@
 """`__remote_log_metadata` from its writer's side: made if it is missing, and published to (docs/kafka-tier.md).
 
 - Made as Kafka 4.3 makes it: 50 partitions, three replicas or as many as there are brokers, `cleanup.policy=delete`,
-  `retention.ms=-1`; `rlmm.config.remote.log.metadata.topic.*` says otherwise. Of two who make it at once both succeed.
-  A topic that is there is used as it is, with its own partition count.
-- Published to by an idempotent producer with acks=all, into the partition that the caller names. Reading stays the
-  event log's matter (storage.metadata.topic_log).
+  `retention.ms=-1`, and `retention.bytes=-1` whatever the brokers' own default is;
+  `rlmm.config.remote.log.metadata.topic.*` says otherwise. Of two who make it at once both succeed. A topic that is
+  there keeps its own partition count; whether it may be used is for standalone.metadata_guard to say.
+- Published to by an idempotent producer with acks=all, into the partition that the caller names. It never has brokers
+  make the topic, as they would with their own partitions and retention. Reading stays the event log's matter
+  (storage.metadata.topic_log).
 """
 
 import threading
@@ -81,7 +83,7 @@ def create_metadata_topic(
 def _create(
     admin: AdminClient, wanted: MetadataTopicConfig, topic: str, factor: int, validates_only: bool
 ) -> KafkaError | None:
-    configs = {"cleanup.policy": "delete", "retention.ms": str(wanted.retention_ms)}
+    configs = {"cleanup.policy": "delete", "retention.ms": str(wanted.retention_ms), "retention.bytes": "-1"}
     in_sync_min = wanted.in_sync_min or (2 if factor >= REPLICATION_FACTOR else None)
     if in_sync_min is not None:
         configs["min.insync.replicas"] = str(in_sync_min)
@@ -113,6 +115,7 @@ class MetadataPublisher:
             "message.timeout.ms": delivery_timeout_ms,
             "request.timeout.ms": min(ANSWER_TIMEOUT_MS, delivery_timeout_ms),
             "message.send.max.retries": 2**31 - 1,
+            "allow.auto.create.topics": False,
         }
         self._topic = topic
         self._report_s_max = delivery_timeout_ms / 1000 + _GRACE_S

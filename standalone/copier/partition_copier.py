@@ -75,6 +75,7 @@ class CopierTools:
     meter: CopyMeter
     retention_of: Callable[[str], Retention]
     is_disabled: Callable[[], bool]
+    deletions_stopped: Callable[[], str | None]
     copies_all: bool
     slots: Slots
     rate: CopyRate
@@ -505,6 +506,8 @@ class _Term:
 
     async def _delete_old(self) -> None:
         tools = self._tools
+        if tools.deletions_stopped() is not None:
+            return
         committed = await tools.log_starts.get(self._partition)
         expiry = self._expiry(committed)
         if expiry is None:

@@ -1,4 +1,5 @@
-"""Offsets kept for one consumer group, over the cluster's pooled connections (protocol.client.groups).
+"""Offsets kept for one consumer group, and which partitions its members have, over the cluster's pooled connections
+(protocol.client.groups).
 
 Rule 1. The group's coordinator is asked for once and kept until it fails; a failure that may pass is met by asking for
         it again, once. Further retries are the caller's.
@@ -11,7 +12,13 @@ from typing import Any, TypeVar
 
 from protocol.client.connection import drive_async
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
-from protocol.client.groups import GroupOffset, commit_group_offsets, fetch_group_offsets, find_coordinator
+from protocol.client.groups import (
+    GroupOffset,
+    assigned_partitions,
+    commit_group_offsets,
+    fetch_group_offsets,
+    find_coordinator,
+)
 from protocol.client.leaders import AskMetadata, Step, Steps
 from protocol.client.messages import Partition
 from proxy.upstream.cluster import Cluster
@@ -61,6 +68,14 @@ class GroupOffsets:
         """
         for some in _slices(offsets):
             await self._run(self._committing({key: offsets[key] for key in some}))
+
+    async def assigned(self) -> set[Partition] | None:
+        """Which partitions the group's members have; None while they are being dealt out.
+
+        Raises:
+            UpstreamError: no answer, or a right is missing.
+        """
+        return await self._run(partial(assigned_partitions, self._cluster, self._cluster.settings, self.group))
 
     def _fetching(
         self, some: list[Partition], refused: dict[Partition, UpstreamRefusedError]

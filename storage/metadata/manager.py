@@ -84,6 +84,8 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         """Records that are no metadata records, skipped."""
         self.rejected_records = 0
         """Records that the catalog would not take: unknown segments, illegal first states."""
+        self.misplaced_records = 0
+        """Records in another metadata partition than the topic's partition count leads to; applied all the same."""
         self.last_applied: AppliedRecord | None = None
         """The last record of the slice that came last; None: none came yet."""
         self._event_log = event_log
@@ -250,14 +252,15 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
 
     def _apply(self, event: MetadataEvent, record: MetadataRecord) -> None:
         is_keyed = event.key is not None
-        if self._follows_all:
-            self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition), is_keyed=is_keyed)
-            return
         partition = (
             record.segment_id.topic_id_partition
             if isinstance(record, RemoteLogSegmentMetadataUpdate)
             else record.topic_id_partition
         )
+        self.misplaced_records += self._metadata_partition(partition) != event.partition
+        if self._follows_all:
+            self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition), is_keyed=is_keyed)
+            return
         with self._apply_lock:
             followed = self._followed.get(partition)
             if followed is None or event.offset <= followed.processed_offset:

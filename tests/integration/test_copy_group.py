@@ -14,7 +14,6 @@ from confluent_kafka.cimpl import NewPartitions
 from standalone.copier.librdkafka import client_properties
 from standalone.copier.membership import Membership
 from storage.config.model import ClientSecurity, HostPort, UpstreamConfig
-from storage.errors import RetriableRemoteStorageError
 from storage.model import TopicIdPartition, Uuid
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.secured_kafka import HOST
@@ -39,13 +38,15 @@ def ids_of(topics: Sequence[str]) -> Mapping[str, Uuid]:
 
 @dataclass
 class Copier:
-    """Notes what it is told. `letting_go`: what revocation waits for."""
+    """Notes what it is told. `taking`, `letting_go`: what assignment and revocation wait for."""
 
     owned: dict[TopicIdPartition, int] = field(default_factory=dict)
     lost_partitions: list[TopicIdPartition] = field(default_factory=list)
+    taking: Callable[[], object] = lambda: None
     letting_go: Callable[[], object] = lambda: None
 
     def assigned(self, partitions: Sequence[TopicIdPartition], generation: int) -> None:
+        self.taking()
         self.owned |= dict.fromkeys(partitions, generation)
 
     def revoked(self, partitions: Sequence[TopicIdPartition]) -> None:
@@ -87,12 +88,11 @@ def member(
     membership = Membership(
         client_properties(upstream(kafka), "copier"),
         group,
-        topic_ids=ids_of,
         listener=copier,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         **options,
     )
-    membership.subscribe(topics)
+    membership.subscribe(ids_of(topics))
     with running(membership):
         yield membership
 
@@ -164,8 +164,8 @@ def test_nothing_is_fetched_and_nothing_committed(kafka: KafkaCluster) -> None:
         "stats_cb": received.append,
     }
     copier = Copier()
-    membership = Membership(properties, group, topic_ids=ids_of, listener=copier)
-    membership.subscribe([topic])
+    membership = Membership(properties, group, listener=copier)
+    membership.subscribe(ids_of([topic]))
     with running(membership):
         wait_until(lambda: copier.owned, "it has the partition")
         produce(kafka, topic, orders(100, 1))
@@ -178,35 +178,24 @@ def test_nothing_is_fetched_and_nothing_committed(kafka: KafkaCluster) -> None:
     assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])  # it has left, and was not timed out
 
 
-def test_topics_may_come_and_go_and_ids_may_be_late(kafka: KafkaCluster) -> None:
-    """Given topic ids that are not known at first, then nothing is told until they are; when the topic is not wanted
-    any more, then its partitions are given back."""
+def test_topics_may_come_and_go_and_be_made_again(kafka: KafkaCluster) -> None:
+    """When the topic is another one under its name, then its partitions are revoked, and assigned with the new id;
+    failed before: they stayed with the old id for ever. When it is not wanted any more they are given back."""
     topic, other = fresh_name("copied"), fresh_name("copied")
     for each in (topic, other):
-        kafka.create_topic(each)
-    answers: list[Mapping[str, Uuid] | None] = [None, {}]
-
-    def late(topics: Sequence[str]) -> Mapping[str, Uuid]:
-        if not answers:
-            return ids_of(topics)
-        answer = answers.pop(0)
-        if answer is None:
-            raise RetriableRemoteStorageError("upstream is away")
-        return answer
-
+        kafka.create_topic(each, partitions=2)
     copier = Copier()
-    membership = Membership(
-        client_properties(upstream(kafka), "copier"), fresh_name("copiers"), topic_ids=late, listener=copier
-    )
-    membership.subscribe([topic])
-    with running(membership):
-        wait_until(lambda: membership.trouble, "the trouble is told")
-        assert membership.trouble == "topic ids are not known: upstream is away"
-        assert copier.owned == {}
-        wait_until(lambda: {each.topic for each in copier.owned} == {topic}, "the id is known at last")
-        membership.subscribe([other])
+    with member(kafka, fresh_name("copiers"), [topic], copier) as membership:
+        wait_until(lambda: len(copier.owned) == 2, "it has them")
+        generations = set(copier.owned.values())
+        again = {topic: Uuid(b"made again again")}
+        membership.subscribe(again)
+        wait_until(lambda: {each.topic_id for each in copier.owned} == {*again.values()}, "those of the new topic")
+        assert (len(copier.owned), set(copier.owned.values())) == (2, generations)
+        assert sorted(membership.owned(), key=str) == sorted(copier.owned, key=str)
+        membership.subscribe(ids_of([other]))
         wait_until(lambda: {each.topic for each in copier.owned} == {other}, "the other one")
-        membership.subscribe([])
+        membership.subscribe({})
         wait_until(lambda: not copier.owned, "none is left")
 
 
@@ -215,26 +204,20 @@ def test_partitions_of_a_copier_that_was_away_are_lost(kafka: KafkaCluster) -> N
     lost, without being waited for, and gets others with a higher generation."""
     topic = fresh_name("copied")
     kafka.create_topic(topic)
-    copier, stand_still = Copier(), threading.Event()
-    stand_still.set()
-
-    def ids(topics: Sequence[str]) -> Mapping[str, Uuid]:
-        stand_still.wait(60)
-        return ids_of(topics)
-
+    may_go_on = threading.Event()
+    may_go_on.set()
+    copier = Copier(taking=lambda: may_go_on.wait(60))
     properties = client_properties(upstream(kafka), "copier") | {"max.poll.interval.ms": SESSION_TIMEOUT_MS}
-    membership = Membership(
-        properties, fresh_name("copiers"), topic_ids=ids, listener=copier, session_timeout_ms=SESSION_TIMEOUT_MS
-    )
+    membership = Membership(properties, fresh_name("copiers"), listener=copier, session_timeout_ms=SESSION_TIMEOUT_MS)
     other = fresh_name("copied")
-    membership.subscribe([topic])
+    membership.subscribe(ids_of([topic]))
     with running(membership):
         wait_until(lambda: copier.owned, "it has the partition")
         [generation] = copier.owned.values()
         kafka.create_topic(other)
-        stand_still.clear()
-        membership.subscribe([topic, other])  # its id is asked for, which does not come back
-        threading.Timer(2 * SESSION_TIMEOUT_MS / 1000, stand_still.set).start()
+        may_go_on.clear()
+        membership.subscribe(ids_of([topic, other]))  # it is told of the other one, and does not come back
+        threading.Timer(2 * SESSION_TIMEOUT_MS / 1000, may_go_on.set).start()
         wait_until(lambda: copier.lost_partitions, "it has lost them")
         wait_until(lambda: len(copier.owned) == 2, "it has them again")
         assert min(copier.owned.values()) > generation

@@ -22,6 +22,7 @@ from storage.config.model import (
 )
 from storage.errors import MetadataLogError, RetriableRemoteStorageError
 from tests.support.kafka import fresh_name
+from tests.support.plain_kafka import own_plain_cluster
 from tests.support.secured_kafka import HOST, WRITE, SecuredKafka, password
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -98,6 +99,24 @@ def test_records_are_published_into_their_partition_in_order(plain_kafka: KafkaC
         (number, None, f"1/{number}".encode()) for number in range(20)
     ]
     assert found[0].timestamp()[0] != TIMESTAMP_NOT_AVAILABLE
+
+
+def test_a_topic_that_is_deleted_under_the_publisher_stays_deleted() -> None:
+    """Failed before: the producer had the brokers make the topic again, with their own partitions and retention."""
+    topic = fresh_name("metadata")
+    with own_plain_cluster(properties={"auto.create.topics.enable": "true"}) as kafka:
+        kafka.create_topic(topic, partitions=3)
+        publisher = MetadataPublisher(properties_of(kafka), topic=topic, delivery_timeout_ms=3000)
+        assert publisher.publish(0, b"before") == 0
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        second = MetadataPublisher(properties_of(kafka), topic=topic, delivery_timeout_ms=3000)
+        for each in (publisher, second, publisher):
+            with pytest.raises(RetriableRemoteStorageError, match=f"{topic}-0: not published"):
+                each.publish(0, b"after")
+        publisher.close()
+        second.close()
+        assert topic not in admin.list_topics(timeout=20).topics
 
 
 def test_a_broker_that_is_away_is_an_error_that_may_pass(plain_kafka: KafkaCluster) -> None:

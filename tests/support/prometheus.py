@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.copy_meters import CopyMeter
+from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.kip405 import Family, Kind
 from metrics.meters import Meters
 from tools.demo.kafka_cluster import free_port
@@ -167,6 +167,7 @@ def all_meters() -> Meters:
     """Every meter that there is."""
     meters = Meters()
     CopyMeter(meters.registry)
+    MetadataTopicMeter(meters.registry)
     return meters
 
 

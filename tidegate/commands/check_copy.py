@@ -12,13 +12,14 @@ import trio
 
 from protocol.client.connection import drive_async
 from protocol.client.errors import GroupAuthorizationError, UpstreamError
-from protocol.client.groups import find_coordinator
+from protocol.client.groups import DESCRIBE_GROUPS, find_coordinator
 from protocol.client.leaders import AskMetadata, Step, code_name
-from protocol.client.messages import METADATA, Api, Question
+from protocol.client.messages import METADATA, Question
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig
-from standalone.copy_topics import CopyTopic, find_topics
+from standalone.copy_topics import CopyTopic, find_topics, topic_configs
+from standalone.metadata_guard import configs_trouble
 from standalone.serving.log_starts import LOG_START_GROUP
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
@@ -30,8 +31,6 @@ ROLE: Final = "check"
 
 COORDINATOR_ATTEMPTS_MAX: Final = 7
 """Spread over some seconds."""
-
-DESCRIBE_GROUPS: Final = Api(15, "describe_groups", 3, 5)  # rights begin at 3, and 6 does not tell of a group to come
 
 _READ, _WRITE, _DESCRIBE_CONFIGS = 3, 4, 10
 _RIGHTS: Final = {_READ: "Read", _WRITE: "Write", _DESCRIBE_CONFIGS: "DescribeConfigs"}
@@ -106,6 +105,11 @@ async def _check_metadata_topic(config: Config, metadata: Cluster, report: Repor
     if topic.error_code == 0:
         for name, missing in (await _missing_rights(metadata, [METADATA_TOPIC], (_WRITE,))).items():
             report.wrong(f"ACL {missing} on Topic {name} is missing: nothing can be copied")
+        configs = (await topic_configs(metadata, [METADATA_TOPIC]))[METADATA_TOPIC]
+        if isinstance(configs, str):
+            report.wrong(f"{configs}: a copier deletes nothing from the tier without it")
+        elif (trouble := configs_trouble(configs)) is not None:
+            report.wrong(trouble)
         return
     if topic.error_code != _UNKNOWN_TOPIC:
         report.wrong(f"{METADATA_TOPIC}: Metadata says {code_name(topic.error_code)}")

@@ -45,6 +45,7 @@ from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from tidegate.live_settings import LiveSettings
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
+from tidegate.standalone_wiring import open_guard
 from tidegate.start_lines import say_end, say_errors, say_start
 from tidegate.status.collect import empty_status
 from tidegate.status.copying import copy_status
@@ -161,6 +162,7 @@ async def _application(
             await trio.to_thread.run_sync(preload_schemas)
             catalog = Catalog(config.catalog.segments_max)
             started = await start_catalog(config, cluster, catalog, readiness, meters, nursery)
+            guard = open_guard(config, started, catalog, storage_manager, readiness, meters.registry)
             copying = open_copying(
                 config,
                 cluster=cluster,
@@ -168,6 +170,7 @@ async def _application(
                 started=started,
                 storage_manager=storage_manager,
                 log_starts=CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)),
+                guard=guard,
                 meter=CopyMeter(meters.registry),
                 is_disabled=lambda: not settings.copies,
                 copies_all=options.once,
@@ -180,6 +183,7 @@ async def _application(
             nursery.start_soon(_follow_brokers, cluster, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
             nursery.start_soon(watch_loop, meters.loop)
+            nursery.start_soon(guard.run)
             nursery.start_soon(copying.run)
             nursery.start_soon(_tell_progress, copying)
             if options.once:
@@ -265,12 +269,7 @@ def _records(progress: Iterable[PartitionProgress]) -> tuple[int, int]:
 
 async def _end_when_copied(copying: Copying, stop: trio.MemorySendChannel[int], outcome: _Outcome) -> None:
     await copying.joined.wait()
-    wanted = {
-        (topic.name, number)
-        for topic in copying.topics.topics.values()
-        if topic.refused is None
-        for number in range(topic.partition_count)
-    }
+    wanted = copying.topics.partitions()
     mine: set[tuple[str, int]] = set()
     deadline_s = trio.current_time() + ONCE_ASSIGNED_S_MAX
     while not wanted <= mine and trio.current_time() < deadline_s:

@@ -21,6 +21,7 @@ from typing import Final
 
 from proxy.settings import NODE_ID_VARIABLE, ClientAuth, ProxyConfig, ServerTls
 from standalone.copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
+from standalone.copier.seams import KEEP
 from storage.config.keys import MIB, Key, format_size
 from storage.config.model import Mode
 from storage.config.security import attempt, trusted
@@ -285,6 +286,11 @@ def _copy_lacks(config: Config) -> list[str]:
         found.append("needs mode = standalone: with replica the brokers write the tier")
     if config.copy.topics is None:
         found.append("needs copy.topics")
+    if config.metadata_topic.retention_ms != KEEP:
+        found.append(
+            f"needs remote.log.metadata.topic.retention.ms = {KEEP} (it is {config.metadata_topic.retention_ms}): "
+            "segments whose metadata expires cannot be found any more"
+        )
     if config.copy.staging_path is None:
         found.append("needs copy.staging.path, or cache.path")
     else:
