@@ -438,7 +438,7 @@ class FallbackMeter:
         self._bytes = registry.counter("tidegate_fallback_bytes", "Record bytes that brokers gave in the tier's place.")
         self._refused = registry.counter(
             "tidegate_fallback_refused",
-            "Partition reads that were put off, as the broker had `fallback.partitions.max` already.",
+            "Partition reads put off because the broker had `fallback.partitions.max` already, or lacks the offset.",
         )
 
     def on_spell(self, reason: FallbackReason, partitions: int) -> None:

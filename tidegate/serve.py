@@ -43,6 +43,7 @@ from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster, FrontierClient
 from standalone.serving.delete_records import DeleteRecordsService
+from standalone.serving.hanging_transactions import HangingTransactions
 from standalone.serving.leader_epochs import LeaderEpochsService
 from standalone.serving.log_starts import TierLogStarts
 from standalone.serving.own_list_offsets import OwnListOffsetsService
@@ -532,6 +533,7 @@ def _serving(
     fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
     tier_offsets = None
     if standalone is not None:
+        nursery.start_soon(HangingTransactions(tier.frontiers, cluster, readiness.transactions_hang).run)
         tier_offsets = TierOffsets(
             catalog=catalog,
             tail=started.tail,

@@ -60,6 +60,7 @@ API_VERSIONS = Api(18, "api_versions", 3, 3)  # the software name begins at 3
 OFFSET_FOR_LEADER_EPOCH = Api(23, "offset_for_leader_epoch", 2, 4)
 DESCRIBE_CONFIGS = Api(32, "describe_configs", 1, 4)
 SASL_AUTHENTICATE = Api(36, "sasl_authenticate", 1, 2)
+DESCRIBE_PRODUCERS = Api(61, "describe_producers", 0, 0)
 
 APIS = (
     PRODUCE,
@@ -71,6 +72,7 @@ APIS = (
     OFFSET_FOR_LEADER_EPOCH,
     DESCRIBE_CONFIGS,
     SASL_AUTHENTICATE,
+    DESCRIBE_PRODUCERS,
 )
 
 SOFTWARE_NAME = "tidegate"
@@ -336,6 +338,34 @@ def _offset_question(
 
     needed = max(_TIMESTAMP_VERSION_NEEDED.get(timestamp, 0) for timestamp in asked.values())
     return Question(LIST_OFFSETS, values, read, needed)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Of one partition. `last_timestamp_ms`: of its producer's last batch."""
+
+    producer_id: int
+    first_offset: int
+    last_timestamp_ms: int
+
+
+def producers_question(topic: str, partition: int) -> Question[tuple[int, list[OpenTransaction]]]:
+    """Which transactions are open in a partition, asked of its leader: an error code, and what there is."""
+    values = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
+
+    def read(body: Any, broker_name: str) -> tuple[int, list[OpenTransaction]]:
+        found = {(entry.name, int(each.partition_index)): each for entry in body.topics for each in entry.partitions}
+        if set(found) != {(topic, partition)}:
+            raise UpstreamProtocolError(f"{broker_name}: the DescribeProducers response answers other questions")
+        answer = found[topic, partition]
+        opened = [
+            OpenTransaction(each.producer_id, each.current_txn_start_offset, each.last_timestamp)
+            for each in answer.active_producers
+            if each.current_txn_start_offset >= 0
+        ]
+        return int(answer.error_code), opened
+
+    return Question(DESCRIBE_PRODUCERS, values, read)
 
 
 def _by_topic(entries: Iterable[tuple[str, Values]]) -> dict[str, list[Values]]:

@@ -82,20 +82,24 @@ class _Sorted:
     exceeding: set[PartitionKey] = field(default_factory=set)
     """Those whose records are more than their share."""
 
-    def give_back(self, part: TierPart, authority: Authority | None, tier: Tier) -> None:
+    def give_back(self, part: TierPart, authority: Authority | None, tier: Tier, fallback: Fallback) -> None:
         """A part is not the tier's after all: it is the broker's, if that has it."""
         if tier.is_at_broker(part):
             self.given_back.append(part)
         else:
-            self.later.append((part, authority))
+            self._put_off(part, authority, fallback)
 
     def fail(self, part: TierPart, authority: Authority, tier: Tier, fallback: Fallback) -> None:
         """The tier fails a part: it is the broker's as far as that goes, if that has it."""
         if tier.is_at_broker(part):
             self.failed.append((part, authority))
         else:
-            fallback.refuse(1)
-            self.later.append((part, authority))
+            self._put_off(part, authority, fallback)
+
+    def _put_off(self, part: TierPart, authority: Authority | None, fallback: Fallback) -> None:
+        """Nobody has it just now. Each time is counted."""
+        fallback.refuse(1)
+        self.later.append((part, authority))
 
     @property
     def has_news(self) -> bool:
@@ -207,7 +211,7 @@ def _sort(
     """Say of each part who answers it."""
     parts = _Sorted({key_of(part.asked): answer for part, answer in verdicts.answered}, [])
     for part in verdicts.given_back:
-        parts.give_back(part, None, tier)
+        parts.give_back(part, None, tier, fallback)
     for part, authority in verdicts.vouched:
         result = reads.results.get(part)
         if part.parted_at == NOWHERE:
@@ -217,7 +221,7 @@ def _sort(
             parts.next_at_broker.append(part)
             continue
         if part.is_put_off or isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
-            parts.give_back(part, authority, tier)
+            parts.give_back(part, authority, tier, fallback)
             continue
         match _way_of(part, result, reads, fallback, client, started_s):
             case Way.BROKER:

@@ -247,7 +247,7 @@ class Fallback:
                 del self._reading[node_id]
 
     def refuse(self, partitions: int) -> None:
-        """So many partitions no broker can read: of a tier of our own, below the brokers' logs."""
+        """So many partitions nobody can read just now: of a tier of our own, below the brokers' logs."""
         self._meter.on_refused(partitions)
 
     def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:

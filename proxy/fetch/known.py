@@ -99,6 +99,9 @@ class Frontiers:
         self._nursery = nursery
         self.age_s_max = age_s_max
         self.log_starts = log_starts
+        self.held_back: set[TopicIdPartition] = set()
+        """Of a tier of our own: partitions whose last stable offset is where the broker's log starts, although there is
+        more. A transaction is open that begins there, or began in what the broker has deleted."""
         self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
         self._askers: dict[int, _Asker] = {}
 
@@ -135,6 +138,8 @@ class Frontiers:
             return
         local_log_start_offset = known.local_log_start_offset
         if self.log_starts is not None:
+            is_held_back = last_stable_offset <= log_start_offset and last_stable_offset < high_watermark
+            (self.held_back.add if is_held_back else self.held_back.discard)(partition)
             local_log_start_offset = max(local_log_start_offset, log_start_offset)
             log_start_offset = known.log_start_offset
         self._frontiers[node_id, partition] = replace(

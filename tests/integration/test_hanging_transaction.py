@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.differential_steps import delete_records, end_transaction, send, transactional_producer
+from tests.support.differential_steps import (
+    alter_configs,
+    delete_records,
+    end_transaction,
+    send,
+    transactional_producer,
+)
 from tests.support.digests import Isolation, confluent_consumer, fields_of
 from tests.support.kafka import fresh_name, orders, produce, small_segments
 from tests.support.plain_kafka import drop_all, standalone
@@ -87,6 +93,14 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
         writing.go_on()
         delete_records(plain_kafka, topic, 0, writing.end - 5)
 
+        with closing(confluent_consumer(served.bootstrap, "read_committed")) as waiting:
+            waiting.assign([TopicPartition(topic, 0, hangs_at)])
+
+            def is_named() -> bool:
+                assert waiting.consume(1, 0.1) == []
+                return f"began it at offset {hangs_at} " in served.page("/readyz")[1]
+
+            wait_until(is_named, "the producer to be named", timeout_s=30)
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
 
         drop_all(plain_kafka, topic, {0: writing.end})
@@ -94,11 +108,13 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
         assert _read(served.bootstrap, topic, count=len(both), isolation="read_uncommitted") == both
 
+        alter_configs(plain_kafka, topic, {"retention.ms": "-1"})
         start = writing.end
         writing.end_hanging()
         writing.go_on()
         expected += _read(plain_kafka.bootstrap_servers, topic, first=start, end=writing.end)
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
+        wait_until(lambda: "a transaction is open" not in served.page("/readyz")[1], "no complaint", timeout_s=30)
 
 
 @contextmanager
