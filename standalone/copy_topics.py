@@ -6,9 +6,11 @@ Rule 2. Refused by name, and logged once: a compacted topic (KIP-405 has none), 
         (the brokers copy it themselves), one whose configuration we may not see. The others go on.
 Rule 3. A topic of the catalog is gone when upstream, asked by name, says twice, an interval apart, that there is none,
         or another one; and when then each broker that any broker names says so itself, since one that was cut off from
-        its controller knows old metadata. A missing right, or no answer, says nothing. If all topics of the tier seem
-        gone at once, the brokers are rather others than those that the tier was copied from: then nothing is taken for
-        gone.
+        its controller knows old metadata. They are asked by topic id, of which a missing right hides nothing; before
+        Kafka 3.1, which has no such question, by name. What one of them has, or does not tell, is kept and shown.
+Rule 4. If all topics of the tier seem gone, be it one or many, the brokers may be others than those that the tier was
+        copied from: then nothing is taken for gone, unless this process has seen one of them in that cluster before. So
+        the last topic goes if it is deleted while a copier runs, or once something else has been copied from here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +19,8 @@ from typing import Any, Final
 
 import structlog
 
-from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from protocol.client.leaders import TopicMetadata, code_name, metadata_question
+from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamUnsupportedError
+from protocol.client.leaders import TopicMetadata, code_name, metadata_question, metadata_question_by_id
 from protocol.client.messages import DESCRIBE_CONFIGS, Partition, Question, uuid_bytes
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
@@ -31,6 +33,8 @@ from storage.model import TopicIdPartition, Uuid
 _TOPIC_RESOURCE: Final = 2
 _CONFIG_KEYS: Final = ("cleanup.policy", "remote.storage.enable", "retention.ms", "retention.bytes")
 _NO_TOPIC_ID: Final = bytes(16)
+NAMED_MAX: Final = 5
+"""Topics, in one sentence."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +56,7 @@ class CopyTopic:
 class CopyTopics:
     """What was seen last; `look` looks again. Owned by the trio thread.
 
-    `refused`: why each topic of these is not copied.
+    `refused`: why each topic of these is not copied. `kept`: why topics that seem gone stay in the tier, a sentence.
     """
 
     cluster: Cluster
@@ -60,9 +64,12 @@ class CopyTopics:
     in_tier: Callable[[], Iterable[TopicIdPartition]]
     topics: Mapping[str, CopyTopic] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    _told: str | None = None
     _missed: frozenset[TopicIdPartition] = frozenset()
     """Partitions of the tier whose topics were not there at the last look."""
-    _told_all_gone: bool = False
+    kept: str | None = None
+    _seen_in: str | None = None
+    """The cluster in which a topic of the tier was seen last."""
 
     async def look(self) -> Sequence[TopicIdPartition]:
         """Ask upstream for everything; the partitions of the tier whose topics are gone (rule 3).
@@ -107,51 +114,66 @@ class CopyTopics:
                 _log.warning("copy_topic_refused", topic=name, reason=reason)
         self.refused = refused
 
-    async def _find_gone(self) -> list[TopicIdPartition]:
-        held = list(self.in_tier())
-        names = sorted({partition.topic for partition in held})
-        answers = {topic.name: topic for topic in await self.cluster.learn_topics(names)} if names else {}
-        missed = frozenset(each for each in held if _is_missed(answers.get(each.topic), each))
-        topics = {(each.topic, bytes(each.topic_id)) for each in held}
-        if len(topics) > 1 and topics == {(each.topic, bytes(each.topic_id)) for each in missed}:
-            if not self._told_all_gone:
-                _log.error(
-                    "copy_topics_all_gone",
-                    topics=len(topics),
-                    reason="upstream has none of the topics that the tier is of, so these brokers are rather not "
-                    "those that it was copied from: nothing is deleted",
-                )
-            self._told_all_gone, self._missed = True, frozenset()
-            return []
-        self._told_all_gone = False
-        gone, self._missed = missed & self._missed, missed
-        return await self._confirmed(sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition)))
+    async def confirm_gone(self, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+        """Whose topics there are not, as all brokers say that any of them names, each asked itself and now (rule 3).
 
-    async def _confirmed(self, gone: list[TopicIdPartition]) -> list[TopicIdPartition]:
-        """What every broker says is gone: all that any of them names, each asked itself."""
-        asked, waiting = set[int](), {*self.cluster.brokers}
+        For whoever is about to delete the first object of one.
+        """
+        gone, asked, waiting = list(partitions), set[int](), {*self.cluster.brokers}
         while gone and waiting:
             node_id = waiting.pop()
             asked.add(node_id)
             try:
-                told, named = await self._told_by(node_id, sorted({each.topic for each in gone}))
+                absent, named = await self._told_by(node_id, gone)
             except UpstreamError as error:
-                topics = sorted({each.topic for each in gone})
-                _log.warning("copy_topics_gone_not_confirmed", node=node_id, topics=topics, reason=str(error))
+                self._keep(gone, f"{self.cluster.name_of(node_id)} does not say so: {error}")
                 return []
             waiting |= named - asked
-            gone = [each for each in gone if _is_missed(told.get(each.topic), each)]
-        return gone
+            if present := [each for each in gone if each.topic_id not in absent]:
+                self._keep(present, f"{self.cluster.name_of(node_id)} has them")
+            gone = [each for each in gone if each.topic_id in absent]
+        return gone if asked else []
 
-    async def _told_by(self, node_id: int, names: Sequence[str]) -> tuple[dict[str, TopicMetadata], set[int]]:
-        """What this very broker knows of the topics, and which brokers it names; nothing of it is remembered."""
-        told, named = {}, set()
-        for at in range(0, len(names), TOPICS_MAX):
-            response = await self.cluster.ask(node_id, ROLE, metadata_question(names[at : at + TOPICS_MAX]))
+    async def _find_gone(self) -> list[TopicIdPartition]:
+        self._told, self.kept = self.kept, None
+        held = list(self.in_tier())
+        names = sorted({partition.topic for partition in held})
+        answers = {topic.name: topic for topic in await self.cluster.learn_topics(names)} if names else {}
+        missed = frozenset(each for each in held if _is_missed(answers.get(each.topic), each))
+        if not {each.topic_id for each in held}.isdisjoint(topic.topic_id for topic in answers.values()):
+            self._seen_in = self.cluster.cluster_id
+        elif missed and len(missed) == len(held) and self._seen_in != self.cluster.cluster_id:
+            self._missed = frozenset()
+            self._keep(held, "they are all that the tier has, so these brokers may be others than it was copied from")
+            return []
+        gone, self._missed = missed & self._missed, missed
+        return await self.confirm_gone(sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition)))
+
+    def _keep(self, partitions: Iterable[TopicIdPartition], reason: str) -> None:
+        names = sorted({each.topic for each in partitions})
+        shown = ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if (more := len(names) - NAMED_MAX) > 0 else "")
+        kept = f"topics {shown} seem deleted, and stay in the tier: {reason}"
+        if kept != self._told:
+            _log.error("copy_topics_kept", topics=names[:NAMED_MAX], reason=reason)
+        self.kept = self._told = kept
+
+    async def _told_by(self, node_id: int, gone: Sequence[TopicIdPartition]) -> tuple[set[bytes], set[int]]:
+        """Which topic ids this very broker does not have, and which brokers it names; nothing of it is remembered."""
+        absent, named = set[bytes](), set[int]()
+        topics = sorted({(each.topic, each.topic_id) for each in gone})
+        for at in range(0, len(topics), TOPICS_MAX):
+            some = topics[at : at + TOPICS_MAX]
+            try:
+                response = await self.cluster.ask(node_id, ROLE, metadata_question_by_id([each for _, each in some]))
+                absent |= {
+                    uuid_bytes(e.topic_id) for e in response.topics if e.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+                }
+            except UpstreamUnsupportedError:
+                response = await self.cluster.ask(node_id, ROLE, metadata_question([name for name, _ in some]))
+                known = {entry.name: (int(entry.error_code), uuid_bytes(entry.topic_id)) for entry in response.topics}
+                absent |= {topic_id for name, topic_id in some if _is_absent(*known[name], topic_id)}
             named |= {int(broker.node_id) for broker in response.brokers}
-            for entry in response.topics:
-                told[entry.name] = TopicMetadata(uuid_bytes(entry.topic_id), entry.name, int(entry.error_code), {})
-        return told, named
+        return absent, named
 
 
 async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTopic]:
@@ -243,8 +265,11 @@ def _refusal(topic: TopicMetadata, configs: Configs | str) -> str | None:
 
 
 def _is_missed(answer: TopicMetadata | None, partition: TopicIdPartition) -> bool:
-    if answer is None:
-        return False
-    if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    return answer is not None and _is_absent(answer.error_code, answer.topic_id, partition.topic_id)
+
+
+def _is_absent(error_code: int, found_id: bytes, topic_id: bytes) -> bool:
+    """Whether an answer by name says that there is no such topic, or another one."""
+    if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return True
-    return answer.error_code == 0 and answer.topic_id not in (partition.topic_id, _NO_TOPIC_ID)
+    return error_code == 0 and found_id not in (topic_id, _NO_TOPIC_ID)

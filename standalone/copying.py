@@ -113,8 +113,7 @@ class Copying:
     def problems(self) -> list[str]:
         """What keeps topics or partitions from being copied, a sentence each."""
         found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
-        if self._trouble is not None:
-            found.append(self._trouble)
+        found += [each for each in (self.topics.kept, self._trouble) if each is not None]
         if self._membership is not None and self._membership.trouble is not None:
             found.append(f"group {self.group_id}: {self._membership.trouble}")
         if self._unowned:

@@ -191,6 +191,22 @@ def metadata_question(names: Sequence[str] | None) -> Question[Any]:
     return Question(METADATA, values)
 
 
+def metadata_question_by_id(topic_ids: Sequence[bytes]) -> Question[Any]:
+    """A Metadata request for the topics of these ids: UNKNOWN_TOPIC_ID of one that the broker does not have.
+
+    To brokers before Kafka 3.1 there is no such question (UpstreamUnsupportedError).
+    """
+    values = {
+        "topics": [{"name": None, "topic_id": kio_uuid(topic_id)} for topic_id in topic_ids],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+    return Question(METADATA_BY_ID, values)
+
+
+METADATA_BY_ID = replace(METADATA, version_min=12)
+
 FETCH_BY_NAME = replace(FETCH, version_max=TOPIC_ID_VERSION_MIN - 1)
 
 ABSENT_CODES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 17})

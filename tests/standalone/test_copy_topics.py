@@ -1,6 +1,6 @@
 """Which topics are copied and which are gone, as a fake cluster tells it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -150,36 +150,45 @@ async def test_a_topic_is_gone_when_it_was_missed_twice(world: World) -> None:
     assert await topics.look() == [ORDERS]
 
 
-async def test_a_topic_that_one_broker_still_has_is_kept_whatever_another_says(world: World) -> None:
+@pytest.mark.parametrize("metadata_version_max", [11, 13], ids=["asked by name", "asked by id"])
+async def test_a_topic_that_one_broker_still_has_is_kept_whatever_another_says(
+    world: World, metadata_version_max: int
+) -> None:
     """Failed before: a broker that was cut off from its controller was asked twice, and the tier was deleted."""
     world.in_tier = [ORDERS, PAYMENTS]
     world.fake.add(2, "b")
-    stale = {"orders": ErrorCode.unknown_topic_or_partition}
-    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, stale))
+    for broker in world.fake.brokers.values():
+        broker.versions[METADATA.key] = (METADATA.version_min, metadata_version_max)
+    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, {"orders"}))
     topics = world.topics("orders")
     assert [await topics.look() for _ in range(3)] == [[], [], []]
+    assert "topics orders seem deleted, and stay in the tier: broker 2 (b:1) has them" in (topics.kept or "")
     world.fake.stop(2)
     with capture_logs() as logs:
         assert [await topics.look() for _ in range(2)] == [[], []], "who does not answer may have it"
-    assert [line["node"] for line in logs if line["event"] == "copy_topics_gone_not_confirmed"] == [2, 2]
+    assert [line["topics"] for line in logs if line["event"] == "copy_topics_kept"] == [["orders"]], "once a spell"
+    assert "broker 2 (b:1) does not say so: cannot connect to b:1" in (topics.kept or "")
     world.fake.add(2, "b")
     # Who may have it is named by one of the others alone.
-    world.fake.add(3, "c")
-    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, stale, names=(1, 2)))
-    world.fake.brokers[2].on(METADATA, lambda request: metadata_of(world.fake, request, stale, names=(1, 2, 3)))
+    world.fake.add(3, "c").versions[METADATA.key] = (METADATA.version_min, metadata_version_max)
+    world.fake.brokers[1].on(METADATA, lambda request: metadata_of(world.fake, request, {"orders"}, names=(1, 2)))
+    world.fake.brokers[2].on(METADATA, lambda request: metadata_of(world.fake, request, {"orders"}, names=(1, 2, 3)))
     assert [await topics.look() for _ in range(2)] == [[], []]
+    assert await topics.confirm_gone([ORDERS]) == []
     world.fake.leave(3)
     del world.fake.topics["orders"]
     assert await topics.look() == [ORDERS]
+    assert topics.kept is None
+    assert await topics.confirm_gone([ORDERS, PAYMENTS]) == [ORDERS]
 
 
-def metadata_of(
-    fake: FakeKafka, request: Any, codes: Mapping[str, ErrorCode], names: Collection[int] = (1, 2)
-) -> Values:
-    """The cluster's answer, with errors of this broker's own, and the brokers that it knows."""
+def metadata_of(fake: FakeKafka, request: Any, unknown: Collection[str], names: Collection[int] = (1, 2)) -> Values:
+    """The cluster's answer by a broker that does not know all topics, and names those brokers that it knows."""
     answer: dict[str, Any] = dict(fake.metadata(request))
     for topic in answer["topics"]:
-        topic["error_code"] = codes.get(topic["name"], topic["error_code"])
+        if topic["name"] in unknown:
+            is_by_id = request.topics is not None and request.topics[0].name is None
+            topic["error_code"] = ErrorCode.unknown_topic_id if is_by_id else ErrorCode.unknown_topic_or_partition
     return {**answer, "brokers": [each for each in answer["brokers"] if each["node_id"] in names]}
 
 
@@ -202,12 +211,29 @@ async def test_a_missing_right_says_nothing_of_a_topic(world: World) -> None:
     assert [await topics.look() for _ in range(3)] == [[], [], []]
 
 
-async def test_nothing_is_gone_when_everything_is(world: World) -> None:
-    """Given other brokers than those that the tier is of, then no topic of it is taken for deleted."""
-    world.in_tier = [ORDERS, PAYMENTS]
+@pytest.mark.parametrize("in_tier", [[ORDERS], [ORDERS, PAYMENTS]], ids=["one topic", "several"])
+async def test_nothing_is_gone_when_everything_is(world: World, in_tier: list[TopicIdPartition]) -> None:
+    """Given other brokers than those that the tier is of, then no topic of it is taken for deleted, until another one
+    of them is there. Failed before: a tier of a single topic went."""
+    world.in_tier = in_tier
     topics = world.topics("orders")
     world.fake.topics.clear()
     assert [await topics.look() for _ in range(3)] == [[], [], []]
+    assert "they are all that the tier has" in (topics.kept or "")
     world.fake.add_log(PAYMENTS)
+    world.in_tier = [ORDERS, PAYMENTS]
     assert await topics.look() == []
     assert await topics.look() == [ORDERS]
+
+
+@pytest.mark.parametrize("in_tier", [[ORDERS], [ORDERS, PAYMENTS]], ids=["one topic", "several"])
+async def test_what_was_seen_before_may_be_deleted_to_the_last_topic(
+    world: World, in_tier: list[TopicIdPartition]
+) -> None:
+    """Given topics that were there, then they are gone when they are deleted, also all at once."""
+    world.in_tier = in_tier
+    topics = world.topics("orders")
+    assert await topics.look() == []
+    world.fake.topics.clear()
+    assert [await topics.look() for _ in range(2)] == [[], in_tier]
+    assert topics.kept is None

@@ -277,7 +277,7 @@ class FakeKafka:
     # --- answers ---
 
     def metadata(self, request: Any) -> Values:
-        names = [*self.topics] if request.topics is None else [entry.name for entry in request.topics]
+        names = [*self.topics] if request.topics is None else [self._name_of(entry) for entry in request.topics]
         self._question("topics", names)
         return {
             "brokers": [
@@ -286,7 +286,10 @@ class FakeKafka:
             ],
             "cluster_id": "fake",
             "controller_id": min(self.addresses),
-            "topics": [_described(name, self.topics.get(name)) for name in names],
+            "topics": [
+                _described(name, self.topics.get(name)) if name else _unknown_id(asked.topic_id)
+                for name, asked in zip(names, request.topics or [None] * len(names), strict=True)
+            ],
             "error_code": ErrorCode.none,
         }
 
@@ -374,6 +377,11 @@ class FakeKafka:
             return next((topic for topic in self.topics.values() if kio_uuid(topic.topic_id) == asked.topic_id), None)
         return self.topics.get(asked.topic if hasattr(asked, "topic") else asked.name)
 
+    def _name_of(self, asked: Any) -> str:
+        """Of a topic that is asked for by name or by id; empty: no topic has the id."""
+        by_id = {kio_uuid(topic.topic_id): name for name, topic in self.topics.items()}
+        return asked.name if asked.name is not None else by_id.get(asked.topic_id, "")
+
     def _question(self, kind: str, topics: Sequence[str]) -> None:
         name = f"metadata {kind}" if [*topics] == [METADATA_TOPIC] else kind
         self.asked.append(name)
@@ -457,6 +465,10 @@ def _described(name: str, topic: FakeTopic | None) -> Values:
         for number, leader in enumerate(topic.leaders)
     ]
     return {"error_code": ErrorCode.none, "name": name, "topic_id": kio_uuid(topic.topic_id), "partitions": partitions}
+
+
+def _unknown_id(topic_id: Any) -> Values:
+    return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": ()}
 
 
 def _records(asked: Any, code: ErrorCode, log: FakeLog, *, committed: bool) -> Values:
