@@ -211,10 +211,15 @@ def _takeover_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a folder of the broker's log.dirs; once for each",
     )
-    parser.add_argument("--topic", metavar="T", help="only this topic; default: all that are in the tier")
     parser.add_argument(
-        "--offline", action="store_true", help="no broker runs: read the metadata topic from the folders, too"
+        "--from",
+        metavar="DUMP",
+        dest="dump",
+        type=Path,
+        required=True,
+        help="what `tidegate metadata dump FILE` wrote while the brokers ran, after the last copier had stopped",
     )
+    parser.add_argument("--topic", metavar="T", help="only this topic; default: all that are in the tier")
     does = parser.add_mutually_exclusive_group(required=True)
     does.add_argument("--dry-run", action="store_true", help="say what would be written")
     does.add_argument("--yes", action="store_true", help="write it; what the files held is kept beside them")
@@ -225,11 +230,7 @@ def _takeover(config: "Config", options: argparse.Namespace) -> int:
     from tidegate.commands.takeover import TakeoverOptions, run
 
     wanted = TakeoverOptions(
-        log_dirs=options.log_dir,
-        topic=options.topic,
-        writes=options.yes,
-        is_offline=options.offline,
-        as_json=options.as_json,
+        dump=options.dump, log_dirs=options.log_dir, topic=options.topic, writes=options.yes, as_json=options.as_json
     )
     return run(config, wanted, sys.stdout)
 
@@ -531,6 +532,6 @@ COMMANDS: Sequence[Command] = (
         _configured(_takeover),
         _takeover_arguments,
         "Restore a broker's leader epochs and log starts from the tier, so that it does not delete the tier when it is "
-        "started with remote storage on. The broker must be down.",
+        "started with remote storage on. The broker must be down, and so must all others that were not taken over yet.",
     ),
 )

@@ -30,6 +30,7 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 
 _CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+_META: Final = "meta.properties"
 
 CHECKPOINT_BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -72,17 +73,42 @@ def locked(log_dirs: Sequence[Path]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for folder in log_dirs:
-            if not (folder / "meta.properties").is_file():
-                raise TierError(f"{folder} has no meta.properties: name a folder of the broker's log.dirs")
+            if not (folder / _META).is_file():
+                raise TierError(
+                    f"{folder} has no {_META}: name a folder of the broker's log.dirs; a disk that is new must be "
+                    "formatted before (kafka-storage.sh format)"
+                )
             lock = stack.enter_context((folder / ".lock").open("ab"))
             try:
                 # Java's FileChannel.lock, which a broker holds as long as it runs, is this lock.
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TierError(f"{folder} is in use: stop its broker in order, and start it afterwards") from None
-            if not (folder / _CLEAN_SHUTDOWN).exists():
-                raise TierError(f"{folder}: its broker did not stop in order: start it, and stop it in order")
+            if not (folder / _CLEAN_SHUTDOWN).exists() and partition_folders(folder):
+                raise TierError(
+                    f"{folder}: its broker did not stop in order. While no topic is marked, start all brokers as they "
+                    "were, and stop them in order"
+                )
         yield
+
+
+def broker_of(log_dirs: Sequence[Path]) -> tuple[str, int]:
+    """The cluster's id and the broker's.
+
+    Raises:
+        TierError: the folders are of more than one broker, or do not say whose they are.
+    """
+    found = set()
+    for folder in log_dirs:
+        lines = _read(folder / _META).decode("utf-8", "replace").splitlines()
+        fields = dict(line.split("=", 1) for line in lines if "=" in line)
+        node_id = fields.get("node.id", fields.get("broker.id", ""))
+        if not node_id.isdecimal() or "cluster.id" not in fields:
+            raise TierError(f"{folder / _META} names no broker (node.id, cluster.id): start the broker once before")
+        found.add((fields["cluster.id"], int(node_id)))
+    if len(found) > 1:
+        raise TierError(f"these folders are of more than one broker: {sorted(found)}")
+    return found.pop()
 
 
 def partition_folders(log_dir: Path) -> list[PartitionFolder]:

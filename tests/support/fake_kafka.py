@@ -109,6 +109,8 @@ class FakeTopic:
     """Of each partition, by number; -1 for none."""
     error_code: ErrorCode = ErrorCode.none
     logs: dict[int, FakeLog] = field(default_factory=dict)
+    followers: tuple[int, ...] = ()
+    """Of every partition."""
 
     def log(self, partition: int) -> FakeLog:
         return self.logs.setdefault(partition, FakeLog())
@@ -461,6 +463,7 @@ def _described(name: str, topic: FakeTopic | None) -> Values:
             "partition_index": number,
             "leader_id": leader,
             "leader_epoch": topic.log(number).leader_epoch,
+            "replica_nodes": (leader, *topic.followers),
         }
         for number, leader in enumerate(topic.leaders)
     ]

@@ -50,7 +50,7 @@ NEEDED = {
     "stat": ["a:0:1"],
     "cat": ["a:0"],
     "metadata import": ["lines"],
-    "takeover": ["--log-dir", "logs", "--dry-run"],
+    "takeover": ["--from", "lines", "--log-dir", "logs", "--dry-run"],
 }
 """What a command takes besides FILE."""
 

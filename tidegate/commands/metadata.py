@@ -4,7 +4,8 @@
   publishes the key, the value and the time as they stand there, byte for byte, and reads nothing else of a record but
   its ids: to the metadata partition that the topic's own partition count gives them.
 - The first line names cluster and topic. `--current` writes the records that make up what the catalog holds now,
-  without the history of what was deleted.
+  without the history of what was deleted. The last lines of a tier of mode=standalone are for `tidegate takeover`
+  (standalone.takeover.cluster_facts); import passes over them.
 - Import is a dry run unless `writes`. It refuses a topic that has records of one of these segments already, since a
   record that is read twice is an illegal change of state to every broker; `appends` says that this is meant.
 - Lines are published in chunks, in the order of each metadata partition; an interrupted import says where to go on.
@@ -27,7 +28,9 @@ import trio
 
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.takeover.cluster_facts import TAKEOVER_LINES, takeover_lines
 from storage.config.client_settings import client_settings
+from storage.config.model import Mode
 from storage.errors import MetadataRecordError, TierError
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent, metadata_partition
@@ -57,6 +60,9 @@ CHUNK_LINES = 5000
 LINE_CHARACTERS_MAX = 4 * 1024 * 1024
 """A record has at most message.max.bytes, 1 MiB by default, and stands in the line twice."""
 
+OTHER_LINES = ("dump", *TAKEOVER_LINES)
+"""Lines of a dump that are no records, by the key of their only member."""
+
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
 
@@ -65,21 +71,32 @@ _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
 def dump(config: Config, out: TextIO, *, current: bool = False) -> int:
     """Write the lines; exit_codes.FOUND_WRONG if a record cannot be decoded."""
-    return run_on_tier(config, partial(_dump_current, out)) if current else _on_topic(config, partial(_dump_all, out))
+    if current:
+        return run_on_tier(config, partial(_dump_current, out))
+    return _on_topic(config, partial(_dump_all, config, out))
 
 
-async def _dump_all(out: TextIO, topic: MetadataTopic) -> int:
-    undecodable = 0
+async def _dump_all(config: Config, out: TextIO, topic: MetadataTopic, upstream: Cluster) -> int:
+    records = undecodable = 0
+    partitions: set[TopicIdPartition] = set()
 
     def take(event: MetadataEvent) -> None:
-        nonlocal undecodable
+        nonlocal records, undecodable
         line = record_line(event)
+        records += 1
         undecodable += "undecodable" in line
         print_json_line(out, line)
+        record = _decoded(event)
+        if record is not None:
+            partitions.add(_partition_of(record))
 
     print_json_line(out, {"dump": _identity(topic)})
     with Progress("reading metadata", "records", is_wanted=not out.isatty()) as progress:
         await read_records(topic, take, progress.told)
+    if config.mode is Mode.STANDALONE:
+        ends = {number: end for number, (_, end) in topic.ranges.items()}
+        for line in await takeover_lines(upstream, partitions, ends, records):
+            print_json_line(out, line)
     if undecodable:
         print(
             f"tidegate: {undecodable} records cannot be decoded; their lines say why. Is Tidegate older than the "
@@ -91,13 +108,18 @@ async def _dump_all(out: TextIO, topic: MetadataTopic) -> int:
 
 async def _dump_current(out: TextIO, tier: OpenTier) -> int:
     print_json_line(out, {"dump": {**_identity(tier.metadata), "current": True}})
+    count = 0
     for partition in matching(tier.catalog, None):
         number = _partition_for(partition, tier.metadata.description.partition_count)
         for segment in sorted(tier.segments(partition), key=lambda each: (each.start_offset, each.segment_id.id)):
             for record in records_of(segment):
                 event = MetadataEvent(number, -1, segment.event_timestamp_ms, None, encode(record))
                 print_json_line(out, record_line(event))
+                count += 1
         await trio.lowlevel.checkpoint()
+    if tier.config.mode is Mode.STANDALONE and not tier.problems():
+        for line in await takeover_lines(tier.upstream, tier.catalog.partitions(), tier.positions(), count):
+            print_json_line(out, line)
     return tier.tell_problems()
 
 
@@ -239,7 +261,7 @@ def import_lines(config: Config, options: ImportOptions, out: TextIO) -> int:
     return _on_topic(config, partial(_import, options, out))
 
 
-async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic) -> int:
+async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic, _upstream: Cluster) -> int:
     plan = Plan()
     count = topic.description.partition_count
     for event in _events(options, plan):
@@ -340,7 +362,7 @@ def _events(options: ImportOptions, plan: Plan) -> Iterator[MetadataEvent]:
                 number += 1
                 found = parse_line(line, number)
                 if isinstance(found, Mapping):
-                    plan.source = found
+                    plan.source = found.get("dump", plan.source)
                 elif found is not None and number > options.after:
                     yield found
     except UnicodeDecodeError as error:
@@ -351,7 +373,7 @@ def _events(options: ImportOptions, plan: Plan) -> Iterator[MetadataEvent]:
 
 
 def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | None:
-    """A record, whose offset is the line's number; the ids of a dump's first line; None of an empty line.
+    """A record, whose offset is the line's number; another line of a dump as it is; None of an empty line.
 
     Raises:
         LineError: it is none that `dump` writes.
@@ -362,8 +384,8 @@ def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | No
         fields = json.loads(line)
         if not isinstance(fields, dict):
             raise TypeError("not an object")
-        if isinstance(fields.get("dump"), dict):
-            return dict(fields["dump"])
+        if any(isinstance(fields.get(kind), dict) for kind in OTHER_LINES):
+            return fields
         partition, timestamp_ms = fields["metadata_partition"], fields["timestamp_ms"]
         key, value = (_from_base64(fields[name]) for name in ("key", "value"))
         if not isinstance(partition, int) or not isinstance(timestamp_ms, int) or not abs(timestamp_ms) < 2**62:
@@ -435,13 +457,13 @@ async def read_records(topic: MetadataTopic, take: Callable[[MetadataEvent], Non
             told(done, total)
 
 
-def _on_topic(config: Config, work: Callable[[MetadataTopic], Awaitable[int]]) -> int:
+def _on_topic(config: Config, work: Callable[[MetadataTopic, Cluster], Awaitable[int]]) -> int:
     async def opened() -> int:
         async with trio.open_nursery() as nursery:
             upstream = Cluster(client_settings(config.upstream), nursery)
             await upstream.refresh()
             async with open_metadata_topic(config, upstream, nursery) as topic:
-                exit_code = await work(topic)
+                exit_code = await work(topic, upstream)
             nursery.cancel_scope.cancel()
         return exit_code
 

@@ -1,4 +1,5 @@
-"""`tidegate takeover FILE --log-dir DIR`: prepare a broker that is down to own the tier (docs/standalone.md#takeover).
+"""`tidegate takeover FILE --from DUMP --log-dir DIR`: prepare a broker that is down to own the tier
+(docs/standalone.md#takeover).
 
 A broker that turns remote storage on over a tier of ours deletes it: segments of epochs that its own
 `leader-epoch-checkpoint` no longer knows are garbage to it, and so are those below its log start. So both are restored
@@ -6,90 +7,52 @@ from the tier, for each partition that is at the broker and in the tier by the s
 
 - the epochs of what the broker has deleted, from the last segment's checkpoint (`restored_lineage`);
 - the log start, where `log-start-offset-checkpoint` names one that is above the tier's. That is also what DeleteRecords
-  has committed, which the brokers that run tell; with `--offline` nobody does.
+  has committed, which the dump tells.
 
-Nothing is written unless all partitions can be restored. The broker cannot start meanwhile, since its lock is held.
-A second run finds nothing left to do.
+The brokers that run, if any do, are asked whether they were taken over (tidegate.commands.takeover_plan). Nothing is
+written unless all partitions can be restored. The broker cannot start meanwhile, since its lock is held. A second run
+finds nothing left to do.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import trio
 
-from proxy.upstream.metadata_topic import METADATA_TOPIC
+from protocol.client.errors import UpstreamConnectionError
+from proxy.upstream.cluster import Cluster
 from standalone.copier.index_files import encode_leader_epochs
-from standalone.serving.group_offsets import GroupOffsets
-from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
 from standalone.takeover import broker_folders
-from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS, PartitionFolder
-from standalone.takeover.restored_lineage import LineageConflictError, restored_lineage
+from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS
+from standalone.takeover.cluster_facts import RunningReplicas, running_replicas
+from storage.config.client_settings import client_settings
 from storage.config.model import Mode
-from storage.errors import CorruptObjectError, MetadataRecordError, RemoteStorageError, TierError
-from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
-from storage.metadata.catalog import Catalog
-from storage.metadata.record_batches import parse_batches
-from storage.metadata.serde import decode
-from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.errors import TierError
+from storage.indexes.leader_epochs import LeaderEpochs
+from storage.model import TopicIdPartition
 from storage.registry import open_remote_storage_manager
-from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
-from tidegate.commands.output import Progress, print_json, print_table
-from tidegate.commands.selection import finished, holes
-from tidegate.commands.tier import open_tier, run_command
+from tidegate.commands.output import print_json, print_table
+from tidegate.commands.takeover_dump import TakeoverDump, read_dump
+from tidegate.commands.takeover_plan import Given, Plan, Restored, make_plan, place_of
+from tidegate.commands.tier import run_command
 from tidegate.config.model import Config
 
+CONNECT_S_MAX: Final = 5.0
 EPOCHS_SHOWN_MAX: Final = 4
-
-LOG_STARTS_UNKNOWN: Final = (
-    f"the offsets of group {LOG_START_GROUP} cannot be known with --offline: what DeleteRecords has deleted beyond the "
-    "tier's first segment is there again, unless a copier has deleted its segments"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeoverOptions:
-    """`topic` None: all. `is_offline`: the metadata topic is read from the log folders, since no broker runs."""
+    """`dump`: what `tidegate metadata dump` wrote. `topic` None: all."""
 
+    dump: Path
     log_dirs: Sequence[Path]
     topic: str | None = None
     writes: bool = False
-    is_offline: bool = False
     as_json: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tier:
-    """`log_starts`: what is committed; None: that cannot be known."""
-
-    catalog: Catalog
-    log_starts: Mapping[TopicIdPartition, int] | None
-    storage_manager: RemoteStorageManager
-    metadata_partitions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Restored:
-    """One partition, now and then. A log start of None: not named in the checkpoint."""
-
-    log_dir: Path
-    folder: PartitionFolder
-    epochs_now: LeaderEpochs
-    epochs: LeaderEpochs
-    log_start_now: int | None
-    log_start: int | None
-    warnings: tuple[str, ...]
-
-    @property
-    def place(self) -> str:
-        return f"{self.folder.partition.topic}:{self.folder.partition.partition}"
-
-    @property
-    def is_done(self) -> bool:
-        return self.epochs == self.epochs_now and self.log_start == self.log_start_now
 
 
 def run(config: Config, options: TakeoverOptions, out: TextIO) -> int:
@@ -102,174 +65,96 @@ def run(config: Config, options: TakeoverOptions, out: TextIO) -> int:
 
 async def _take_over(config: Config, options: TakeoverOptions, out: TextIO) -> int:
     with broker_folders.locked(options.log_dirs):
-        async with _opened(config, options) as tier:
-            plan, problems = await trio.to_thread.run_sync(_plan, tier, options)
-            if not plan and not problems:
-                raise TierError(
-                    "no partition in these folders is in the tier by its topic id: name all of the broker's log.dirs, "
-                    "and see `tidegate ls FILE`"
-                )
-            if options.writes and not problems:
-                await trio.to_thread.run_sync(_write, plan)
-            if options.as_json:
-                print_json(out, _document(plan, problems, options, tier))
-            else:
-                _show(plan, problems, out)
-                if tier.log_starts is None:
-                    print(f"warning {LOG_STARTS_UNKNOWN}", file=out)
-                _tell_outcome(plan, problems, options, tier.metadata_partitions, out)
-    return exit_codes.FOUND_WRONG if problems else exit_codes.DONE
-
-
-@asynccontextmanager
-async def _opened(config: Config, options: TakeoverOptions) -> AsyncIterator[_Tier]:
-    if not options.is_offline:
-        with Progress("reading metadata", "records") as progress:
-            async with open_tier(config, told=progress.told) as tier:
-                progress.close()
-                if tier.problems():
-                    raise TierError(tier.problems()[0])
-                committed = CommittedLogStarts(GroupOffsets(tier.upstream, LOG_START_GROUP))
-                yield _Tier(
-                    catalog=tier.catalog,
-                    log_starts=await committed.fetch(tier.catalog.partitions()),
-                    storage_manager=tier.storage_manager,
-                    metadata_partitions=tier.metadata.description.partition_count,
-                )
-        return
-    storage_manager = open_remote_storage_manager(
-        config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
-    )
-    try:
-        catalog = Catalog(config.catalog.segments_max)
-        count = await trio.to_thread.run_sync(_read_metadata, options.log_dirs, catalog)
-        yield _Tier(catalog=catalog, log_starts=None, storage_manager=storage_manager, metadata_partitions=count)
-    finally:
-        storage_manager.close()
-
-
-def _read_metadata(log_dirs: Sequence[Path], catalog: Catalog) -> int:
-    """Read the metadata topic's logs; how many partitions it has.
-
-    Raises:
-        TierError: not all of it is here, or a record cannot be read.
-    """
-    folders = {
-        folder.partition.partition: folder.path
-        for log_dir in log_dirs
-        for folder in broker_folders.partition_folders(log_dir)
-        if folder.partition.topic == METADATA_TOPIC
-    }
-    if not folders or set(folders) != set(range(len(folders))):
-        raise TierError(
-            f"{METADATA_TOPIC} is not in these folders as a whole: with --offline they must be all of the log.dirs of "
-            "a broker that has all of its partitions; without, the other brokers are asked"
+        dump = await trio.to_thread.run_sync(read_dump, options.dump, config.catalog.segments_max)
+        cluster_id, node_id = broker_folders.broker_of(options.log_dirs)
+        if cluster_id != dump.cluster_id:
+            raise TierError(f"these folders are of cluster {cluster_id}, and {options.dump} of {dump.cluster_id}")
+        running = await _running(config, dump)
+        storage_manager = open_remote_storage_manager(
+            config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
         )
-    for number, folder in sorted(folders.items()):
-        for log in sorted(folder.glob("*.log")):
-            try:
-                _apply_all(log.read_bytes(), number, catalog)
-            except (RemoteStorageError, MetadataRecordError) as error:
-                raise TierError(f"{log}: {error}") from error
-    return len(folders)
+        try:
+            given = Given(dump=dump, storage_manager=storage_manager, node_id=node_id, running=running)
+            plan = await trio.to_thread.run_sync(make_plan, given, options.log_dirs, options.topic)
+        finally:
+            storage_manager.close()
+        if not (plan.restored or plan.rebuilt or plan.problems):
+            raise TierError(
+                f"no partition of broker {node_id} is in the tier by its topic id: nothing is to be done here, if these"
+                " are all of its log.dirs; see `tidegate ls FILE`"
+            )
+        if options.writes and not plan.problems:
+            await trio.to_thread.run_sync(_write, plan.restored)
+        if options.as_json:
+            print_json(out, _document(plan, options, given))
+        else:
+            _show(plan, out)
+            out.writelines(f"{line}\n" for line in _outcome(plan, options, given))
+    return exit_codes.FOUND_WRONG if plan.problems else exit_codes.DONE
 
 
-def _apply_all(data: bytes, number: int, catalog: Catalog) -> None:
-    for event in parse_batches(data, number).records:
-        if event.value is not None:
-            catalog.apply(decode(event.value), initialized=False, is_keyed=event.key is not None)
-        elif event.key is not None:
-            catalog.apply_tombstone(event.key, initialized=False)
+async def _running(config: Config, dump: TakeoverDump) -> Mapping[TopicIdPartition, RunningReplicas]:
+    """The replicas that run. None does where nobody listens at any broker's address."""
+    settings = client_settings(config.upstream)
+    addresses = dict.fromkeys([*settings.bootstrap_servers, *dump.brokers.values()])
+    settings = replace(settings, bootstrap_servers=tuple(addresses))
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(settings, nursery)
+        try:
+            await cluster.refresh()
+        except UpstreamConnectionError:
+            if await _do_listen(addresses):
+                raise
+            return {}
+        if cluster.cluster_id != dump.cluster_id:
+            raise TierError(
+                f"the brokers that run are of cluster {cluster.cluster_id}, the dump is of {dump.cluster_id}"
+            )
+        running = await running_replicas(cluster, dump.facts)
+        nursery.cancel_scope.cancel()
+    return running
 
 
-# --- the plan ---
+async def _do_listen(addresses: Collection[tuple[str, int]]) -> bool:
+    """Whether somebody accepts connections at one of them."""
+    listening: list[tuple[str, int]] = []
 
+    async def look(host: str, port: int) -> None:
+        try:
+            with trio.fail_after(CONNECT_S_MAX):
+                stream = await trio.open_tcp_stream(host, port)
+        except (OSError, trio.TooSlowError):
+            return
+        listening.append((host, port))
+        await trio.aclose_forcefully(stream)
 
-def _plan(tier: _Tier, options: TakeoverOptions) -> tuple[list[_Restored], list[str]]:
-    """What is to be done, and why some of it cannot be."""
-    plan: list[_Restored] = []
-    problems: list[str] = []
-    for log_dir in options.log_dirs:
-        log_starts = broker_folders.read_log_starts(log_dir)
-        for folder in broker_folders.partition_folders(log_dir):
-            partition = folder.partition
-            if options.topic not in (None, partition.topic):
-                continue
-            segments = tier.catalog.list_segments(partition.topic_id, partition.partition)
-            if not finished(segments):
-                continue
-            log_start = log_starts.get((partition.topic, partition.partition))
-            try:
-                plan.append(_restored(tier, log_dir, folder, segments, log_start))
-            except (LineageConflictError, CorruptObjectError, RemoteStorageError, TierError) as error:
-                problems.append(f"{partition.topic}:{partition.partition}: {error}")
-    return plan, problems
-
-
-def _restored(
-    tier: _Tier,
-    log_dir: Path,
-    folder: PartitionFolder,
-    segments: Sequence[RemoteLogSegmentMetadata],
-    log_start: int | None,
-) -> _Restored:
-    own = folder.leader_epochs()
-    whole = finished(segments)
-    committed = (tier.log_starts or {}).get(folder.partition, 0)
-    last = max(whole, key=lambda segment: (max(segment.segment_leader_epochs), segment.end_offset))
-    checkpoint = tier.storage_manager.fetch_index(last, IndexType.LEADER_EPOCH)
-    log_begin, log_end = folder.log_range()
-    epochs = restored_lineage(own, parse_leader_epochs(checkpoint), tier_end=last.end_offset, log_end_offset=log_end)
-    unfinished = sum(each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED for each in segments)
-    gaps = [*holes(segments), *([(last.end_offset + 1, log_begin - 1)] if last.end_offset + 1 < log_begin else [])]
-    warnings = [f"offsets {first} to {end} are neither in the tier nor at the broker" for first, end in gaps]
-    if unfinished:
-        warnings.append(f"{unfinished} segments are half copied: stop every copier before, in order")
-    return _Restored(
-        log_dir=log_dir,
-        folder=folder,
-        epochs_now=own,
-        epochs=epochs,
-        log_start_now=log_start,
-        log_start=_log_start(log_start, whole[0], log_begin, committed),
-        warnings=tuple(warnings),
-    )
-
-
-def _log_start(named: int | None, first: RemoteLogSegmentMetadata, log_begin: int, committed: int) -> int | None:
-    """The log start for the checkpoint.
-
-    One inside the tier's first segment is of DeleteRecords, and stays. Any other above the tier is where the broker's
-    own log begins: it comes into the checkpoint with `remote.storage.enable`, and would have the tier deleted.
-    """
-    start = max(first.start_offset, committed)
-    if named is not None and start <= named <= first.end_offset:
-        return named
-    is_as_it_should = max(named or 0, log_begin) <= first.start_offset == start
-    return named if is_as_it_should else start
+    async with trio.open_nursery() as nursery:
+        for host, port in addresses:
+            nursery.start_soon(look, host, port)
+    return bool(listening)
 
 
 # --- what is done ---
 
 
-def _write(plan: Sequence[_Restored]) -> None:
-    for each in plan:
+def _write(restored: Sequence[Restored]) -> None:
+    for each in restored:
         if each.epochs != each.epochs_now:
             broker_folders.replace(each.folder.path / LEADER_EPOCHS, encode_leader_epochs(each.epochs))
-    for log_dir in dict.fromkeys(each.log_dir for each in plan):
+    for log_dir in dict.fromkeys(each.log_dir for each in restored):
         now = broker_folders.read_log_starts(log_dir)
         then = dict(now)
-        for each in plan:
+        for each in restored:
             if each.log_dir == log_dir and each.log_start is not None:
                 then[each.folder.partition.topic, each.folder.partition.partition] = each.log_start
         if then != now:
             broker_folders.replace(log_dir / LOG_STARTS, broker_folders.encode_log_starts(then))
 
 
-def _document(
-    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, tier: _Tier
-) -> dict[str, Any]:
+def _document(plan: Plan, options: TakeoverOptions, given: Given) -> dict[str, Any]:
     return {
+        "broker": given.node_id,
+        "other_brokers": sorted(plan.others),
         "partitions": [
             {
                 "topic": each.folder.partition.topic,
@@ -281,16 +166,19 @@ def _document(
                 "log_start": each.log_start,
                 "warnings": each.warnings,
             }
-            for each in plan
+            for each in plan.restored
         ],
-        "problems": list(problems),
-        "written": options.writes and not problems,
-        "metadata_partitions": tier.metadata_partitions,
-        "committed_log_starts_known": tier.log_starts is not None,
+        "rebuilt": [
+            {"topic": partition.topic, "partition": partition.partition, "leader": leader}
+            for partition, leader in plan.rebuilt.items()
+        ],
+        "problems": plan.problems,
+        "written": options.writes and not plan.problems,
+        "metadata_partitions": len(given.dump.ends),
     }
 
 
-def _show(plan: Sequence[_Restored], problems: Sequence[str], out: TextIO) -> None:
+def _show(plan: Plan, out: TextIO) -> None:
     headings = ("partition", "leader epochs at the broker", "and with the tier's", "log start", "and then")
     rows = [
         (
@@ -300,14 +188,16 @@ def _show(plan: Sequence[_Restored], problems: Sequence[str], out: TextIO) -> No
             "not named" if each.log_start_now is None else str(each.log_start_now),
             "as it is" if each.log_start == each.log_start_now else str(each.log_start),
         )
-        for each in plan
+        for each in plan.restored
     ]
     if rows:
         print_table(out, headings, rows)
-    for each in plan:
+    for each in plan.restored:
         for warning in each.warnings:
             print(f"warning {each.place}: {warning}", file=out)
-    for problem in problems:
+    for partition, leader in plan.rebuilt.items():
+        print(f"note    {place_of(partition)}: broker {leader} leads it, and rebuilds the replica here", file=out)
+    for problem in plan.problems:
         print(f"WRONG   {problem}", file=out)
 
 
@@ -319,25 +209,25 @@ def _shown(epochs: LeaderEpochs) -> str:
     return " ".join(words) or "none"
 
 
-def _tell_outcome(
-    plan: Sequence[_Restored], problems: Sequence[str], options: TakeoverOptions, metadata_partitions: int, out: TextIO
-) -> None:
-    count = sum(not each.is_done for each in plan)
-    if problems:
-        print(
-            "nothing was written: a broker must not own a part of the tier only; docs/standalone.md#takeover", file=out
-        )
+def _outcome(plan: Plan, options: TakeoverOptions, given: Given) -> Iterator[str]:
+    if plan.problems:
+        yield "nothing was written: a broker must not own a part of the tier only; docs/standalone.md#takeover"
         return
+    count = sum(not each.is_done for each in plan.restored)
     if not count:
-        outcome = "nothing is left to do: the broker's checkpoints are those of the tier"
+        yield f"ok      broker {given.node_id}: nothing is left to do; its checkpoints are those of the tier"
     elif not options.writes:
-        outcome = f"{count} partitions are to be restored; this was a dry run: --yes does it"
+        planned = f"{count} partitions are to be restored; this was a dry run: --yes does it"
+        yield f"ok      broker {given.node_id}: {planned}"
     else:
-        outcome = f"{count} partitions restored; what the files held is beside them, *{broker_folders.BACKUP_SUFFIX}"
-    print(f"ok      {outcome}", file=out)
-    print(
-        "next    the broker must load its logs with remote storage on: remote.storage.enable=true set on the topics "
-        f"before it starts, and rlmm.config.remote.log.metadata.topic.num.partitions={metadata_partitions} "
-        "(docs/standalone.md#takeover)",
-        file=out,
+        backups = f"what the files held is beside them, *{broker_folders.BACKUP_SUFFIX}"
+        yield f"ok      broker {given.node_id}: {count} partitions restored; {backups}"
+    if plan.others:
+        yield (
+            f"next    brokers {', '.join(map(str, sorted(plan.others)))} hold replicas too: none of them may start "
+            "before this command said ok there"
+        )
+    yield (
+        "next    the topics must be marked, by remote.storage.enable=true, before this broker starts, and it needs "
+        f"rlmm.config.remote.log.metadata.topic.num.partitions={len(given.dump.ends)} (docs/standalone.md#takeover)"
     )

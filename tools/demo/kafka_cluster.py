@@ -98,6 +98,12 @@ class KafkaCluster:
         return tuple(self._brokers)
 
     @property
+    def controller(self) -> "Broker":
+        """The node that is a controller and nothing else."""
+        assert self._controller is not None, "the one broker is its own controller"
+        return self._controller
+
+    @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{HOST}:{broker.port}" for broker in self._brokers)
 
