@@ -57,6 +57,8 @@ class CopyTopics:
     """What was seen last; `look` looks again. Owned by the trio thread.
 
     `refused`: why each topic of these is not copied. `kept`: why topics that seem gone stay in the tier, a sentence.
+    `left`: topics of the tier that upstream has, and that are not copied: nobody owns their partitions, so that nothing
+    of them is deleted either.
     """
 
     cluster: Cluster
@@ -68,6 +70,7 @@ class CopyTopics:
     _missed: frozenset[TopicIdPartition] = frozenset()
     """Partitions of the tier whose topics were not there at the last look."""
     kept: str | None = None
+    left: Sequence[str] = ()
     _seen_in: str | None = None
     """The cluster in which a topic of the tier was seen last."""
 
@@ -146,8 +149,16 @@ class CopyTopics:
             self._missed = frozenset()
             self._keep(held, "they are all that the tier has, so these brokers may be others than it was copied from")
             return []
+        living = {each.topic for each in held if (found := answers.get(each.topic)) and found.topic_id == each.topic_id}
+        self._tell_left(sorted(living - self.copied().keys()))
         gone, self._missed = missed & self._missed, missed
         return await self.confirm_gone(sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition)))
+
+    def _tell_left(self, left: Sequence[str]) -> None:
+        for name in left:
+            if name not in self.left:
+                _log.warning("copy_topic_left", topic=name)
+        self.left = left
 
     def _keep(self, partitions: Iterable[TopicIdPartition], reason: str) -> None:
         names = sorted({each.topic for each in partitions})

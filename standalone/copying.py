@@ -113,6 +113,10 @@ class Copying:
     def problems(self) -> list[str]:
         """What keeps topics or partitions from being copied, a sentence each."""
         found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
+        found += [
+            f"topic {name} is in the tier and not copied any more: retention does not go on, nothing of it is deleted"
+            for name in self.topics.left
+        ]
         found += [each for each in (self.topics.kept, self._trouble) if each is not None]
         if self._membership is not None and self._membership.trouble is not None:
             found.append(f"group {self.group_id}: {self._membership.trouble}")

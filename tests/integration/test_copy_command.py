@@ -64,13 +64,19 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
 
 def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given topics of every kind, then `check` names those that are refused, and those whose records upstream deletes
-    before they can be in the tier; and it states the danger of turning remote storage on later."""
+    before they can be in the tier, by time or by size; it says what staging may take, and it states the danger of
+    turning remote storage on later."""
     stem = fresh_name("checked")
     plain_kafka.create_topic(f"{stem}-kept", configs={"retention.ms": "-1"})
     plain_kafka.create_topic(f"{stem}-short", configs={"retention.ms": "60000"})
     plain_kafka.create_topic(f"{stem}-half", configs={"retention.ms": "5000000"})
+    plain_kafka.create_topic(f"{stem}-small", configs={"retention.ms": "-1", "retention.bytes": "3660000"})
     plain_kafka.create_topic(f"{stem}-compacted", configs={"cleanup.policy": "compact"})
-    properties = {"copy.topics": f"^{stem}-.*,{stem}.absent", "copy.interval.ms": "30000"}
+    properties = {
+        "copy.topics": f"^{stem}-.*,{stem}.absent",
+        "copy.interval.ms": "30000",
+        "copy.segment.bytes": "1 GiB",
+    }
     done = run_standalone(plain_kafka, tmp_path, "check", properties=properties)
     assert done.returncode == 1, done.stderr
     takes = "only after 3660000 ms (copy.segment.ms + copy.lag.ms + 2 × copy.interval.ms)"
@@ -79,7 +85,10 @@ def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Pa
         f"topic {stem}-short: records may be in the tier {takes}, and upstream deletes them before that",
         f"topic {stem}-half: records may be in the tier {takes}, and that is more than half of upstream's",
         f"there is no topic {stem}.absent yet",
-        "3 topics would be copied, 3 partitions",
+        f"topic {stem}-small: records may be in the tier only after 1073741824 bytes",
+        "it may delete them before that where a partition gets more than 1000 bytes/s",
+        "4 partitions may take 4096 MiB (copy.segment.bytes each), and ",
+        "4 topics would be copied, 4 partitions",
         "group tidegate.copier may be used",
         "group tidegate.log-start may be used",
         "brokers that get remote storage over this tier later delete what is in it",

@@ -204,6 +204,23 @@ async def test_a_topic_that_was_made_again_is_gone_and_one_that_came_back_is_not
     assert await topics.look() == [ORDERS]
 
 
+async def test_topics_of_the_tier_that_are_not_copied_any_more_are_named(world: World) -> None:
+    """Nobody owns their partitions, so nothing of them is deleted. Failed before: nobody said so."""
+    world.in_tier = [ORDERS, PAYMENTS]
+    topics = world.topics("payments")
+    await topics.look()
+    assert topics.left == ["orders"]
+    world.configs["payments"] = {"cleanup.policy": "compact"}
+    with capture_logs() as logs:
+        await topics.look()
+        await topics.look()
+    assert topics.left == ["orders", "payments"]
+    assert [line["topic"] for line in logs if line["event"] == "copy_topic_left"] == ["payments"]
+    del world.fake.topics["orders"]
+    await topics.look()
+    assert topics.left == ["payments"]
+
+
 async def test_a_missing_right_says_nothing_of_a_topic(world: World) -> None:
     world.in_tier = [ORDERS, PAYMENTS]
     topics = world.topics("payments")

@@ -5,6 +5,7 @@ be done with each topic and group): Read and DescribeConfigs on topics, Write on
 copiers' group and on that of the log starts. Whether the metadata topic may be created is tried without creating it.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -78,7 +79,9 @@ async def _check_topics(cluster: Cluster, copy: CopyConfig, topics: Mapping[str,
         report.wrong(f"ACL {missing} on Topic {name} is missing: it cannot be copied")
     for topic in copied:
         _check_time(copy, topic, report)
+        _check_size(copy, topic, report)
     if copied:
+        _check_staging(copy, sum(topic.partition_count for topic in copied), report)
         report.ok(f"{len(copied)} topics would be copied, {sum(topic.partition_count for topic in copied)} partitions")
     elif not topics:
         report.warning("copy.topics: no topic there is would be copied")
@@ -98,6 +101,40 @@ def _check_time(copy: CopyConfig, topic: CopyTopic, report: Report) -> None:
         report.wrong(f"{said}upstream deletes them before that: retention.ms={retention_ms}")
     else:
         report.warning(f"{said}that is more than half of upstream's retention.ms={retention_ms}")
+
+
+def _check_size(copy: CopyConfig, topic: CopyTopic, report: Report) -> None:
+    """A record waits for its segment: upstream must keep far more than that, or get few records meanwhile."""
+    retention_bytes = int(topic.configs.get("retention.bytes", "-1"))
+    waits_bytes = copy.segment_bytes + copy.lag_bytes
+    if not 0 <= retention_bytes < 2 * waits_bytes:
+        return
+    takes_s = (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000
+    report.warning(
+        f"topic {topic.name}: records may be in the tier only after {waits_bytes} bytes (copy.segment.bytes + "
+        f"copy.lag.bytes), and upstream keeps retention.bytes={retention_bytes} of a partition: it may delete them "
+        f"before that where a partition gets more than {retention_bytes / takes_s:.0f} bytes/s"
+    )
+
+
+def _check_staging(copy: CopyConfig, partitions: int, report: Report) -> None:
+    """One copier may have all partitions, each with a segment under way."""
+    path = copy.staging_path
+    if path is None:
+        return  # which was said
+    try:
+        existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+        free_bytes = shutil.disk_usage(existing).free
+    except OSError as error:
+        report.wrong(f"copy.staging.path {path} cannot be looked at: {error.strerror}")
+        return
+    needed_bytes = copy.segment_bytes * partitions
+    needed = f"{partitions} partitions may take {needed_bytes >> 20} MiB (copy.segment.bytes each)"
+    said = f"copy.staging.path {path}: {needed}"
+    if needed_bytes > free_bytes:
+        report.warning(f"{said}, and {free_bytes >> 20} MiB are free: lower copy.segment.bytes, or run more copiers")
+    else:
+        report.ok(f"{said}, and {free_bytes >> 20} MiB are free")
 
 
 async def _check_metadata_topic(config: Config, metadata: Cluster, report: Report) -> None:
