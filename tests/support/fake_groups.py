@@ -1,4 +1,4 @@
-"""A group's offsets at a broker of `tests.support.fake_kafka`: FindCoordinator, OffsetCommit, OffsetFetch.
+"""A group at a broker of `tests.support.fake_kafka`: FindCoordinator, OffsetCommit, OffsetFetch, DescribeGroups.
 
     group = FakeGroup(kafka, node_id=1)
     group.offsets["orders", 0] = (500, "metadata")
@@ -13,7 +13,7 @@ from typing import Any
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.groups import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from protocol.client.groups import DESCRIBE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from protocol.client.messages import Partition, Values
 from tests.support.fake_kafka import FakeKafka
 
@@ -33,16 +33,20 @@ class FakeGroup:
     """Of the next commits and fetches."""
     denied: set[str] = field(default_factory=set)
     """Topics that are not told of."""
+    state: str = "Stable"
+    assignments: list[bytes] = field(default_factory=list)
+    """Of each member."""
     hang_s: float = 0.0
     """Before a fetch is answered."""
 
     def __post_init__(self) -> None:
         for node_id, broker in self.kafka.brokers.items():
-            apis = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
+            apis = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, DESCRIBE_GROUPS)
             broker.versions |= {api.key: (api.version_min, api.version_max) for api in apis}
             broker.on(FIND_COORDINATOR, self.find)
             broker.on(OFFSET_COMMIT, partial(self.commit, node_id))
             broker.on(OFFSET_FETCH, partial(self.fetch, node_id))
+            broker.on(DESCRIBE_GROUPS, partial(self.describe, node_id))
 
     def find(self, _request: Any) -> Values:
         self.asked.append("find")
@@ -77,6 +81,22 @@ class FakeGroup:
         ]
         body = {"topics": [] if code else topics, "error_code": code}
         return {**body, "groups": [{"group_id": group.group_id, **body}]}
+
+    def describe(self, node_id: int, request: Any) -> Values:
+        self.asked.append("describe")
+        members = [
+            {
+                "member_id": f"m{number}",
+                "client_id": "c",
+                "client_host": "h",
+                "member_metadata": b"",
+                "member_assignment": each,
+            }
+            for number, each in enumerate(self.assignments)
+        ]
+        [group] = request.groups
+        named = {"group_id": group, "group_state": self.state, "protocol_type": "consumer", "protocol_data": "x"}
+        return {"groups": [{**named, "error_code": self._code(node_id), "members": members}]}
 
     def _kept(self, topic: str, number: int) -> Values:
         offset, metadata = self.offsets.get((topic, number), (-1, ""))

@@ -107,3 +107,26 @@ async def test_a_coordinator_that_is_down_is_an_error(
     kafka.leave(1)
     group.node_id = 2
     assert await offsets.fetch([ORDERS]) == {}
+
+
+ONE_MEMBERS = bytes.fromhex("0001 00000002 0006") + b"orders" + bytes.fromhex("00000002 00000000 00000002 0001") + b"x"
+ANOTHERS = ONE_MEMBERS + bytes.fromhex("00000001 00000005") + b"the assignor's own"
+
+
+async def test_what_members_have_is_known_once_it_is_dealt_out(group: FakeGroup, offsets: GroupOffsets) -> None:
+    assert await offsets.assigned() == set()
+    group.assignments = [ANOTHERS, b""]
+    assert await offsets.assigned() == {("orders", 0), ("orders", 2), ("x", 5)}
+    for state in ("PreparingRebalance", "CompletingRebalance"):
+        group.state = state
+        assert await offsets.assigned() is None
+    group.codes = [ErrorCode.group_authorization_failed]
+    with pytest.raises(GroupAuthorizationError, match="ACL Describe on Group a-group is missing"):
+        await offsets.assigned()
+
+
+@pytest.mark.parametrize("size", range(1, len(ONE_MEMBERS) + 7))
+async def test_an_assignment_that_is_cut_is_no_answer(group: FakeGroup, offsets: GroupOffsets, size: int) -> None:
+    group.assignments = [ANOTHERS[:size]]
+    with pytest.raises(UpstreamError, match="an assignment in group a-group cannot be read"):
+        await offsets.assigned()
