@@ -52,9 +52,9 @@ class World:
         return MetadataTopicGuard(
             cluster=self.cluster,
             event_log=self,  # type: ignore[arg-type]  # as much of it as is asked
-            manager=self,  # type: ignore[arg-type]
+            manager=self,  # type: ignore[arg-type]  # likewise
             catalog=self.catalog,
-            storage=self,  # type: ignore[arg-type]
+            storage=self,  # type: ignore[arg-type]  # likewise
             catalog_was_live=trio.lowlevel.checkpoint,
             tell=self.told.append,
             meter=self.meter,
