@@ -114,7 +114,7 @@ class Copying:
         """What keeps topics or partitions from being copied, a sentence each."""
         found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
         found += [
-            f"topic {name} is in the tier and not copied any more: retention does not go on, nothing of it is deleted"
+            f"topic {name} is in the tier, and copied no more: unless another copier has it, nothing of it is deleted"
             for name in self.topics.left
         ]
         found += [each for each in (self.topics.kept, self._trouble) if each is not None]
