@@ -4,6 +4,7 @@ Lags and ages come by partition and are exposed by topic: bytes and segments sum
 furthest behind. What was told of a partition is forgotten when it is released.
 """
 
+import enum
 import threading
 from collections.abc import Callable, Iterable
 
@@ -11,6 +12,21 @@ from prometheus_client import Counter, Gauge
 
 from metrics.meters import IdleAverage
 from metrics.registry import Children, Registry
+
+
+class Stall(enum.StrEnum):
+    """Why records that are there are not copied."""
+
+    OPEN_TRANSACTION = "open_transaction"
+    UPSTREAM = "upstream"
+    RESUME = "resume"
+    STORE = "store"
+    STAGING = "staging"
+    POISON = "poison"
+    DISABLED = "disabled"
+    ANOTHER_COPIER = "another_copier"
+    TOPIC_GONE = "topic_gone"
+
 
 Partition = tuple[str, int]
 """A topic and the number of a partition."""
@@ -51,6 +67,26 @@ class CopyMeter:
         )
         self._restarts = registry.counter(
             "tidegate_copy_restarts", "Times that copying ended by a fault of ours, and began again."
+        )
+        waiting = _own(registry, "tidegate_delete_waiting_segments", "Segments that are to go and wait.")
+        self._waiting_segments = _TopicGauge(registry, waiting, sum)
+        waiting = _own(registry, "tidegate_delete_waiting_bytes", "Bytes of these segments.")
+        self._waiting_bytes = _TopicGauge(registry, waiting, sum)
+        alarming = _own(
+            registry,
+            "tidegate_delete_alarming_partitions",
+            "Partitions of which more than `copy.delete.share.max` is to go, or which await an operator.",
+        )
+        self._alarming = _TopicGauge(registry, alarming, sum)
+        dead = _own(registry, "tidegate_dead_segments", "Segments that hold only records that upstream has lost.")
+        self._dead_segments = _TopicGauge(registry, dead, sum)
+        self._dead_bytes = _TopicGauge(registry, _own(registry, "tidegate_dead_bytes", "Bytes of these segments."), sum)
+        self._stalls: dict[Partition, Stall] = {}
+        self._stalled = registry.gauge_by(
+            "tidegate_copy_stalled_partitions",
+            "Partitions with records that are not copied because of something that does not pass by itself.",
+            "reason",
+            Stall,
         )
         self._age = _TopicGauge(
             registry,
@@ -104,6 +140,26 @@ class CopyMeter:
         self._delete_lag_bytes.set(partition, lag_bytes)
         self._delete_lag_segments.set(partition, lag_segments)
 
+    def on_delete_waiting(self, partition: Partition, segments: int, size_bytes: int, is_alarming: bool) -> None:
+        """So much of a partition is to go and waits."""
+        self._waiting_segments.set(partition, segments)
+        self._waiting_bytes.set(partition, size_bytes)
+        self._alarming.set(partition, is_alarming)
+
+    def on_dead(self, partition: Partition, segments: int, size_bytes: int) -> None:
+        """So much of a partition holds only records that upstream has lost."""
+        self._dead_segments.set(partition, segments)
+        self._dead_bytes.set(partition, size_bytes)
+
+    def on_stall(self, partition: Partition, stall: Stall | None) -> None:
+        """Why a partition's records are not copied; None: they are."""
+        before = self._stalls.pop(partition, None)
+        if stall is not None:
+            self._stalls[partition] = stall
+        for changed in {before, stall}:
+            if changed is not None:
+                self._stalled[changed].set([*self._stalls.values()].count(changed))
+
     def on_age(self, partition: Partition, age_s: float) -> None:
         """The oldest record of a partition that is not in the tier yet is so old; 0: there is none."""
         self._age.set(partition, age_s)
@@ -151,7 +207,13 @@ class CopyMeter:
     def on_released(self, partition: Partition) -> None:
         """The partition is another copier's now, or begins anew."""
         self._poisoned.discard(partition)
+        self.on_stall(partition, None)
         for gauge in (
+            self._waiting_segments,
+            self._waiting_bytes,
+            self._alarming,
+            self._dead_segments,
+            self._dead_bytes,
             self._copy_lag_bytes,
             self._copy_lag_segments,
             self._delete_lag_bytes,
@@ -208,3 +270,7 @@ class MetadataTopicMeter:
     def on_look(self, is_unsafe: bool) -> None:
         """It was looked at."""
         self._is_unsafe.set(int(is_unsafe))
+
+
+def _own(registry: Registry, name: str, help_text: str) -> Gauge:
+    return registry.gauge(name, help_text, "topic")

@@ -38,7 +38,7 @@ from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import Properties
 from standalone.copier.membership import LET_GO_S_MAX, Membership, MembershipError
 from standalone.copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
-from standalone.copier.partition_copier import PartitionProgress
+from standalone.copier.progress import PartitionProgress
 from standalone.copy_topics import CopyTopics
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
@@ -275,8 +275,7 @@ class Copying:
                 continue
             self._note_trouble(None)
             membership.subscribe(self.topics.copied())
-            if gone:
-                nursery.start_soon(copier.delete_partitions, gone)
+            await copier.follow_gone(gone)
             await self._find_unowned()
 
     async def _look(self) -> Sequence[TopicIdPartition]:

@@ -14,6 +14,8 @@ from standalone.copy_topics import CopyTopics
 from standalone.copying import Copying, CopyingParts
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.broker_log import ROLE, ClusterBrokerLog
+from standalone.serving.deletion_notes import DELETIONS_GROUP, DeletionNotes
+from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import CommittedLogStarts, CopierLogStarts
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
@@ -60,6 +62,8 @@ def open_copying(
             event_log=event_log,
             storage=storage_manager,
             log_starts=CopierLogStarts(log_starts),
+            notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),
+            confirm_gone=topics.confirm_gone,
             meter=meter,
             retention_of=topics.retention_of,
             is_disabled=is_disabled,

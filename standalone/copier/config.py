@@ -1,5 +1,6 @@
 """The keys of `copy.*`: what is copied, how fast, and what is deleted from the tier (docs/configuration.md)."""
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,19 @@ def parse_topic_names(value: str) -> TopicNames:
 
 
 TOPICS = Kind("topics, …", parse_topic_names)
+
+
+def _parse_share(value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise ValueError("must be a number above 0, and 1 at most")
+    return share
+
+
+SHARE = Kind("0 < share ≤ 1", _parse_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +135,20 @@ class CopyConfig:
         integer(-1, 2**62),
         "While a partition is larger than this, its oldest segments are deleted from the tier; −1: none.",
         default="-1",
+    )
+    delete_grace_ms: int = key(
+        "copy.delete.grace.ms",
+        integer(0, _CENTURY_MS),
+        "What DeleteRecords or a topic's deletion takes out of the tier waits so long, and can be held meanwhile. What "
+        "retention takes waits only if it is more than `copy.delete.share.max`.",
+        default="86400000",
+    )
+    delete_share_max: float = key(
+        "copy.delete.share.max",
+        SHARE,
+        "A deletion of more than this share of a partition, and of more than one segment, waits for "
+        "`copy.delete.grace.ms` with an alert, whatever asks for it.",
+        default="0.1",
     )
     retention_from_topic: bool = key(
         "copy.retention.from.topic",

@@ -7,11 +7,11 @@
 
 Rules:
 - A partition whose task fails by a fault of ours is logged and begun again; the others do not notice.
-- The staging folder is this process's alone: what an earlier one has staged in it is removed, and nothing else.
+- The staging folder is this process's alone.
+- Partitions that are let go of copy first what is staged, and of those first what upstream is about to delete.
 """
 
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,17 +23,19 @@ import trio
 from metrics.copy_meters import CopyMeter
 from standalone.copier import staging_folder
 from standalone.copier.config import CopyConfig
-from standalone.copier.ledger import Ledger
+from standalone.copier.gone_topics import Confirm, GoneTopics
+from standalone.copier.kept import Kept, KeptStore
 from standalone.copier.limits import CopyRate, Slots
-from standalone.copier.log_starts import LogStarts
 from standalone.copier.metadata_feed import MetadataFeed
-from standalone.copier.partition_copier import RETRY_S_MAX, CopierTools, PartitionCopier, PartitionProgress
-from standalone.copier.seams import BrokerLog, LogStartStore, Retention
-from standalone.copier.segment_copy import SegmentCopy
+from standalone.copier.partition_copier import RETRY_S_MAX, PartitionCopier
+from standalone.copier.progress import PartitionProgress
+from standalone.copier.seams import BrokerLog, Retention
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads, WorkerThreads
+from standalone.copier.tools import CopierTools
+from standalone.copier.waits import Noted
 from storage.backoff import Backoff
-from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
+from storage.errors import StorageConfigError
 from storage.metadata.event_log import MetadataEventLog
 from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
@@ -60,8 +62,10 @@ class Copier:
         settings: `staging_path` must be set.
         event_log: the metadata topic, for reading and writing.
         retention_of: what the tier keeps of a topic; may change.
+        notes: of deletions that wait.
         is_disabled: copy.disable, as it is now.
-        deletions_stopped: why nothing may be deleted from the tier now, a sentence; None: it may.
+        confirm_gone: asks every broker.
+        deletions_stopped: why nothing may be deleted now, a sentence; None: it may.
         copies_all: a segment ends where upstream's log ends, however small it is.
         threads, now_ms, new_id: for tests.
 
@@ -76,10 +80,12 @@ class Copier:
         brokers: BrokerLog,
         event_log: MetadataEventLog,
         storage: RemoteStorageManager,
-        log_starts: LogStartStore,
+        log_starts: KeptStore[int],
+        notes: KeptStore[Noted],
         meter: CopyMeter,
         retention_of: Callable[[str], Retention],
         is_disabled: Callable[[], bool],
+        confirm_gone: Confirm,
         deletions_stopped: Callable[[], str | None] = lambda: None,
         copies_all: bool = False,
         threads: Threads | None = None,
@@ -94,32 +100,36 @@ class Copier:
         self._event_log = event_log
         self._storage = storage
         self._log_starts = log_starts
+        self._notes = notes
         self._meter = meter
         self._retention_of = retention_of
         self._is_disabled = is_disabled
+        self._confirm_gone = confirm_gone
         self._deletions_stopped = deletions_stopped
         self._copies_all = copies_all
         self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
         self._now_ms = now_ms
         self._new_id = new_id
         self._assigned: dict[TopicIdPartition, _Assigned] = {}
-        self._deleting: set[TopicIdPartition] = set()
+        self._taken: dict[TopicIdPartition, int | None] = {}
+        """Partitions whose topics seem to be gone, and the generation that they were assigned with, if they were."""
         self._tools: CopierTools | None = None
+        self._gone: GoneTopics | None = None
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """For ever. Reports started once partitions may be assigned.
+    async def run(self) -> None:
+        """For ever.
 
         Cancellation: as PartitionCopier.run of all partitions.
         """
-        for other in await self._threads.run(lambda: staging_folder.empty(self._staging_path)):
+        for other in await self._threads.run(lambda: staging_folder.strangers(self._staging_path)):
             _log.warning("staging_folder_not_ours", path=str(other), reason="no copier has written this: it stays")
         self._tools = self._make_tools()
+        self._gone = GoneTopics(self._tools, self._confirm_gone, self._take, self._give_back)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()
-            task_status.started()
             await trio.sleep_forever()
 
     async def assign(self, partitions: Iterable[TopicIdPartition], generation: int) -> None:
@@ -128,8 +138,9 @@ class Copier:
         assert self._nursery is not None, "it is running"
         assert self._tools is not None, "it is running"
         for partition in partitions:
-            if partition in self._deleting:
-                continue  # the group hears later that its topic is gone
+            if partition in self._taken:
+                self._taken[partition] = generation
+                continue
             known = self._assigned.get(partition)
             if known is not None and not known.scope.cancel_called:
                 continue
@@ -140,28 +151,29 @@ class Copier:
             self._nursery.start_soon(self._keep, partition, assigned)
 
     async def revoke(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """These are not ours any more. Returns once their tasks have let go: an upload under way is finished first."""
+        """These are not ours any more. Returns once their tasks have let go: what is staged is copied first."""
+        for partition in partitions:
+            if partition in self._taken:
+                self._taken[partition] = None
         ending = [self._assigned[partition] for partition in partitions if partition in self._assigned]
-        for assigned in ending:
-            assigned.scope.cancel()
-        for assigned in ending:
-            await assigned.ended.wait()
+        for is_pressed in (True, False):
+            some = [assigned for assigned in ending if assigned.copier.progress.is_pressed is is_pressed]
+            for assigned in some:
+                assigned.scope.cancel()
+            for assigned in some:
+                await assigned.ended.wait()
 
-    async def delete_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Delete all that the tier has of these, whose topic ids upstream surely does not have any more. Revokes them.
+    async def follow_gone(self, gone: Iterable[TopicIdPartition]) -> None:
+        """These of the tier's partitions are of topics that upstream does not have any more, and no others
+        (standalone.copier.gone_topics). Waits for `run` to have begun."""
+        await self._running.wait()
+        assert self._gone is not None, "it is running"
+        assert self._nursery is not None, "it is running"
+        self._gone.follow(gone, self._nursery)
 
-        Idempotent, and no harm if several copiers do so. Waits for `run` to have begun; tries again until it has
-        succeeded, a partition after the other. Those that another call has under way are left to it.
-        """
-        gone = [partition for partition in partitions if partition not in self._deleting]
-        self._deleting.update(gone)
-        try:
-            await self._running.wait()
-            await self.revoke(gone)
-            for partition in gone:
-                await self._delete_partition(partition)
-        finally:
-            self._deleting.difference_update(gone)
+    def gone(self) -> list[PartitionProgress]:
+        """Partitions whose topics are gone, and that wait to be deleted."""
+        return [] if self._gone is None else [*self._gone.waiting.values()]
 
     def progress(self) -> list[PartitionProgress]:
         """Of all partitions, by topic and number. Live objects: to be read, not kept."""
@@ -176,11 +188,12 @@ class Copier:
             brokers=self._brokers,
             feed=feed,
             storage=self._storage,
-            log_starts=LogStarts(self._log_starts, lambda: self._assigned, settings.interval_ms / 2000),
+            log_starts=Kept(self._log_starts, lambda: self._assigned, settings.interval_ms / 2000),
+            notes=Kept(self._notes, lambda: self._assigned, settings.interval_ms / 2000),
             meter=self._meter,
             retention_of=self._retention_of,
-            is_disabled=self._is_disabled,
             deletions_stopped=self._deletions_stopped,
+            is_disabled=self._is_disabled,
             copies_all=self._copies_all,
             slots=Slots(settings.concurrent_max, self._meter.on_slots),
             rate=CopyRate(settings.bytes_per_second_max),
@@ -204,27 +217,20 @@ class Copier:
                     await trio.sleep(backoff.next_delay_s())
         finally:
             with trio.CancelScope(shield=True):
-                await self._threads.run(lambda: shutil.rmtree(self._folder(partition), ignore_errors=True))
+                await self._threads.run(lambda: staging_folder.remove_if_empty(self._folder(partition)))
             del self._assigned[partition]
             assigned.ended.set()
 
-    async def _delete_partition(self, partition: TopicIdPartition) -> None:
-        assert self._tools is not None, "it is running"
-        tools = self._tools
-        backoff = Backoff(max_s=RETRY_S_MAX)
-        while True:
-            try:
-                if (reason := tools.deletions_stopped()) is not None:
-                    raise RetriableRemoteStorageError(reason)
-                ledger = Ledger(partition)
-                async with tools.feed.followed(ledger):
-                    ledger.claim(0)
-                    async with tools.slots.one():
-                        await tools.steps.do(SegmentCopy(ledger, self._new_id, self._now_ms).delete_partition())
-                return
-            except RemoteStorageError as error:
-                _log.warning("partition_not_deleted", partition=str(partition), reason=str(error))
-            await trio.sleep(backoff.next_delay_s())
+    async def _take(self, partition: TopicIdPartition) -> None:
+        known = self._assigned.get(partition)
+        generation = None if known is None else known.copier.generation
+        await self.revoke([partition])
+        self._taken[partition] = generation
+
+    async def _give_back(self, partition: TopicIdPartition, begins_again: bool) -> None:
+        generation = self._taken.pop(partition, None)
+        if generation is not None and begins_again:
+            await self.assign([partition], generation)
 
     def _folder(self, partition: TopicIdPartition) -> Path:
         return staging_folder.partition_folder(self._staging_path, partition)

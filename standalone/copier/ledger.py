@@ -52,6 +52,8 @@ class Ledger:
         """Of other owners' records."""
         self._cuts: tuple[tuple[int, int], ...] = ()
         self._lost: list[tuple[int, int]] = []
+        self.marked_ms: int | None = None
+        """When the whole partition was marked for deletion last; None: it was not, or is deleted."""
         self.is_being_deleted = False
         """Whether somebody has begun to delete the whole partition, and has not said that it is done."""
         self._end_offset: int | None = None
@@ -79,7 +81,11 @@ class Ledger:
         """The next record of the partition."""
         before, self._end_offset = self._end_offset, None
         if isinstance(record, RemotePartitionDeleteMetadata):
-            self.is_being_deleted = record.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+            self.is_being_deleted = record.state is RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+            if record.state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
+                self.marked_ms = record.event_timestamp_ms
+            elif record.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self.marked_ms = None
             self._catalog.apply(record, initialized=True)
             return
         if record.segment_id.id not in self._touched or record.broker_id != self.fence:
@@ -145,18 +151,10 @@ class Ledger:
 
     def live_end(self, segment: RemoteLogSegmentMetadata) -> int:
         """The last of the segment's offsets that is on the lineage; -1 if none is."""
-        return self._end_before(segment, self._lost)
-
-    def is_dead(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether none of its offsets is on the lineage that finished segments have: nobody will ever want it."""
-        return self._end_before(segment, ()) < 0
-
-    def _end_before(self, segment: RemoteLogSegmentMetadata, lost: Iterable[tuple[int, int]]) -> int:
-        """The last of the segment's offsets that no cut takes away; -1 if none is left."""
         for epoch, start_offset, end_offset in reversed(list(epoch_ranges(segment))):
             # Epochs and offsets of a lineage ascend together: the first cut that is not of an earlier epoch is nearest.
             at = bisect_left(self._cuts, (epoch, -1))
-            offsets = [offset for cut_epoch, offset in (*self._cuts[at : at + 1], *lost) if cut_epoch >= epoch]
+            offsets = [offset for cut_epoch, offset in (*self._cuts[at : at + 1], *self._lost) if cut_epoch >= epoch]
             cut = min(offsets, default=end_offset + 1)
             if cut > start_offset:
                 return min(end_offset, cut - 1)

@@ -3,10 +3,13 @@
 The newest finished segment has the partition's whole lineage and its producers at its end beside it, in
 `.leader_epoch_checkpoint` and `.snapshot`. After an unclean leader election upstream's log may part from what was
 copied: it goes on from the last offset that both have (KIP-101). There is no snapshot for that offset, so producers are
-taken from the last segment that ends before it, and the batches in between are replayed.
+taken from the last segment that ends before it, and the batches in between are replayed. So it is where the newest
+segment's snapshot is lost. If the one before is lost too, no producer is known, which is said: a transaction that was
+open there then begins with its next batch.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -15,6 +18,7 @@ from standalone.copier.producers import ProducerStates
 from standalone.copier.seams import BrokerLog
 from standalone.copier.staging import PartitionState
 from standalone.copier.threads import Threads
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
@@ -30,8 +34,7 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
     does.
 
     Raises:
-        RemoteStorageError: the store or upstream does not answer, or a segment's files are not there. Without its
-            snapshot nobody could tell which transactions were aborted: so nothing is copied then.
+        RemoteStorageError: the store or upstream does not answer.
         TopicGoneError: upstream has no such topic any more.
     """
     ledger.follow_lineage(())
@@ -50,14 +53,29 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
     whole = [segment for segment in ledger.finished() if 0 <= segment.end_offset == ledger.live_end(segment) < common]
     if not whole:
         return PartitionState(next_offset=0, replay_until=common)
-    last = max(whole, key=lambda segment: segment.end_offset)
-    snapshot = await threads.run(lambda: storage.fetch_index(last, IndexType.PRODUCER_SNAPSHOT))
+    last, producers = await _last_producers(whole, storage, threads)
     return PartitionState(
         next_offset=last.end_offset + 1,
         lineage=[(epoch, start) for epoch, start in lineage if start <= last.end_offset],
-        producers=ProducerStates(parse_producer_snapshot(snapshot, f"{last.segment_id}: producer snapshot")),
+        producers=producers,
         replay_until=common,
     )
+
+
+async def _last_producers(
+    whole: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager, threads: Threads
+) -> tuple[RemoteLogSegmentMetadata, ProducerStates]:
+    """The segment behind which batches are replayed, and the producers at its end."""
+    newest, *before = sorted(whole, key=lambda segment: segment.end_offset, reverse=True)
+    for last in (newest, *before[:1]):
+        try:
+            snapshot = await threads.run(partial(storage.fetch_index, last, IndexType.PRODUCER_SNAPSHOT))
+            return last, ProducerStates(parse_producer_snapshot(snapshot, f"{last.segment_id}: producer snapshot"))
+        except RemoteStoreNotFoundError:
+            raise
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            _log.error("producer_snapshot_lost", segment=str(last.segment_id), reason=str(error))
+    return newest, ProducerStates()
 
 
 async def common_offset(
@@ -93,8 +111,14 @@ async def common_offset(
 async def _read_lineage(
     segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager, threads: Threads
 ) -> list[tuple[int, int]]:
-    checkpoint = await threads.run(lambda: storage.fetch_index(segment, IndexType.LEADER_EPOCH))
-    lineage = parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
+    try:
+        checkpoint = await threads.run(lambda: storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+        lineage = parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
+    except RemoteStoreNotFoundError:
+        raise
+    except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+        _log.error("leader_epochs_lost", segment=str(segment.segment_id), reason=str(error))
+        lineage = ()
     return list(lineage or segment.segment_leader_epochs.items())
 
 

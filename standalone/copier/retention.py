@@ -1,15 +1,16 @@
-"""What is too old for the tier, as a function of values (docs/standalone.md; KIP-405, Kafka's expiration task).
+"""Which segments are asked to go, as a function of values (docs/standalone.md#deletion; KIP-405's expiration task).
 
-Segments are looked at by start offset, and the first finished one that stays ends the look. A segment goes
+Segments are looked at by start offset, and behind the first one on the lineage that stays, all others on it stay. A
+segment is asked to go
 
 - by the log start: its end lies below it (DeleteRecords, or an earlier deletion that did not come to its end);
 - by time: its newest record is `retention_ms` old or older;
 - by size: the partition is larger than `retention_bytes` by at least the whole segment.
 
-Those of the last two raise the log start to the offset behind them, which is to be committed before any object goes.
+Records that upstream lost in an unclean election are served to nobody, but may be the last copy that there is. A
+segment that has no others is `dead`, and goes by the same rules and no sooner. It raises no log start.
 
-Records that upstream lost in an unclean election are nobody's: a segment that has no others is `dead` and goes whenever
-that is known, wherever it stands. It counts for no size, and neither stays nor goes by any other rule.
+When it goes is another question (standalone.copier.waits).
 """
 
 import enum
@@ -17,46 +18,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from standalone.copier.seams import KEEP, Retention
+from standalone.copier.staging import FUTURE_MS_MAX
 from storage.model import RemoteLogSegmentMetadata
 
 
-class Breach(enum.StrEnum):
-    """By which rule a segment goes."""
+class Cause(enum.StrEnum):
+    """Why a segment is to go."""
 
     LOG_START = "log_start"
     TIME = "time"
     SIZE = "size"
-    DEAD = "dead"
+    SUPERSEDED = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A segment that goes."""
+    """A segment that is to go. `behind_offset`: the first behind what of it is on the lineage; -1: it is dead."""
 
     segment: RemoteLogSegmentMetadata
-    breach: Breach
+    cause: Cause
+    behind_offset: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no record of it is on the lineage."""
+        return self.behind_offset < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What goes, in the order in which it goes.
+    """What is to go, by start offset.
 
-    `log_start_offset`: what is to be committed first; None: it stays as it is. `size_bytes`: of all finished segments
-    on the lineage, those that go among them. `next_ms`: when a look may find something that this one did not, if
-    nothing else changes; None: never.
+    `size_bytes`: of all segments. `next_ms`: when a look may find something that this one did not, if nothing else
+    changes; None: never.
     """
 
     expired: Sequence[Expired]
-    log_start_offset: int | None
     size_bytes: int
     next_ms: int | None
 
 
 def expire(
-    finished: Sequence[RemoteLogSegmentMetadata],
+    segments: Sequence[RemoteLogSegmentMetadata],
     *,
     live_end: Callable[[RemoteLogSegmentMetadata], int],
-    is_dead: Callable[[RemoteLogSegmentMetadata], bool],
     log_start_offset: int,
     retention: Retention,
     local_only_bytes: int = 0,
@@ -65,44 +70,50 @@ def expire(
     """Which of a partition's finished segments are too old.
 
     Args:
-        finished: by start offset.
+        segments: by start offset, without those whose offsets another one has too.
         live_end: the last of a segment's offsets that upstream's log has, or had; -1: none. What is behind it is other
             segments'.
-        is_dead: whether it is sure that there is none. A segment of which it is not is left alone.
         log_start_offset: the tier's, and at most upstream's: after an unclean election one that was committed before
             may lie above records that are new.
         local_only_bytes: of the partition at upstream and not in the tier, as far as is known.
     """
-    live = [(segment, end) for segment in finished if (end := live_end(segment)) >= 0]
-    expired = [Expired(segment, Breach.DEAD) for segment in finished if is_dead(segment)]
-    size_bytes = sum(segment.segment_size_bytes for segment, _ in live)
+    size_bytes = sum(segment.segment_size_bytes for segment in segments)
     excess_bytes = 0
     if retention.retention_bytes != KEEP:
         excess_bytes = size_bytes + local_only_bytes - retention.retention_bytes
-    new_log_start, next_ms = log_start_offset, None
-    for segment, end_offset in live:
-        breach = _breach(segment, end_offset < new_log_start, excess_bytes, retention, now_ms)
-        if breach is None:
+    expired: list[Expired] = []
+    log_start, next_ms, has_ended = log_start_offset, None, False
+    for segment in segments:
+        end_offset = live_end(segment)
+        is_dead = end_offset < 0
+        if has_ended and not is_dead:
+            continue
+        is_below = (segment.end_offset if is_dead else end_offset) < log_start
+        cause = _cause(segment, is_below, excess_bytes, retention, now_ms)
+        if cause is None:
             if retention.retention_ms != KEEP:
-                next_ms = segment.max_timestamp_ms + retention.retention_ms
-            break
-        expired.append(Expired(segment, breach))
-        if breach is not Breach.LOG_START:
-            new_log_start = max(new_log_start, end_offset + 1)
+                due_ms = newest_record_ms(segment) + retention.retention_ms
+                next_ms = due_ms if next_ms is None else min(next_ms, due_ms)
+            has_ended |= not is_dead
+            continue
+        expired.append(Expired(segment, cause, -1 if is_dead else end_offset + 1))
+        if not is_dead:
+            log_start = max(log_start, end_offset + 1)
         excess_bytes -= segment.segment_size_bytes
-    is_raised = new_log_start > log_start_offset
-    return Expiry(
-        expired=expired, log_start_offset=new_log_start if is_raised else None, size_bytes=size_bytes, next_ms=next_ms
-    )
+    return Expiry(expired=expired, size_bytes=size_bytes, next_ms=next_ms)
 
 
-def _breach(
+def newest_record_ms(segment: RemoteLogSegmentMetadata) -> int:
+    """The time of its newest record; when it was copied, if that lies far behind."""
+    copied_ms = segment.event_timestamp_ms
+    return segment.max_timestamp_ms if segment.max_timestamp_ms <= copied_ms + FUTURE_MS_MAX else copied_ms
+
+
+def _cause(
     segment: RemoteLogSegmentMetadata, is_below_log_start: bool, excess_bytes: int, retention: Retention, now_ms: int
-) -> Breach | None:
-    if is_below_log_start:
-        return Breach.LOG_START
-    if retention.retention_ms != KEEP and segment.max_timestamp_ms <= now_ms - retention.retention_ms:
-        return Breach.TIME
+) -> Cause | None:
+    if retention.retention_ms != KEEP and newest_record_ms(segment) <= now_ms - retention.retention_ms:
+        return Cause.TIME
     if retention.retention_bytes != KEEP and excess_bytes >= segment.segment_size_bytes:
-        return Breach.SIZE
-    return None
+        return Cause.SIZE
+    return Cause.LOG_START if is_below_log_start else None

@@ -1,9 +1,9 @@
-"""What a copier needs of others: upstream's partitions, a place for log starts, what a topic's retention is.
+"""What a copier needs of others: upstream's partitions, and what a topic's retention is.
 
 What runs the copier (`standalone.copying`) reaches upstream; tests have an upstream in memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,10 +27,14 @@ class TopicGoneError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """Where upstream's log of a partition begins and ends; records up to the last stable offset are copied."""
+    """Where upstream's log of a partition begins and ends; records up to the last stable offset are copied.
+
+    `high_watermark`: behind the last record that there is; above the last stable offset while a transaction is open.
+    """
 
     log_start_offset: int
     last_stable_offset: int
+    high_watermark: int
     leader_epoch: int
 
 
@@ -79,18 +83,4 @@ class BrokerLog(Protocol):
     async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:
         """OffsetForLeaderEpoch: the largest leader epoch of the leader's log up to this one, and where it ends;
         (-1, -1) if there is none."""
-        ...
-
-
-class LogStartStore(Protocol):
-    """Where the tier's log starts are kept for all readers and writers of it (docs/standalone.md)."""
-
-    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
-        """What was committed; partitions of which nothing was, or of another topic id, are left out. Raises
-        RetriableRemoteStorageError."""
-        ...
-
-    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        """Have at least these committed, durable when it returns; what is higher stays. Raises
-        RetriableRemoteStorageError, RemoteStorageError."""
         ...

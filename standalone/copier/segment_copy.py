@@ -14,7 +14,6 @@ from typing import TypeAlias, TypeVar
 
 from standalone.copier.ledger import Ledger, epoch_ranges
 from standalone.copier.staging import StagedSegment
-from storage.errors import RemoteStorageError
 from storage.metadata.serde import MetadataRecord
 from storage.model import (
     CustomMetadata,
@@ -85,6 +84,8 @@ class SegmentCopy:
         self._now_ms = now_ms
         self._unfinished: dict[Uuid, RemoteLogSegmentMetadata] = {}
         """Segments of ours that will never be finished and may have objects, whether or not the topic names them."""
+        self._trying: tuple[StagedSegment, RemoteLogSegmentMetadata] | None = None
+        """Whose upload has failed: tried again under the same id, so that a store that is away costs no records."""
         self._unsure: dict[Uuid, RemoteLogSegmentMetadataUpdate] = {}
         """Segments of ours whose last record may be in the topic or not."""
 
@@ -102,25 +103,26 @@ class SegmentCopy:
         """Copy one segment.
 
         Raises:
-            RemoteStorageError: a step failed; what had been done is undone as far as the store and the topic allow,
-                and `tidy` does the rest.
+            RemoteStorageError: a step failed. The same staged segment goes on where this ended; else `let_go` undoes
+                what was done, as far as the store and the topic allow, and `tidy` does the rest.
         """
-        refusal = self._refusal(staged)
-        if refusal is not None:
-            return refusal
-        segment = self._described(staged)
-        self._ledger.begin(segment.segment_id.id)
-        yield Publish(segment)
+        if self._trying is not None and self._trying[0] is staged:
+            segment = self._trying[1]
+        else:
+            yield from self.let_go()
+            refusal = self._refusal(staged)
+            if refusal is not None:
+                return refusal
+            segment = self._described(staged)
+            self._ledger.begin(segment.segment_id.id)
+            yield Publish(segment)
+            self._unfinished[segment.segment_id.id] = segment
         refusal = self._refusal(staged)
         if refusal is not None:
             yield from self._give_back(segment)
             return refusal
-        self._unfinished[segment.segment_id.id] = segment
-        try:
-            custom_metadata = yield Upload(segment, staged.files)
-        except RemoteStorageError:
-            yield from self._give_back(segment)
-            raise
+        self._trying = staged, segment
+        custom_metadata = yield Upload(segment, staged.files)
         if self._ledger.is_superseded:
             yield from self._give_back(segment)
             return Copied.SUPERSEDED
@@ -132,21 +134,22 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        yield from self.let_go()
         for update in list(self._unsure.values()):
             if self._ledger.is_superseded:
-                return  # whoever has the partition decides by what the topic holds
+                return  # the owner decides by what the topic holds
             yield from self._finish(update)
-        for segment in self._ledger.segments():
-            if self._is_left(segment) and not self._ledger.is_superseded:
-                yield from self._give_back(segment)
-        for segment in self._spare():
-            if not self._ledger.is_superseded:
+        for segment in list(self._unfinished.values()):
+            if not self._is_tried(segment):
                 yield from self._give_back(segment)
         for segment in self._ledger.finished():
             is_lost = not self._ledger.is_seen(segment) and not self._ledger.is_covered(segment)
             if is_lost and not self._ledger.is_superseded:
                 yield Publish(self._update(segment, _FINISHED, segment.custom_metadata))
+        for spare, holder in self._spares():
+            yield from self._uncover(holder, spare)
+        for segment in self._ledger.segments():
+            if self._is_left(segment) and not self._ledger.is_superseded:
+                yield from self._give_back(segment)
 
     def let_go(self) -> Steps[None]:
         """Delete what only this owner knows of, superseded or not.
@@ -156,6 +159,19 @@ class SegmentCopy:
         """
         for segment in list(self._unfinished.values()):
             yield from self._give_back(segment)
+
+    def spares(self) -> list[tuple[RemoteLogSegmentMetadata, int]]:
+        """Finished segments all of whose offsets another one has, and since when, in milliseconds."""
+        return [(spare, max(spare.event_timestamp_ms, by.event_timestamp_ms)) for spare, by in self._spares()]
+
+    def _uncover(self, holder: RemoteLogSegmentMetadata, spare: RemoteLogSegmentMetadata) -> Steps[None]:
+        """A spare segment waits before it goes (standalone.copier.waits), unless it hides from lookups what its holder
+        alone has."""
+        for _ in range(2):
+            if self._ledger.is_superseded or self._ledger.is_covered(holder):
+                return
+            yield Publish(self._update(holder, _FINISHED, holder.custom_metadata))
+        yield from self._give_back(spare)
 
     def delete(self, segment: RemoteLogSegmentMetadata) -> Steps[bool]:
         """Delete a finished segment; False: another owner has the partition, and nothing was done.
@@ -168,15 +184,21 @@ class SegmentCopy:
         yield from self._give_back(segment)
         return True
 
+    def mark_partition(self) -> Steps[None]:
+        """Say that the partition is to be deleted, and since when.
+
+        Raises:
+            RemoteStorageError: a step failed.
+        """
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
+
     def delete_partition(self) -> Steps[None]:
-        """Delete all segments of a partition whose topic is gone, whoever has begun them (KIP-405's life cycle).
+        """Delete all segments of a partition that was marked, since its topic is gone, whichever owner has begun them
+        (KIP-405's life cycle).
 
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        if not self._ledger.segments() and not self._ledger.is_being_deleted:
-            return
-        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
         yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_STARTED))
         for segment in self._ledger.segments():
             yield from self._give_back(segment)
@@ -190,6 +212,7 @@ class SegmentCopy:
         read it already: so it is published again, and never taken back."""
         segment_id = update.segment_id.id
         segment = self._unfinished.pop(segment_id, None)
+        self._trying = None
         self._unsure[segment_id] = update
         yield Publish(update)
         del self._unsure[segment_id]
@@ -200,6 +223,13 @@ class SegmentCopy:
             self._unfinished[segment_id] = segment
             yield from self._give_back(segment)
         return Copied.SUPERSEDED
+
+    def stop_trying(self) -> None:
+        """What is staged was dropped: `tidy` gives back what was begun with it."""
+        self._trying = None
+
+    def _is_tried(self, segment: RemoteLogSegmentMetadata) -> bool:
+        return self._trying is not None and self._trying[1].segment_id == segment.segment_id
 
     def _refusal(self, staged: StagedSegment) -> Copied | None:
         """Why these offsets are not to be copied by us."""
@@ -213,11 +243,14 @@ class SegmentCopy:
             return True
         if segment.state is not _STARTED:
             return False
+        if self._is_tried(segment):
+            return False
         return self._ledger.is_own(segment) or segment.end_offset <= self._ledger.end_offset()
 
-    def _spare(self) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments all of whose offsets another one has; of two with the same ones that which is not seen."""
-        spare: list[RemoteLogSegmentMetadata] = []
+    def _spares(self) -> list[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]]:
+        """Finished segments all of whose offsets another one has, and that one; of two with the same offsets the one
+        that is not seen."""
+        spares: list[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]] = []
         longest: RemoteLogSegmentMetadata | None = None
         """Of those that begin before: the one that ends last."""
         for segment in sorted(self._ledger.finished(), key=lambda each: (each.start_offset, -each.end_offset)):
@@ -226,8 +259,8 @@ class SegmentCopy:
             elif _holds(longest, segment):
                 if _holds(segment, longest) and self._ledger.is_seen(segment):
                     longest, segment = segment, longest
-                spare.append(segment)
-        return spare
+                spares.append((segment, longest))
+        return spares
 
     def _give_back(self, segment: RemoteLogSegmentMetadata) -> Steps[None]:
         """State first, then objects, state last."""
@@ -241,6 +274,8 @@ class SegmentCopy:
     def _delete_objects(self, segment: RemoteLogSegmentMetadata) -> Steps[None]:
         yield DeleteObjects(segment)
         self._unfinished.pop(segment.segment_id.id, None)
+        if self._is_tried(segment):
+            self._trying = None
 
     def _described(self, staged: StagedSegment) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(

@@ -11,8 +11,10 @@ Rules:
   rolls its segments so.
 - Records older than `segment_ms` are caught up with: nobody waits for them, and a segment may span a day of them. Else
   a year of a quiet topic would be thousands of small objects.
-- Files are named as a broker names them. They are worth nothing after a restart: what has not been copied is fetched
-  again from the last finished segment's end (docs/kafka-tier.md), so nothing is synced.
+- A record whose time lies far in the future counts as of now: it ends no segment.
+- Files are named as a broker names them. What has not been copied is fetched again after a restart, from the last
+  finished segment's end (docs/kafka-tier.md); where upstream has deleted it meanwhile it is read from what is left here
+  (standalone.copier.kept_logs). Nothing is synced.
 - Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
 """
 
@@ -29,6 +31,7 @@ from standalone.copier.index_files import (
     encode_producer_snapshot,
     encode_transaction_index,
 )
+from standalone.copier.kept_logs import KeptLogs
 from standalone.copier.producers import ProducerStates
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.time_index import NO_TIMESTAMP_MS
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 CAUGHT_UP_SPAN_MS = 86_400_000
 """A day of records that are old already. Retention goes by the newest: it keeps the oldest a day more at most."""
+
+FUTURE_MS_MAX = 3_600_000
+"""So far may a record's time lie ahead of the clock. One that lies further counts as of now."""
 
 _PIECES_MAX = 512
 """Of one writev: half of what POSIX systems take (IOV_MAX)."""
@@ -77,7 +83,7 @@ class PartitionState:
 class StagedSegment:
     """A segment that is ready to be copied. `segment_leader_epochs` as RemoteLogSegmentMetadata has them.
 
-    `first_timestamp_ms`: the largest of its first batch; NO_TIMESTAMP_MS if that has none.
+    `first_timestamp_ms`: the largest of its first batch; NO_TIMESTAMP_MS if that has none. `staged_ms`: when it ended.
     """
 
     files: LogSegmentData
@@ -87,33 +93,44 @@ class StagedSegment:
     size_bytes: int
     segment_leader_epochs: dict[int, int]
     first_timestamp_ms: int = NO_TIMESTAMP_MS
+    staged_ms: int = 0
+
+    @property
+    def newest_record_ms(self) -> int:
+        """The time of its newest record; when it was staged, if that lies far behind."""
+        newest_ms = self.max_timestamp_ms
+        return newest_ms if newest_ms <= self.staged_ms + FUTURE_MS_MAX else self.staged_ms
+
+    def check(self) -> None:
+        """Raises OSError if its files are not as they were written."""
+        for path in self._paths():
+            size_bytes = path.stat().st_size
+            if path == self.files.log_segment and size_bytes != self.size_bytes:
+                raise OSError(f"{path.name}: {size_bytes} bytes where {self.size_bytes} were written")
 
     def discard(self) -> None:
         """Remove its files. Idempotent."""
-        named = (
-            self.files.log_segment,
-            self.files.offset_index,
-            self.files.time_index,
-            self.files.transaction_index,
-            self.files.producer_snapshot_index,
-        )
-        for path in named:
-            if path is not None:
-                path.unlink(missing_ok=True)
+        for path in self._paths():
+            path.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        files = self.files
+        named = (files.log_segment, files.offset_index, files.time_index, files.producer_snapshot_index)
+        return [path for path in (*named, files.transaction_index) if path is not None]
 
 
 class PartitionStaging:
     """One partition's segments, one after another. Blocking: files are written. Not thread-safe.
 
     Args:
-        folder: of this partition alone; made if missing. What is in it is removed.
+        folder: of this partition alone; made if missing. Logs that are in it are kept, in `kept`.
         state: is carried on; it belongs to this object from now on.
     """
 
     def __init__(self, folder: Path, limits: RollLimits, state: PartitionState) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.iterdir():
-            left.unlink()
+        self.kept = KeptLogs(folder)
+        self.kept.drop_below(state.next_offset)
         self._folder = folder
         self._limits = limits
         self._state = state
@@ -134,6 +151,11 @@ class PartitionStaging:
     def staged_bytes(self) -> int:
         """Of the segment under way."""
         return 0 if self._open is None else self._open.size_bytes
+
+    @property
+    def open_offset(self) -> int | None:
+        """The first of the segment under way; None: there is none."""
+        return None if self._open is None else self._open.start_offset
 
     @property
     def first_timestamp_ms(self) -> int:
@@ -189,8 +211,9 @@ class PartitionStaging:
         self._state.next_offset = offset
         return self._taken_out()
 
-    def close(self) -> None:
-        """Let go of the segment under way. Idempotent."""
+    def discard(self) -> None:
+        """Remove the segment under way, and what is kept. Idempotent."""
+        self.kept.clear()
         if self._open is not None:
             self._open.path.unlink(missing_ok=True)
             self._open = None
@@ -279,6 +302,7 @@ class PartitionStaging:
                 size_bytes=segment.size_bytes,
                 segment_leader_epochs=_within(state.lineage, segment.start_offset, segment.end_offset),
                 first_timestamp_ms=segment.first_timestamp_ms,
+                staged_ms=now_ms,
             )
         )
 
@@ -294,6 +318,7 @@ class _OpenSegment:
     def __init__(self, path: Path, first: BatchHeader, limits: RollLimits, now_ms: int) -> None:
         self.path = path
         path.write_bytes(b"")
+        self._written_bytes = 0
         self.begun_ms = now_ms
         self.start_offset = first.base_offset
         self.end_offset = first.base_offset
@@ -301,14 +326,13 @@ class _OpenSegment:
         self.indexes = SparseIndexes(first.base_offset, limits.index_interval_bytes)
         self.aborted: list[AbortedTransaction] = []
         self._unwritten: list[memoryview] = []
-        self.first_timestamp_ms = first.max_timestamp
+        self.first_timestamp_ms = min(first.max_timestamp, now_ms + FUTURE_MS_MAX)
 
     def ends_before(self, header: BatchHeader, limits: RollLimits, now_ms: int) -> bool:
-        is_old = header.max_timestamp < now_ms - limits.segment_ms
+        time_ms = header.max_timestamp if header.max_timestamp <= now_ms + FUTURE_MS_MAX else now_ms
+        is_old = time_ms < now_ms - limits.segment_ms
         span_ms = max(limits.segment_ms, CAUGHT_UP_SPAN_MS) if is_old else limits.segment_ms
-        is_later = (
-            self.first_timestamp_ms > NO_TIMESTAMP_MS and header.max_timestamp - self.first_timestamp_ms > span_ms
-        )
+        is_later = self.first_timestamp_ms > NO_TIMESTAMP_MS and time_ms - self.first_timestamp_ms > span_ms
         return (
             self.size_bytes + header.size_bytes > limits.segment_bytes
             or is_later
@@ -327,11 +351,14 @@ class _OpenSegment:
         thousands of partitions."""
         if not self._unwritten:
             return
-        with self.path.open("ab", buffering=0) as log:
+        with self.path.open("r+b", buffering=0) as log:  # which makes no file where this one was removed
+            if log.seek(0, os.SEEK_END) != self._written_bytes:
+                raise OSError(f"{self.path.name}: it is not as it was written")
             for start in range(0, len(self._unwritten), _PIECES_MAX):
                 pieces = self._unwritten[start : start + _PIECES_MAX]
                 while pieces:
                     pieces = _behind(pieces, os.writev(log.fileno(), pieces))
+            self._written_bytes = log.tell()
         self._unwritten.clear()
 
 

@@ -1,18 +1,24 @@
 """Does what `segment_copy` says: records into the metadata log, files into the store, objects out of it."""
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
+import structlog
 import trio
 
 from metrics.copy_meters import CopyMeter
 from standalone.copier.metadata_feed import MetadataFeed
 from standalone.copier.segment_copy import DeleteObjects, Publish, Step, Steps, Upload
 from standalone.copier.threads import Threads
-from storage.errors import RemoteStorageError
+from storage.errors import DeletionRefusedError, RemoteStorageError
 from storage.model import CustomMetadata, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 
 T = TypeVar("T")
+
+REFUSED_S: Final = 3600.0
+"""A store that lets nobody delete is asked once in so long, whatever there is to delete."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class StepRunner:
@@ -23,6 +29,13 @@ class StepRunner:
         self._storage = storage
         self._threads = threads
         self._meter = meter
+        self._refused: tuple[float, str] | None = None
+
+    def deletion_refusal(self) -> str | None:
+        """Why the store does not let us delete; None: it does, or it is time to ask."""
+        if self._refused is None or trio.current_time() - self._refused[0] >= REFUSED_S:
+            return None
+        return self._refused[1]
 
     async def do(self, steps: Steps[T]) -> T:
         """Take the steps to their end.
@@ -69,10 +82,16 @@ class StepRunner:
         return None
 
     async def _delete(self, segment: RemoteLogSegmentMetadata) -> None:
+        if (refusal := self.deletion_refusal()) is not None:
+            raise DeletionRefusedError(refusal)
         topic = segment.topic_id_partition.topic
         self._meter.on_delete_started(topic)
         try:
             await self._threads.run(lambda: self._storage.delete_log_segment_data(segment))
-        except RemoteStorageError:
+        except RemoteStorageError as error:
             self._meter.on_delete_error(topic)
+            if isinstance(error, DeletionRefusedError):
+                self._refused = trio.current_time(), str(error)
+                _log.error("deletion_refused", segment=str(segment.segment_id), reason=str(error))
             raise
+        self._refused = None

@@ -75,10 +75,12 @@ class ClusterBrokerLog:
         earliest = (topic, number, int(OffsetTimestamp.EARLIEST))
         latest = (topic, number, int(OffsetTimestamp.LATEST))
         answers = yield from self._questions.list_offsets([earliest, latest], {}, read_committed=True)
+        ends = yield from self._questions.list_offsets([latest], {}, read_committed=False)
         led = yield from self._questions.leader_of(topic, number)
         return LogRange(
             log_start_offset=answers[earliest].offset,
             last_stable_offset=answers[latest].offset,
+            high_watermark=ends[latest].offset,
             leader_epoch=led.leader_epoch,
         )
 

@@ -95,7 +95,7 @@ class CommittedLogStarts:
 
 
 class CopierLogStarts:
-    """Implements `standalone.copier.seams.LogStartStore`: the same with the copier's errors."""
+    """Implements `standalone.copier.kept.KeptStore`: the same with the copier's errors."""
 
     def __init__(self, committed: CommittedLogStarts) -> None:
         self._committed = committed
@@ -105,14 +105,14 @@ class CopierLogStarts:
         try:
             return await self._committed.fetch(partitions)
         except UpstreamError as error:
-            raise _as_storage_error(error) from error
+            raise as_storage_error("log starts", error) from error
 
-    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+    async def commit(self, values: Mapping[TopicIdPartition, int]) -> None:
         """Have at least these committed."""
         try:
-            await self._committed.raise_to(offsets)
+            await self._committed.raise_to(values)
         except UpstreamError as error:
-            raise _as_storage_error(error) from error
+            raise as_storage_error("log starts", error) from error
 
 
 class TierLogStarts:
@@ -258,6 +258,7 @@ def _named(partition: TopicIdPartition) -> Partition:
     return partition.topic, partition.partition
 
 
-def _as_storage_error(error: UpstreamError) -> RemoteStorageError:
+def as_storage_error(what: str, error: UpstreamError) -> RemoteStorageError:
+    """The copier's error for one of a coordinator."""
     kind = RetriableRemoteStorageError if error.retriable else RemoteStorageError
-    return kind(f"log starts: {error}")
+    return kind(f"{what}: {error}")

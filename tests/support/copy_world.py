@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
@@ -34,6 +34,9 @@ from storage.object_store.object_store import ObjectHead, ObjectStream
 from tests.support.memory_store import Killed, MemoryStore
 from tests.support.metadata_event_log import InProcessMetadataEventLog
 from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition
+
+if TYPE_CHECKING:
+    from standalone.copier.waits import Noted
 
 T = TypeVar("T")
 
@@ -129,6 +132,9 @@ class CopyWorld:
         self.upstreams = {partition: Upstream(self.now_ms, partition) for partition in partitions}
         self.upstream = next(iter(self.upstreams.values()))
         self.committed: dict[TopicIdPartition, int] = {}
+        self.notes: dict[TopicIdPartition, Noted] = {}
+        self.gone: set[TopicIdPartition] = set()
+        """Partitions whose topics every broker says are gone."""
         self.failure_rate = 0.0
         self.ids = 0
         self._readers: dict[TopicIdPartition, tuple[Ledger, int]] = {}
@@ -191,6 +197,7 @@ class Hands:
         self.meter = CopyMeter(self.registry)
         self.retention = Retention()
         self.is_disabled = False
+        self.deletions_stopped: str | None = None
         self.folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
 
     def copier(self, config: CopyConfig | None = None) -> Copier:
@@ -201,10 +208,13 @@ class Hands:
             brokers=self,
             event_log=self,
             storage=PlainObjects({}, store=_Store(self)),
-            log_starts=self,
+            log_starts=_KeptByAll(self, world.committed, max),
+            notes=_KeptByAll(self, world.notes, lambda _, new: new),
             meter=self.meter,
             retention_of=lambda _: self.retention,
             is_disabled=lambda: self.is_disabled,
+            confirm_gone=self.confirm_gone,
+            deletions_stopped=lambda: self.deletions_stopped,
             threads=self,
             now_ms=world.now_ms,
             new_id=world.new_id,
@@ -251,6 +261,7 @@ class Hands:
         return LogRange(
             log_start_offset=upstream.log_start_offset,
             last_stable_offset=_last_stable(upstream),
+            high_watermark=upstream.end_offset,
             leader_epoch=upstream.leader_epoch,
         )
 
@@ -283,19 +294,10 @@ class Hands:
             raise TopicGoneError
         return upstream
 
-    # --- LogStartStore ---
-
-    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
+    async def confirm_gone(self, partitions: Sequence[TopicIdPartition]) -> Sequence[TopicIdPartition]:
         await self.step()
         self.fail()
-        committed = self.world.committed
-        return {partition: committed[partition] for partition in partitions if partition in committed}
-
-    async def commit(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        await self.step()
-        self.fail()
-        committed = self.world.committed
-        committed |= {partition: max(offset, committed.get(partition, offset)) for partition, offset in offsets.items()}
+        return [partition for partition in partitions if partition in self.world.gone]
 
     # --- MetadataEventLog ---
 
@@ -319,6 +321,24 @@ class Hands:
 
     def failure(self) -> str | None:
         return None
+
+
+class _KeptByAll(Generic[T]):
+    """What the world keeps, through one copier's hands."""
+
+    def __init__(self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T]) -> None:
+        self._hands, self._kept, self._combine = hands, kept, combine
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, T]:
+        await self._hands.step()
+        self._hands.fail()
+        return {partition: self._kept[partition] for partition in partitions if partition in self._kept}
+
+    async def commit(self, values: Mapping[TopicIdPartition, T]) -> None:
+        await self._hands.step()
+        self._hands.fail()
+        for partition, value in values.items():
+            self._kept[partition] = self._combine(self._kept.get(partition, value), value)
 
 
 class _Store:

@@ -21,6 +21,7 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig
 from standalone.copy_topics import CopyTopic, find_topics, topic_configs
 from standalone.metadata_guard import configs_trouble
+from standalone.serving.deletion_notes import DELETIONS_GROUP
 from standalone.serving.log_starts import LOG_START_GROUP
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
@@ -61,7 +62,7 @@ async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, report
         topics = await find_topics(cluster, config.copy.topics)
         await _check_topics(cluster, config.copy, topics, report)
         await _check_metadata_topic(config, metadata, report)
-        for group in (config.copy.group_id, LOG_START_GROUP):
+        for group in (config.copy.group_id, LOG_START_GROUP, DELETIONS_GROUP):
             await _check_group(cluster, group, report)
     except UpstreamError as error:
         report.wrong(f"what a copier needs is not known: {error}")

@@ -26,7 +26,7 @@ from protocol.client.errors import UpstreamError
 from protocol.client.messages import preload_schemas
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
-from standalone.copier.partition_copier import PartitionProgress
+from standalone.copier.progress import PartitionProgress
 from standalone.copying import Copying
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate.status.model import CopyPartitionStatus, CopyStatus
 
 if TYPE_CHECKING:
-    from standalone.copier.partition_copier import PartitionProgress
+    from standalone.copier.progress import PartitionProgress
     from standalone.copying import Copying
 
 ROWS_MAX: Final = 100

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standalone.copier.ledger import Ledger, epoch_ranges
-from standalone.copier.retention import Breach, Expiry, expire
+from standalone.copier.retention import Cause, Expiry, expire
 from standalone.copier.seams import KEEP, Retention
 from storage.model import (
     RemoteLogSegmentId,
@@ -49,7 +49,6 @@ def expired(ledger: Ledger, *, log_start: int = 0, ms: int = KEEP, size: int = K
     return expire(
         ledger.finished(),
         live_end=ledger.live_end,
-        is_dead=ledger.is_dead,
         log_start_offset=log_start,
         retention=Retention(retention_ms=ms, retention_bytes=size),
         local_only_bytes=local,
@@ -60,17 +59,24 @@ def expired(ledger: Ledger, *, log_start: int = 0, ms: int = KEEP, size: int = K
 def ledger_of(
     segments: tuple[RemoteLogSegmentMetadata, ...] | list[RemoteLogSegmentMetadata],
     lineage: tuple[tuple[int, int], ...] = (),
+    copied_ms: int = 0,
 ) -> Ledger:
     ledger = Ledger(PARTITION)
     for each in segments:
         ledger.note(replace(each, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
-        ledger.note(RemoteLogSegmentMetadataUpdate(each.segment_id, 0, FINISHED, 1))
+        ledger.note(RemoteLogSegmentMetadataUpdate(each.segment_id, copied_ms, FINISHED, 1))
     ledger.follow_lineage(lineage)
     return ledger
 
 
-def gone(expiry: Expiry) -> list[tuple[int, Breach]]:
-    return [(each.segment.start_offset, each.breach) for each in expiry.expired]
+def raised(expiry: Expiry) -> int | None:
+    """Where the log would start once all of these are gone; None: as before."""
+    by_rule = [each.behind_offset for each in expiry.expired if each.cause is not Cause.LOG_START]
+    return max(by_rule, default=-1) if any(offset > 0 for offset in by_rule) else None
+
+
+def gone(expiry: Expiry) -> list[tuple[int, Cause]]:
+    return [(each.segment.start_offset, each.cause) for each in expiry.expired]
 
 
 THREE = (segment(0, 9, newest_ms=100), segment(10, 19, newest_ms=200), segment(20, 29, newest_ms=300))
@@ -78,19 +84,19 @@ THREE = (segment(0, 9, newest_ms=100), segment(10, 19, newest_ms=200), segment(2
 
 def test_without_a_limit_all_stay() -> None:
     expiry = looked(*THREE)
-    assert (gone(expiry), expiry.log_start_offset, expiry.size_bytes, expiry.next_ms) == ([], None, 300, None)
+    assert (gone(expiry), raised(expiry), expiry.size_bytes, expiry.next_ms) == ([], None, 300, None)
 
 
 def test_a_segment_below_the_log_start_goes_and_one_that_straddles_it_stays() -> None:
     expiry = looked(*THREE, log_start=15)
-    assert (gone(expiry), expiry.log_start_offset) == ([(0, Breach.LOG_START)], None)
+    assert (gone(expiry), raised(expiry)) == ([(0, Cause.LOG_START)], None)
 
 
 @for_each("ms, count", [(NOW_MS - 200, 2), (NOW_MS - 199, 1), (NOW_MS - 99, 0), (0, 3)])
 def test_time_takes_what_is_as_old_or_older(ms: int, count: int) -> None:
     expiry = looked(*THREE, ms=ms)
-    assert gone(expiry) == [(10 * number, Breach.TIME) for number in range(count)]  # the second is NOW_MS - 200 old
-    assert expiry.log_start_offset == (10 * count or None)
+    assert gone(expiry) == [(10 * number, Cause.TIME) for number in range(count)]  # the second is NOW_MS - 200 old
+    assert raised(expiry) == (10 * count or None)
     assert expiry.next_ms == (None if count == 3 else (count + 1) * 100 + ms)
 
 
@@ -104,32 +110,40 @@ def test_time_stops_at_the_first_that_stays() -> None:
 )
 def test_size_takes_whole_segments_only(size: int, local: int, starts: list[int]) -> None:
     expiry = looked(*THREE, size=size, local=local)
-    assert gone(expiry) == [(start, Breach.SIZE) for start in starts]
-    assert expiry.log_start_offset == (starts[-1] + 10 if starts else None)
+    assert gone(expiry) == [(start, Cause.SIZE) for start in starts]
+    assert raised(expiry) == (starts[-1] + 10 if starts else None)
 
 
 def test_what_goes_by_the_log_start_counts_for_the_size() -> None:
-    assert gone(looked(*THREE, log_start=10, size=200)) == [(0, Breach.LOG_START)]
+    assert gone(looked(*THREE, log_start=10, size=201)) == [(0, Cause.LOG_START)]
+    assert gone(looked(*THREE, log_start=10, size=200)) == [(0, Cause.SIZE)]
 
 
-def test_a_dead_segment_goes_wherever_it_stands_and_counts_for_no_size() -> None:
-    dead = segment(30, 60, epochs={1: 30}, newest_ms=0)
-    live = segment(30, 39, epochs={2: 30})
-    expiry = looked(*THREE, dead, live, size=400, lineage=((0, 0), (2, 30)))
-    assert gone(expiry) == [(30, Breach.DEAD)]
-    assert (expiry.size_bytes, expiry.log_start_offset) == (400, None)
+def test_a_dead_segment_goes_by_the_same_rules_raises_nothing_and_ends_no_look() -> None:
+    """Failed before: it went whenever it was known to be dead."""
+    live = (segment(0, 9), segment(30, 39, epochs={2: 30}))
+    dead = (segment(10, 60, epochs={1: 10}, newest_ms=NOW_MS - 10), segment(61, 70, epochs={1: 61}, newest_ms=0))
+    segments = (live[0], *dead, live[1])
+    assert gone(looked(*segments, lineage=((0, 0), (2, 10)))) == []
+    expiry = looked(*segments, ms=100, lineage=((0, 0), (2, 10)))
+    assert (gone(expiry), raised(expiry), expiry.size_bytes) == ([(61, Cause.TIME)], None, 400)
+    expiry = looked(*dead, live[1], ms=100, lineage=((0, 0), (2, 10)))
+    assert (gone(expiry), raised(expiry)) == ([(61, Cause.TIME)], None)
+    assert gone(looked(*dead, live[1], size=200, lineage=((0, 0), (2, 10)))) == [(10, Cause.SIZE)]
+    assert gone(looked(*dead, live[1], log_start=65, lineage=((0, 0), (2, 10))))[0] == (10, Cause.LOG_START)
+
+
+def test_a_time_far_behind_the_copying_counts_as_of_the_copying() -> None:
+    future = replace(segment(0, 9, newest_ms=10**15), event_timestamp_ms=NOW_MS - 500)
+    ledger = ledger_of([future], copied_ms=NOW_MS - 500)
+    assert gone(expired(ledger, ms=500)) == [(0, Cause.TIME)]
+    assert gone(expired(ledger, ms=501)) == []
 
 
 def test_a_segment_with_a_dead_end_raises_the_log_start_to_its_live_end_only() -> None:
     parted = segment(0, 99, epochs={0: 0}, newest_ms=0)
     expiry = looked(parted, segment(40, 60, epochs={2: 40}), ms=1000, lineage=((0, 0), (2, 40)))
-    assert (gone(expiry), expiry.log_start_offset) == ([(0, Breach.TIME)], 40)
-
-
-def test_what_was_cut_but_is_not_sure_to_be_dead_is_left_alone() -> None:
-    ledger = ledger_of([segment(0, 9), segment(10, 19, epochs={1: 10})], ((0, 0), (1, 10)))
-    ledger.cut(1, 10)
-    assert gone(expired(ledger, log_start=20, ms=0)) == [(0, Breach.LOG_START)]
+    assert (gone(expiry), raised(expiry)) == ([(0, Cause.TIME)], 40)
 
 
 @dataclass(frozen=True)
@@ -185,13 +199,13 @@ def test_nothing_that_a_live_lineage_needs_is_ever_deleted(log: _Log, log_start:
     deleted = {each.segment.segment_id for each in expiry.expired}
     assert len(deleted) == len(expiry.expired)
     left = [each for each in log.segments if each.segment_id not in deleted]
-    new_start = log_start if expiry.log_start_offset is None else expiry.log_start_offset
+    new_start = max(log_start, raised(expiry) or 0)
     assert new_start >= log_start
     needed = {offset for offset in held(log.segments, log.lineage) if offset >= new_start}
     assert needed <= held(left, log.lineage)
     # Nor is the log start raised over a record that no limit reaches.
     lost = {offset for offset in held(log.segments, log.lineage) if log_start <= offset < new_start}
-    by_rule = [each.segment for each in expiry.expired if each.breach in (Breach.TIME, Breach.SIZE)]
+    by_rule = [each.segment for each in expiry.expired if each.cause in (Cause.TIME, Cause.SIZE)]
     reached = max((each.end_offset for each in by_rule), default=-1)
     assert all(offset <= reached for offset in lost)
     if ms == size == KEEP:

@@ -62,8 +62,9 @@ class _World:
 class _Owner:
     """A copier that believes that it owns the partition."""
 
-    def __init__(self, world: _World, generation: int) -> None:
+    def __init__(self, world: _World, generation: int, *, deletes_spares: bool = True) -> None:
         self._world = world
+        self._deletes_spares = deletes_spares
         self._position = 0
         self.ledger = Ledger(PARTITION)
         self.read(len(world.records))
@@ -114,9 +115,13 @@ class _Owner:
         while not is_done or self._copy.has_unfinished:
             try:
                 yield from self._copy.tidy()
+                for spare, _ in self._copy.spares():
+                    if self._deletes_spares:
+                        yield from self._copy.delete(spare)
                 start_offset = self.ledger.end_offset() + 1
                 if start_offset >= self._world.log_end_offset or self.ledger.is_superseded:
                     is_done = True
+                    self._copy.stop_trying()
                     continue
                 staged = self._world.staged(start_offset, self._world.chance.choice([1, 3, 10, 30]))
                 yield from self._copy.copy(staged)
@@ -130,7 +135,8 @@ def _drive(world: _World, kills: bool) -> None:
     owners: list[_Owner] = []
     for generation in range(1, chance.randrange(2, 7)):
         world.log_end_offset += chance.choice([0, 5, 50])
-        owners.append(_Owner(world, generation if chance.random() < 0.9 else 1))
+        deletes_spares = chance.random() < 0.5  # else they wait
+        owners.append(_Owner(world, generation if chance.random() < 0.9 else 1, deletes_spares=deletes_spares))
         for _ in range(chance.randrange(1, 60)):
             index = chance.randrange(len(owners)) if chance.random() < 0.5 else -1
             if not owners[index].step():
@@ -146,9 +152,15 @@ def _drive(world: _World, kills: bool) -> None:
         if not owners[index].step():
             owners.pop(index)
     world.failure_rate = 0.0
-    last = _Owner(world, 99)
-    while last.step():
+    waiting = _at_last(_Owner(world, 98, deletes_spares=False))
+    assert all(map(waiting.ledger.is_covered, waiting.ledger.finished())), "a spare segment hides records"
+    _at_last(_Owner(world, 99))
+
+
+def _at_last(owner: _Owner) -> _Owner:
+    while owner.step():
         pass
+    return owner
 
 
 def _seen(world: _World) -> Iterator[RemoteLogSegmentMetadata]:

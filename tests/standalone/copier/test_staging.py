@@ -3,7 +3,7 @@
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +27,13 @@ Stage = Callable[[Path, RollLimits, PartitionState], PartitionStaging]
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    """Makes stagings and closes them."""
+    """Makes stagings and discards them."""
     with ExitStack() as stack:
 
         def make(folder: Path, limits: RollLimits, state: PartitionState) -> PartitionStaging:
-            return stack.enter_context(closing(PartitionStaging(folder, limits, state)))
+            staging = PartitionStaging(folder, limits, state)
+            stack.callback(staging.discard)
+            return staging
 
         yield make
 
@@ -209,15 +211,53 @@ def test_what_is_before_a_bad_batch_is_kept(
     assert staging.next_offset == 2
 
 
-def test_what_an_earlier_process_left_is_removed(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "00000000000000000000.log").write_bytes(b"left")
+def test_logs_that_an_earlier_process_left_are_kept_and_read_and_all_else_is_removed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    for name in ("00000000000000000000.index", "00000000000000000009.snapshot", "00000000000000000002.log"):
+        (tmp_path / name).write_bytes(b"left")
+    batches = [data_batch(offset, value_bytes=100) for offset in range(3, 9)]
+    (tmp_path / "00000000000000000003.log").write_bytes(b"".join(batches) + batches[0][:70])
+    (tmp_path / "00000000000000000003.kept").write_bytes(b"".join(batches[:2]))
+    staging = stage(tmp_path, RollLimits(segment_bytes=1), PartitionState(next_offset=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000003.kept"]
+    kept = staging.kept
+    assert [kept.first_from(offset) for offset in (0, 3, 5, 8, 9)] == [3, 3, 5, 8, None]
+    assert kept.read(5, 1) == batches[2]
+    assert kept.read(3, 10**6).startswith(b"".join(batches))
+    kept.drop_below(8)
+    assert kept.first_from(0) == 3
+    kept.drop_below(9)
+    assert (kept.first_from(0), list(tmp_path.iterdir())) == (None, [])
+
+
+def test_what_is_staged_is_discarded_as_a_whole(stage: Stage, tmp_path: Path) -> None:
     staging = stage(tmp_path, RollLimits(segment_bytes=1), PartitionState(next_offset=0))
-    assert list(tmp_path.iterdir()) == []
     (first,) = staging.take(data_batch(0) + data_batch(1), now_ms=NOW_MS)
+    first.check()
     first.discard()
     first.discard()
-    staging.close()
+    with pytest.raises(FileNotFoundError):
+        first.check()
+    staging.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+@for_each("damage", ["removed", "cut"])
+def test_a_file_that_is_not_as_it_was_written_is_an_error_of_the_folder(
+    stage: Stage, tmp_path: Path, damage: str
+) -> None:
+    """Failed before: the file was made again without its first batches, and the partition stood still."""
+    folder = tmp_path / damage
+    staging = stage(folder, RollLimits(), PartitionState(next_offset=0))
+    staging.take(data_batch(0), now_ms=NOW_MS)
+    (path,) = folder.iterdir()
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"short")
+    with pytest.raises(OSError, match=r"No such file|not as it was written"):
+        staging.take(data_batch(1), now_ms=NOW_MS)
 
 
 def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(stage: Stage, tmp_path: Path) -> None:

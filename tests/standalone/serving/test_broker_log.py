@@ -33,7 +33,9 @@ def brokers(log: FakeLog, nursery: trio.Nursery) -> ClusterBrokerLog:
 
 
 async def test_the_range_ends_at_the_last_stable_offset(brokers: ClusterBrokerLog, log: FakeLog) -> None:
-    expected = LogRange(log_start_offset=40, last_stable_offset=90, leader_epoch=log.leader_epoch)
+    expected = LogRange(
+        log_start_offset=40, last_stable_offset=90, high_watermark=log.end_offset, leader_epoch=log.leader_epoch
+    )
     assert await brokers.range(ORDERS) == expected
 
 

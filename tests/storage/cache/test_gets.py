@@ -76,7 +76,7 @@ async def test_blocks_behind_the_last_one_wanted_are_not_waited_for(world: GetWo
     assert (len(world.gets), world.budget.held, world.gets.slots.busy) == (0, 0, 0)
     stall.release()
     await until(lambda: world.sample("gets_total", outcome="cancelled") == 1)
-    assert segment.gets[0].read_bytes == 3 * BLOCK_BYTES
+    assert segment.gets[0].read_bytes < 4 * BLOCK_BYTES  # the third may have come when it heard of it
     assert world.numbers() == [0, 1]
 
 

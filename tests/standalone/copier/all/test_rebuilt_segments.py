@@ -4,7 +4,6 @@ Logs of a real broker are in tests/integration/test_copied_bytes.py.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -90,7 +89,8 @@ def test_random_logs_are_byte_for_byte_what_kafka_rebuilds(oracle: Oracle, tmp_p
         folder, log = tmp_path / str(seed), RandomLog(seed)
         limits, data = RollLimits(segment_bytes=60_000), log.batches(800)
         state = PartitionState(next_offset=log.start_offset)
-        with case(seed), closing(PartitionStaging(folder / "ours", limits, state)) as staging:
+        with case(seed):
+            staging = PartitionStaging(folder / "ours", limits, state)
             staged = staging.take(data, now_ms=NOW_MS)
             assert len(staged) > 4
             rebuild = KafkaRebuild(oracle, folder / "kafkas")
@@ -120,5 +120,5 @@ def test_an_entry_is_due_behind_the_interval_to_the_byte(
 
 
 def _staged(folder: Path, log: Sequence[bytes], limits: RollLimits) -> list[StagedSegment]:
-    with closing(PartitionStaging(folder / "ours", limits, PartitionState(next_offset=0))) as staging:
-        return staging.take(b"".join(log), now_ms=NOW_MS)
+    staging = PartitionStaging(folder / "ours", limits, PartitionState(next_offset=0))
+    return staging.take(b"".join(log), now_ms=NOW_MS)

@@ -1,14 +1,28 @@
-"""The committed log starts of the partitions that one copier has, read together and kept for a while."""
+"""What is kept of the partitions that one copier has, read together and believed for a while."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from standalone.copier.seams import LogStartStore
 from storage.model import TopicIdPartition
 
+V = TypeVar("V")
 
-class LogStarts:
+
+class KeptStore(Protocol[V]):
+    """A value for each partition, durable once `commit` returns. Both raise RemoteStorageError."""
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, V]:
+        """What was committed; partitions of which nothing was, or of another topic id, are left out."""
+        ...
+
+    async def commit(self, values: Mapping[TopicIdPartition, V]) -> None:
+        """Have these committed."""
+        ...
+
+
+class Kept(Generic[V]):
     """Of one trio run.
 
     Args:
@@ -17,17 +31,17 @@ class LogStarts:
     """
 
     def __init__(
-        self, store: LogStartStore, partitions: Callable[[], Iterable[TopicIdPartition]], age_s_max: float
+        self, store: KeptStore[V], partitions: Callable[[], Iterable[TopicIdPartition]], age_s_max: float
     ) -> None:
         self._store = store
         self._partitions = partitions
         self._age_s_max = age_s_max
         self._lock = trio.Lock()
-        self._known: Mapping[TopicIdPartition, int] = {}
+        self._known: Mapping[TopicIdPartition, V] = {}
         self._asked: frozenset[TopicIdPartition] = frozenset()
         self._asked_at_s = -float("inf")
 
-    async def get(self, partition: TopicIdPartition) -> int | None:
+    async def get(self, partition: TopicIdPartition) -> V | None:
         """What was committed for the partition; None if nothing was.
 
         Raises:
@@ -41,12 +55,12 @@ class LogStarts:
                 self._asked, self._asked_at_s = asked, trio.current_time()
             return self._known.get(partition)
 
-    async def raise_to(self, partition: TopicIdPartition, offset: int) -> None:
-        """Commit the offset, unless one as high was; it is durable when this returns.
+    async def commit(self, partition: TopicIdPartition, value: V) -> None:
+        """Have the value committed; it is durable when this returns.
 
         Raises:
             RemoteStorageError: as the store answers.
         """
         async with self._lock:
-            await self._store.commit({partition: offset})
-            self._known = {**self._known, partition: max(offset, self._known.get(partition, offset))}
+            await self._store.commit({partition: value})
+            self._known = {**self._known, partition: value}

@@ -1,0 +1,101 @@
+"""Logs that were staged and not copied: of an earlier process, or dropped because something failed.
+
+Upstream may have deleted their records meanwhile; then this is the only copy. Where upstream has them still, they are
+fetched again from there and not read here. What is read is taken like what a Fetch brings: each batch's CRC is checked,
+and leader epochs are held against upstream's.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.record_batches import LOG_OVERHEAD
+from standalone.copier import staging_folder
+
+SUFFIX: Final = ".kept"
+AGE_S_MAX: Final = 7 * 86_400.0
+"""Older ones are removed: another copier has had the partition for long."""
+_HEAD_BYTES: Final = 61
+"""Of a batch of format version 2, up to its records."""
+_LAST_OFFSET_DELTA_AT: Final = 23
+
+
+@dataclass(slots=True)
+class _Kept:
+    """`end_offset`: behind its last whole batch."""
+
+    path: Path
+    start_offset: int
+    end_offset: int
+
+
+class KeptLogs:
+    """One partition's, in its staging folder. Blocking. Not thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        kept: dict[int, _Kept] = {}
+        for left in sorted(folder.iterdir(), key=lambda path: (path.suffix != SUFFIX, path)):
+            if not staging_folder.STAGED.fullmatch(left.name):
+                continue
+            if left.suffix not in (SUFFIX, ".log") or left.stat().st_mtime < time.time() - AGE_S_MAX:
+                left.unlink()
+                continue
+            found, before = _Kept(left, int(left.stem), _end_offset(left)), kept.get(int(left.stem))
+            if before is not None and before.end_offset >= found.end_offset:
+                left.unlink()  # fetched once more and not as far
+            else:
+                found.path = left.rename(left.with_suffix(SUFFIX))
+                kept[found.start_offset] = found
+        self._files = [kept[start] for start in sorted(kept)]
+
+    def drop_below(self, offset: int) -> None:
+        """Remove those that hold nothing from the offset on."""
+        for kept in [each for each in self._files if each.end_offset <= offset]:
+            kept.path.unlink(missing_ok=True)
+            self._files.remove(kept)
+
+    def clear(self) -> None:
+        """Remove all: they are not upstream's log."""
+        self.drop_below(2**63)
+
+    def first_from(self, offset: int) -> int | None:
+        """The first offset that is here, from this one on."""
+        found = (max(offset, kept.start_offset) for kept in self._files if offset < kept.end_offset)
+        return min(found, default=None)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Batches from the one on that holds the offset, which is here; one whole batch at least, whatever its size.
+        The last may be cut."""
+        kept = next(each for each in self._files if each.start_offset <= offset < each.end_offset)
+        return _read(kept.path, offset, bytes_max)
+
+
+def _end_offset(path: Path) -> int:
+    end_offset = -1
+    with path.open("rb") as log:
+        for _, last_offset, _ in _batches(log.fileno()):
+            end_offset = last_offset + 1
+    return end_offset
+
+
+def _read(path: Path, offset: int, bytes_max: int) -> bytes:
+    with path.open("rb") as log:
+        for position, last_offset, size_bytes in _batches(log.fileno()):
+            if last_offset >= offset:
+                return os.pread(log.fileno(), max(bytes_max, size_bytes), position)
+    return b""
+
+
+def _batches(descriptor: int) -> Iterator[tuple[int, int, int]]:
+    """(position, last offset, bytes) of each whole batch."""
+    position, file_bytes = 0, os.fstat(descriptor).st_size
+    while len(head := os.pread(descriptor, _HEAD_BYTES, position)) == _HEAD_BYTES:
+        size_bytes = LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
+        delta = int.from_bytes(head[_LAST_OFFSET_DELTA_AT : _LAST_OFFSET_DELTA_AT + 4], "big", signed=True)
+        if size_bytes < _HEAD_BYTES or position + size_bytes > file_bytes:
+            return
+        yield position, int.from_bytes(head[:8], "big", signed=True) + delta, size_bytes
+        position += size_bytes

@@ -1,0 +1,80 @@
+"""What is noted of deletions that wait, for all copiers: beside committed offsets of the group `tidegate.deletions`.
+
+- A commit's text is the topic's id and the note (standalone.copier.waits); one of another id counts as absent. Its
+  offset means nothing.
+- A note that cannot be read was written by a newer version: then nothing is deleted.
+- Offsets of groups without members expire: who has partitions commits them again when a day has passed.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import trio
+
+from protocol.client.errors import UpstreamError
+from protocol.client.groups import GroupOffset
+from standalone.copier.waits import Noted, noted_from
+from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.log_starts import COMMIT_AGAIN_S, as_storage_error
+from storage.errors import RemoteStorageError
+from storage.model import TopicIdPartition, uuid_to_text
+
+DELETIONS_GROUP: Final = "tidegate.deletions"
+
+
+class DeletionNotes:
+    """Implements `standalone.copier.kept.KeptStore`. Owned by the trio thread."""
+
+    def __init__(self, offsets: GroupOffsets) -> None:
+        self._offsets = offsets
+        self._committed_at_s: dict[TopicIdPartition, float] = {}
+
+    async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Noted]:
+        """What is noted.
+
+        Raises:
+            RemoteStorageError: no answer, a missing right, or a note that cannot be read.
+        """
+        wanted = {(each.topic, each.partition): each for each in partitions}
+        try:
+            found = await self._offsets.fetch(wanted)
+        except UpstreamError as error:
+            raise as_storage_error("notes of deletions", error) from error
+        notes: dict[TopicIdPartition, Noted] = {}
+        for named, kept in found.items():
+            topic_id, _, text = kept.metadata.partition(" ")
+            if topic_id != uuid_to_text(wanted[named].topic_id):
+                continue
+            try:
+                notes[wanted[named]] = noted_from(text)
+            except ValueError as error:
+                raise RemoteStorageError(f"{wanted[named]}: {error}: nothing is deleted") from error
+        await self._commit_again(notes)
+        return notes
+
+    async def commit(self, values: Mapping[TopicIdPartition, Noted]) -> None:
+        """Have these noted.
+
+        Raises:
+            RemoteStorageError: no answer, or a missing right.
+        """
+        offsets = {
+            (each.topic, each.partition): GroupOffset(0, f"{uuid_to_text(each.topic_id)} {noted.as_text()}")
+            for each, noted in values.items()
+        }
+        try:
+            await self._offsets.commit(offsets)
+        except UpstreamError as error:
+            raise as_storage_error("notes of deletions", error) from error
+        self._committed_at_s |= dict.fromkeys(values, trio.current_time())
+
+    async def _commit_again(self, notes: Mapping[TopicIdPartition, Noted]) -> None:
+        now_s = trio.current_time()
+        due = {
+            partition: noted
+            for partition, noted in notes.items()
+            if noted != Noted() and now_s - self._committed_at_s.get(partition, -math.inf) >= COMMIT_AGAIN_S
+        }
+        if due:
+            await self.commit(due)
