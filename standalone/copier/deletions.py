@@ -134,8 +134,7 @@ class PartitionDeletions:
         shown = (waiting.segments, waiting.size_bytes, waiting.is_alarming) if waiting else (0, 0, False)
         self._tools.meter.on_delete_waiting(self._series, *shown)
         if waiting is not None and (before is None or before.why != waiting.why):
-            log = _log.warning if waiting.is_alarming else _log.info
-            log(
+            _log.warning(
                 "deletion_waits",
                 partition=str(self._partition),
                 segments=waiting.segments,

@@ -74,17 +74,6 @@ def run_pytest(folder: Path, workers: int) -> subprocess.CompletedProcess[str]:
 def test_a_quick_suite_loads_nothing_of_the_others_folders() -> None:
     """Failed before: `make test` of a fresh clone ended with errors, as a conftest of tests/spark imported pyspark."""
     without_spark = "import sys, pytest; sys.modules['pyspark'] = None; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", without_spark, "--suite", "quick", "--collect-only", "-q", "-n0", "tests/spark"]
-        sys.executable,
-        "-c",
-        without_spark,
-        "--suite",
-        "quick",
-        "--collect-only",
-        "-q",
-        "-n",
-        "0",
-        "tests/spark",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["--suite", "quick", "--collect-only", "-q", "-n0", "tests/spark"]
+    done = subprocess.run([sys.executable, "-c", without_spark, *options], capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr

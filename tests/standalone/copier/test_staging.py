@@ -211,9 +211,7 @@ def test_what_is_before_a_bad_batch_is_kept(
     assert staging.next_offset == 2
 
 
-def test_logs_that_an_earlier_process_left_are_kept_and_read_and_all_else_is_removed(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_logs_that_an_earlier_process_left_are_kept_and_all_else_is_removed(stage: Stage, tmp_path: Path) -> None:
     for name in ("00000000000000000000.index", "00000000000000000009.snapshot", "00000000000000000002.log"):
         (tmp_path / name).write_bytes(b"left")
     batches = [data_batch(offset, value_bytes=100) for offset in range(3, 9)]

@@ -1,0 +1,108 @@
+"""What is staged is not thrown away: by a copier that ends, a store that is away, an upstream that deletes first."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from standalone.copier.staging_folder import OWN_NAME, partition_folder
+from storage.errors import RetriableRemoteStorageError
+from tests.support.copy_world import PARTITION, CopyWorld
+from tests.support.running_copier import only, ranges, running, until, value
+from tests.support.segments import topic_partition
+
+pytestmark = pytest.mark.autojump
+
+FIVE = [topic_partition("orders", number) for number in range(5)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CopyWorld:
+    return CopyWorld(tmp_path, random.Random(7), FIVE)
+
+
+async def test_a_store_that_is_away_costs_no_records(world: CopyWorld) -> None:
+    """Failed before: each try published three."""
+    world.upstream.append(40)
+    hands = world.hands()
+    put = world.store.put
+    world.store.put = _away  # type: ignore[method-assign]  # for a while
+    async with running(hands) as copier:
+        await until(lambda: only(copier).last_error is not None)
+        await trio.sleep(300)
+        assert (value(hands, "kafka_server_brokertopicmetrics_remotecopyerrors_total", topic="orders") or 0) > 5
+        assert len(world.records()) == 1
+        world.store.put = put  # type: ignore[method-assign]  # it is there again
+        await until(lambda: world.ledger().end_offset() == 119)
+        assert ranges(world)[0][0] == 0
+
+
+def _away(key: str, source: Any) -> None:
+    raise RetriableRemoteStorageError("away")
+
+
+async def test_of_strangers_in_the_staging_folder_nothing_is_removed(world: CopyWorld) -> None:
+    """Failed before: a folder that held the tier was emptied, tier and all."""
+    hands = world.hands()
+    own, folder = hands.folder / OWN_NAME, partition_folder(hands.folder, PARTITION)
+    strangers = [
+        hands.folder / "tier" / f"{0:020}.log",
+        hands.folder / f"{0:020}.log",
+        own / "orders-0" / f"{0:020}.log",
+        own / folder.name.replace("orders", "others") / "notes.txt",
+        own / f"{0:020}.log",
+        folder / "notes.txt",
+    ]
+    for path in strangers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left")
+    (own / folder.name.replace("orders", "linked")).symlink_to(hands.folder / "tier")
+    world.upstream.append(20)
+    with capture_logs() as logs:
+        async with running(hands):
+            await until(lambda: world.ledger().end_offset() == 59)
+    assert all(path.read_bytes() == b"left" for path in strangers)
+    assert [line["event"] for line in logs].count("staging_folder_not_ours") == 5
+
+
+async def test_what_is_staged_is_copied_when_it_is_let_go(world: CopyWorld) -> None:
+    """Failed before: it was thrown away, and where upstream had deleted it, was in no place."""
+    world.upstream.append(5)
+    async with running(world.hands(), segment_ms=100_000, segment_bytes=100_000) as copier:
+        await until(lambda: only(copier).lag_bytes > 0)
+        assert ranges(world) == []
+        await copier.revoke([PARTITION])
+        assert ranges(world) == [(0, 14)]
+
+
+async def test_what_is_staged_goes_early_when_upstream_comes_near(world: CopyWorld) -> None:
+    world.upstream.append(10)
+    async with running(world.hands(), segment_ms=10**9, segment_bytes=10**6, lag_ms=10**9):
+        await trio.sleep(5)
+        world.upstream.delete_before(6)
+        await until(lambda: ranges(world) == [(0, 29)])
+        world.upstream.append(10)
+        await trio.sleep(20)
+        assert ranges(world) == [(0, 29)], "what is far from upstream's log start waits"
+
+
+async def test_what_was_staged_and_not_copied_is_read_again_where_upstream_has_deleted_it(world: CopyWorld) -> None:
+    world.upstream.append(20)
+    hands = world.hands()
+    put = world.store.put
+    world.store.put = _away  # type: ignore[method-assign]  # when the process ends
+    async with running(hands) as copier:
+        await until(lambda: only(copier).last_error is not None)
+    assert world.finished() == []
+    world.store.put = put  # type: ignore[method-assign]  # it is there again
+    world.upstream.delete_before(60)
+    world.upstream.append(5)
+    async with running(hands, generation=2):
+        await until(lambda: world.ledger().end_offset() == 74)
+    kept_end = max(end for _, end in ranges(world) if end < 60) + 1
+    assert (ranges(world)[0][0], kept_end > 20) == (0, True)
+    assert value(hands, "tidegate_copy_gap_records_total") == 60 - kept_end
+    assert [*(hands.folder / OWN_NAME).rglob("*.*")] == []
