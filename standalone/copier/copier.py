@@ -118,8 +118,8 @@ class Copier:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
 
-    async def run(self) -> None:
-        """For ever.
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """For ever. Reports started once partitions may be assigned.
 
         Cancellation: as PartitionCopier.run of all partitions.
         """
@@ -130,6 +130,7 @@ class Copier:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()
+            task_status.started()
             await trio.sleep_forever()
 
     async def assign(self, partitions: Iterable[TopicIdPartition], generation: int) -> None:

@@ -57,6 +57,7 @@ def properties_of(topic: str) -> dict[str, str]:
         "copy.enabled": "true",
         "copy.segment.bytes": "64 KiB",
         "copy.segment.ms": "1000",
+        "copy.delete.grace.ms": "0",
         "admin.listen": f"127.0.0.1:{free_port()}",
     }
 

@@ -17,7 +17,7 @@ async def running(
 ) -> AsyncIterator[Copier]:
     copier = hands.copier(settings(hands.world.folder, **keys))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(copier.run)
+        await nursery.start(copier.run)  # as standalone.copying does
         await copier.assign(partitions, generation)
         yield copier
         nursery.cancel_scope.cancel()
