@@ -6,7 +6,6 @@ and leader epochs are held against upstream's.
 """
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,6 @@ from protocol.record_batches import LOG_OVERHEAD
 from standalone.copier import staging_folder
 
 SUFFIX: Final = ".kept"
-AGE_S_MAX: Final = 7 * 86_400.0
-"""Older ones are removed: another copier has had the partition for long."""
 _HEAD_BYTES: Final = 61
 """Of a batch of format version 2, up to its records."""
 _LAST_OFFSET_DELTA_AT: Final = 23
@@ -40,7 +37,7 @@ class KeptLogs:
         for left in sorted(folder.iterdir(), key=lambda path: (path.suffix != SUFFIX, path)):
             if not staging_folder.STAGED.fullmatch(left.name):
                 continue
-            if left.suffix not in (SUFFIX, ".log") or left.stat().st_mtime < time.time() - AGE_S_MAX:
+            if left.suffix not in (SUFFIX, ".log"):
                 left.unlink()
                 continue
             found, before = _Kept(left, int(left.stem), _end_offset(left)), kept.get(int(left.stem))
