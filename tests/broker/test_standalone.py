@@ -81,6 +81,7 @@ def life(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "copy.segment.ms": "1000",
         "copy.segment.bytes": str(SEGMENT_BYTES),
         "copy.retention.from.topic": "true",
+        "copy.delete.grace.ms": "0",
         "admin.listen": f"127.0.0.1:{free_port()}",
     }
     with standalone(cluster, tmp_path_factory.mktemp("standalone"), properties) as served:

@@ -91,6 +91,7 @@ def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Pa
         "4 topics would be copied, 4 partitions",
         "group tidegate.copier may be used",
         "group tidegate.log-start may be used",
+        "group tidegate.deletions may be used",
         "brokers that get remote storage over this tier later delete what is in it",
     ):
         assert said in " ".join(done.stdout.split()), done.stdout

@@ -65,6 +65,7 @@ def copied(plain_kafka: KafkaCluster, folder: Path) -> Iterator[Scene]:
         "copy.enabled": "true",
         "copy.segment.bytes": "64 KiB",
         "copy.segment.ms": "1000",
+        "copy.delete.grace.ms": "0",
         "proxy.workers": "2",
         "admin.listen": f"127.0.0.1:{free_port()}",
     }

@@ -28,6 +28,7 @@ def copied_properties(topic: str) -> dict[str, str]:
         "copy.topics": topic,
         "copy.segment.ms": "1000",
         "copy.retention.bytes": "-1",
+        "copy.delete.grace.ms": "0",
         "admin.listen": f"127.0.0.1:{free_port()}",
     }
 
