@@ -142,7 +142,7 @@ class CopyTopics:
         held = list(self.in_tier())
         names = sorted({partition.topic for partition in held})
         answers = {topic.name: topic for topic in await self.cluster.learn_topics(names)} if names else {}
-        missed = frozenset(each for each in held if _is_missed(answers.get(each.topic), each))
+        missed = frozenset(each for each in held if is_missed(answers.get(each.topic), each))
         if not {each.topic_id for each in held}.isdisjoint(topic.topic_id for topic in answers.values()):
             self._seen_in = self.cluster.cluster_id
         elif missed and len(missed) == len(held) and self._seen_in != self.cluster.cluster_id:
@@ -275,7 +275,8 @@ def _refusal(topic: TopicMetadata, configs: Configs | str) -> str | None:
     return None
 
 
-def _is_missed(answer: TopicMetadata | None, partition: TopicIdPartition) -> bool:
+def is_missed(answer: TopicMetadata | None, partition: TopicIdPartition) -> bool:
+    """Whether what a broker answers by name says that the partition's topic is gone."""
     return answer is not None and _is_absent(answer.error_code, answer.topic_id, partition.topic_id)
 
 

@@ -400,6 +400,36 @@ def _import(config: "Config", options: argparse.Namespace) -> int:
     return import_lines(config, wanted, sys.stdout)
 
 
+def _deletions_arguments(parser: argparse.ArgumentParser) -> None:
+    _place_arguments(parser)
+    _json_argument(parser)
+
+
+def _deletions(config: "Config", options: argparse.Namespace) -> int:
+    from tidegate.commands.deletions import DeletionOptions, list_deletions
+
+    wanted = DeletionOptions(place=options.place, topic_id=options.topic_id, as_json=options.as_json)
+    return list_deletions(config, wanted, sys.stdout)
+
+
+def _word_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="TOPIC[:PARTITION]", type=_place, help="a topic of the tier, or a partition")
+    _topic_id_argument(parser)
+    _json_argument(parser)
+
+
+def _word(word: str) -> Run:
+    """What runs `deletions hold`, `approve` or `release`."""
+
+    def run(config: "Config", options: argparse.Namespace) -> int:
+        from tidegate.commands.deletions import DeletionOptions, Word, say
+
+        wanted = DeletionOptions(place=options.place, topic_id=options.topic_id, as_json=options.as_json)
+        return say(config, Word[word], wanted, sys.stdout)
+
+    return _configured(run)
+
+
 # What arguments may look like. An ArgumentTypeError is told to the user as it is.
 
 
@@ -473,7 +503,10 @@ def _load(file: Path) -> "Config | None":
 SPARK: Final = "spark"
 """Has a command line of its own: a job, and what the job takes."""
 
-GROUPS: dict[str, str] = {"metadata": "dump the tier's metadata, or import it"}
+GROUPS: dict[str, str] = {
+    "metadata": "dump the tier's metadata, or import it",
+    "deletions": "list what waits to be deleted; hold, approve or release it (standalone mode)",
+}
 """What the commands of two words have in common, by the first word."""
 
 COMMANDS: Sequence[Command] = (
@@ -505,6 +538,15 @@ COMMANDS: Sequence[Command] = (
         _import_arguments,
         "Publish dumped records into a metadata topic. A dry run unless --yes is given.",
     ),
+    Command(
+        "deletions list",
+        "list what waits to be deleted from the tier, and until when",
+        _configured(_deletions),
+        _deletions_arguments,
+    ),
+    Command("deletions hold", "delete nothing of it until it is released", _word("HOLD"), _word_arguments),
+    Command("deletions approve", "delete now what waits of it", _word("APPROVE"), _word_arguments),
+    Command("deletions release", "end its hold, so that its waits go on", _word("RELEASE"), _word_arguments),
     Command(
         "diff",
         "compare the brokers' answers with those of a running serve",

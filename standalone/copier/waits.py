@@ -147,7 +147,7 @@ def plan(wanted: Wanted, noted: Noted, limits: WaitLimits, *, stopped: str | Non
     waits = [*asked, *_spares(wanted, noted, limits)]
     if stopped is not None:
         return Plan(noted=kept, waiting=_waiting(waits, stopped, is_alarming=is_alarming, is_open=True))
-    if why := _why_nothing_goes(noted):
+    if why := why_nothing_goes(noted):
         return Plan(noted=noted, waiting=_waiting(waits, why, is_alarming=noted.cut is not None, is_open=True))
     due = [each for each, until_ms in waits if until_ms is not None and until_ms <= now_ms]
     waits = [(each, until_ms) for each, until_ms in waits if until_ms is None or until_ms > now_ms]
@@ -168,7 +168,8 @@ def _noting_cut(noted: Noted, dead: Iterable[RemoteLogSegmentMetadata], now_ms: 
     return noted
 
 
-def _why_nothing_goes(noted: Noted) -> str | None:
+def why_nothing_goes(noted: Noted) -> str | None:
+    """Why all of a partition waits for an operator, if it does."""
     if noted.is_held:
         return "an operator holds it"
     if noted.cut is not None:

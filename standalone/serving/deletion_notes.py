@@ -31,6 +31,12 @@ class DeletionNotes:
         self._committed_at_s: dict[TopicIdPartition, float] = {}
 
     async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Noted]:
+        """What is noted, kept from expiring. Raises as `read` and `commit`."""
+        notes = await self.read(partitions)
+        await self._commit_again(notes)
+        return notes
+
+    async def read(self, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Noted]:
         """What is noted.
 
         Raises:
@@ -50,7 +56,6 @@ class DeletionNotes:
                 notes[wanted[named]] = noted_from(text)
             except ValueError as error:
                 raise RemoteStorageError(f"{wanted[named]}: {error}: nothing is deleted") from error
-        await self._commit_again(notes)
         return notes
 
     async def commit(self, values: Mapping[TopicIdPartition, Noted]) -> None:

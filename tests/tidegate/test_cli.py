@@ -50,6 +50,7 @@ NEEDED = {
     "stat": ["a:0:1"],
     "cat": ["a:0"],
     "metadata import": ["lines"],
+    **{f"deletions {word}": ["a"] for word in ("hold", "approve", "release")},
     "takeover": ["--from", "lines", "--log-dir", "logs", "--dry-run"],
 }
 """What a command takes besides FILE."""
@@ -77,7 +78,8 @@ def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str
 
 
 DOCS = Path(cli.__file__).parents[1] / "docs"
-TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", "diff", "gc")
+DELETIONS = ("deletions list", "deletions hold", "deletions approve", "deletions release")
+TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", *DELETIONS, "diff", "gc")
 
 
 @for_each("name", TOOLS)
@@ -99,7 +101,7 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
 
 
-COMMAND_LINE = r"(?:[` ]|(?<!b)\")tidegate (?!import )((?:metadata )?[a-z]+)((?: --[a-z-]+)*)[` ,;:.\"]"
+COMMAND_LINE = r"(?:[` ]|(?<!b)\")tidegate (?!import )((?:(?:metadata|deletions) )?[a-z]+)((?: --[a-z-]+)*)[` ,;:.\"]"
 
 
 def test_messages_name_commands_and_options_that_there_are(capsys: Captured) -> None:

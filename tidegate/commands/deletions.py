@@ -1,0 +1,345 @@
+"""`tidegate deletions list|hold|approve|release FILE [TOPIC[:PARTITION]]`: what waits to be deleted from a tier of
+mode=standalone, and an operator's word on it (docs/tools.md#deletions).
+
+- Of a topic that there is, waits and words are notes beside the offsets of the group `tidegate.deletions`
+  (standalone.copier.waits). A copier may write a note at the same moment: it is read again after SETTLE_S, and written
+  again if the word does not stand.
+- Of a topic that is gone the wait is the time of its DELETE_PARTITION_MARKED: a word is another such record
+  (standalone.copier.gone_topics). Each broker is asked whether the topic is gone before that.
+- What others have superseded is not noted: the copier's status page shows its wait, and a word is good for it, too.
+"""
+
+import enum
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TextIO
+
+import trio
+
+from standalone.copier.gone_topics import HELD_MS
+from standalone.copier.waits import Noted, WaitLimits, why_nothing_goes
+from standalone.copy_topics import CopyTopics, is_missed
+from standalone.serving.deletion_notes import DELETIONS_GROUP, DeletionNotes
+from standalone.serving.group_offsets import GroupOffsets
+from storage.config.model import Mode
+from storage.errors import MetadataRecordError, RetriableRemoteStorageError, TierError
+from storage.metadata.encoding import encode
+from storage.metadata.event_log import MetadataEvent, metadata_partition
+from storage.metadata.record_batches import build_batches
+from storage.metadata.serde import decode
+from storage.model import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    Uuid,
+    uuid_to_text,
+)
+from tidegate import exit_codes
+from tidegate.commands.metadata import read_records
+from tidegate.commands.output import iso_time, print_json, print_table, size
+from tidegate.commands.selection import Place, finished, matching
+from tidegate.commands.tier import OpenTier, run_on_tier
+from tidegate.commands.tier_lineage import TierLineage
+from tidegate.config.model import Config
+
+SETTLE_S = 1.0
+"""A copier that has read a note before ours was written has written its own by then."""
+
+TRIES_MAX: Final = 5
+
+NOBODY: Final = -1
+"""In place of a broker's id."""
+
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+_BEGUN = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+
+Marks = Mapping[TopicIdPartition, RemotePartitionDeleteMetadata]
+"""Each partition's last record of its deletion as a whole."""
+
+
+class Word(enum.StrEnum):
+    """What an operator says, as it is confirmed."""
+
+    HOLD = "held"
+    APPROVE = "approved"
+    RELEASE = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionOptions:
+    place: Place | None
+    topic_id: Uuid | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """What of a partition waits. `until_ms` None: for an operator, or what `why` says."""
+
+    partition: TopicIdPartition
+    segments: int
+    size_bytes: int
+    until_ms: int | None
+    why: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            **_names(self.partition),
+            "segments": self.segments,
+            "bytes": self.size_bytes,
+            "until_ms": self.until_ms,
+            "why": self.why,
+        }
+
+
+# --- list ---
+
+
+def list_deletions(config: Config, options: DeletionOptions, out: TextIO) -> int:
+    """Show what waits."""
+
+    async def work(tier: OpenTier) -> int:
+        _check_mode(config)
+        partitions = matching(tier.catalog, options.place, options.topic_id)
+        gone = await _missed(tier, partitions)
+        found = await waits_of(tier, [each for each in partitions if each not in gone])
+        marks = await _marks(tier, gone)
+        found += [_waits_of_gone(tier, partition, marks.get(partition)) for partition in gone]
+        if options.as_json:
+            print_json(out, {**tier.identity(), "deletions": [each.as_json() for each in found]})
+        else:
+            rows = [
+                (
+                    f"{each.partition.topic}:{each.partition.partition}",
+                    uuid_to_text(each.partition.topic_id),
+                    each.segments,
+                    size(each.size_bytes),
+                    None if each.until_ms is None else iso_time(each.until_ms),
+                    each.why,
+                )
+                for each in found
+            ]
+            print_table(out, ("partition", "topic id", "segments", "size", "until", "waits for"), rows)
+        return tier.tell_problems()
+
+    return run_on_tier(config, work)
+
+
+async def waits_of(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> list[Waits]:
+    """What is noted of partitions whose topics there are.
+
+    Raises:
+        RemoteStorageError: no answer, a missing right, or a note that cannot be read.
+    """
+    copy = tier.config.copy
+    limits = WaitLimits(copy.delete_grace_ms, copy.delete_share_max)
+    notes = await _notes(tier).read(partitions)
+    return [
+        _waits(partition, noted, finished(tier.segments(partition)), limits)
+        for partition, noted in notes.items()
+        if noted.waves or noted.is_held or noted.cut is not None
+    ]
+
+
+def _waits(
+    partition: TopicIdPartition, noted: Noted, segments: Sequence[RemoteLogSegmentMetadata], limits: WaitLimits
+) -> Waits:
+    live_before = max((wave.live_before for wave in noted.waves), default=-1)
+    dead_before = max((wave.dead_before for wave in noted.waves), default=-1)
+    lineage = TierLineage(segments)
+    asked = []
+    for segment in segments:
+        is_dead = lineage.is_dead(segment)
+        is_cut = is_dead and noted.cut is not None
+        if is_cut or segment.end_offset < (dead_before if is_dead else live_before):
+            asked.append(segment)
+    why, until_ms = why_nothing_goes(noted), None
+    if why is None:
+        since_ms = noted.waves[-1].since_ms
+        is_approved = since_ms <= noted.approved_ms
+        why = "the copier's next look" if is_approved else "copy.delete.grace.ms"
+        until_ms = None if is_approved else since_ms + limits.wait_ms
+    return Waits(
+        partition=partition,
+        segments=len(asked),
+        size_bytes=sum(segment.segment_size_bytes for segment in asked),
+        until_ms=until_ms,
+        why=why,
+    )
+
+
+def _waits_of_gone(tier: OpenTier, partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | None) -> Waits:
+    segments, until_ms = tier.segments(partition), None
+    if mark is None or mark.state not in (_MARKED, _BEGUN):
+        why = "its topic is gone: a copier that sees it"
+    elif mark.state is _BEGUN or mark.event_timestamp_ms == 0:
+        why = "its topic is gone: the copier, which deletes it now"
+    elif mark.event_timestamp_ms > HELD_MS:
+        why = "its topic is gone: an operator holds it"
+    else:
+        why = "its topic is gone: copy.delete.grace.ms"
+        until_ms = mark.event_timestamp_ms + tier.config.copy.delete_grace_ms
+    return Waits(
+        partition=partition,
+        segments=len(segments),
+        size_bytes=sum(segment.segment_size_bytes for segment in segments),
+        until_ms=until_ms,
+        why=why,
+    )
+
+
+# --- hold, approve, release ---
+
+
+def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> int:
+    """Give the word for all partitions of the place."""
+
+    async def work(tier: OpenTier) -> int:
+        _check_mode(config)
+        partitions = matching(tier.catalog, options.place, options.topic_id)
+        missed = await _missed(tier, partitions)
+        await _confirm_gone(tier, missed)
+        there = [each for each in partitions if each not in missed]
+        notes = await _note(tier, there, word)
+        await _mark(tier, missed, word)
+        if options.as_json:
+            print_json(out, {**tier.identity(), word.value: [_names(each) for each in partitions]})
+        else:
+            shown = [f"{each.topic}:{each.partition}" for each in there]
+            shown += [f"{each.topic}:{each.partition} (its topic is gone)" for each in missed]
+            out.write(f"{word.value}: {', '.join(shown)}\n")
+        if word is Word.APPROVE and any(noted.is_held for noted in notes.values()):
+            print("tidegate: it is held, and nothing goes until `tidegate deletions release`", file=sys.stderr)
+        return exit_codes.DONE
+
+    return run_on_tier(config, work)
+
+
+async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> Mapping[TopicIdPartition, Noted]:
+    """Have the word noted; the notes as they stand then."""
+    notes, now_ms = _notes(tier), _now_ms()
+    reason = "a copier writes its notes at the same moments"
+    for attempt in range(TRIES_MAX):
+        await trio.sleep(SETTLE_S if attempt else 0)
+        try:
+            found = {partition: Noted() for partition in partitions} | await notes.read(partitions)
+            wanted = {partition: _changed(noted, word, now_ms) for partition, noted in found.items()}
+            left = {partition: noted for partition, noted in wanted.items() if noted != found[partition]}
+            if not left:
+                return found
+            await notes.commit(left)
+        except RetriableRemoteStorageError as error:
+            reason = str(error)
+    raise TierError(f"the word does not stand yet: {reason}; run the command again")
+
+
+def _changed(noted: Noted, word: Word, now_ms: int) -> Noted:
+    if word is Word.APPROVE:
+        return replace(noted, approved_ms=max(noted.approved_ms, now_ms))
+    return replace(noted, is_held=word is Word.HOLD)
+
+
+async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) -> None:
+    """Have the word in the metadata topic, behind what copiers have said of these partitions."""
+    for attempt in range(TRIES_MAX):
+        await trio.sleep(SETTLE_S if attempt else 0)
+        marks = await _marks(tier, gone)
+        left = [partition for partition in gone if not _stands(partition, marks.get(partition), word)]
+        if not left:
+            return
+        for partition in left:
+            await _publish_mark(tier, partition, word)
+    raise TierError("the word does not stand yet: a copier marks the topic at the same moments; run the command again")
+
+
+def _stands(partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | None, word: Word) -> bool:
+    """Whether it has been said.
+
+    Raises:
+        TierError: it can not be said, or is of no use.
+    """
+    name = f"{partition.topic}:{partition.partition}"
+    is_marked = mark is not None and mark.state is _MARKED
+    if mark is not None and mark.state is _BEGUN:
+        if word is Word.HOLD:
+            raise TierError(f"{name} is being deleted already")
+        return True
+    if mark is None or not is_marked:
+        if word is Word.HOLD:
+            return False
+        raise TierError(f"nothing of {name} waits: no copier has marked it yet, though its topic is gone")
+    if word is Word.HOLD:
+        return mark.event_timestamp_ms > HELD_MS
+    is_approved = mark.event_timestamp_ms == 0
+    return is_approved if word is Word.APPROVE else not is_approved and mark.event_timestamp_ms <= HELD_MS
+
+
+async def _publish_mark(tier: OpenTier, partition: TopicIdPartition, word: Word) -> None:
+    now_ms = _now_ms()
+    marked_ms = {Word.HOLD: HELD_MS + 1, Word.APPROVE: 0, Word.RELEASE: now_ms}[word]
+    record = RemotePartitionDeleteMetadata(partition, _MARKED, marked_ms, NOBODY)
+    number = _metadata_partition(tier, partition)
+    for batch in build_batches([MetadataEvent(number, -1, now_ms, None, encode(record))]):
+        await tier.metadata.client.produce_batch(number, batch)
+
+
+# --- all ---
+
+
+def _check_mode(config: Config) -> None:
+    if config.mode is not Mode.STANDALONE:
+        raise TierError("mode=replica: the brokers delete from this tier, and at once; only mode=standalone waits")
+
+
+async def _missed(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+    """Those whose topics seem gone."""
+    known = list(partitions)
+    names = sorted({each.topic for each in known})
+    answers = {topic.name: topic for topic in await tier.upstream.learn_topics(names)} if names else {}
+    return [each for each in known if is_missed(answers.get(each.topic), each)]
+
+
+async def _confirm_gone(tier: OpenTier, missed: Sequence[TopicIdPartition]) -> None:
+    if not missed:
+        return
+    topics = CopyTopics(tier.upstream, tier.config.copy, list)
+    if len(await topics.confirm_gone(missed)) < len(missed):
+        raise TierError(f"{topics.kept}: nothing was said of them")
+
+
+async def _marks(tier: OpenTier, partitions: Sequence[TopicIdPartition]) -> Marks:
+    """What the metadata topic says of the whole partitions' deletions now."""
+    wanted, found = frozenset(partitions), dict[TopicIdPartition, RemotePartitionDeleteMetadata]()
+    if not wanted:
+        return found
+
+    def take(event: MetadataEvent) -> None:
+        with suppress(MetadataRecordError):  # `tidegate deletions list` warns of such records
+            record = None if event.value is None else decode(event.value)
+            if isinstance(record, RemotePartitionDeleteMetadata) and record.topic_id_partition in wanted:
+                found[record.topic_id_partition] = record
+
+    ranges = await tier.metadata.client.offsets(sorted({_metadata_partition(tier, each) for each in wanted}))
+    await read_records(replace(tier.metadata, ranges=ranges), take, lambda _done, _total: None)
+    return found
+
+
+def _metadata_partition(tier: OpenTier, partition: TopicIdPartition) -> int:
+    return metadata_partition(Uuid(partition.topic_id), partition.partition, tier.metadata.description.partition_count)
+
+
+def _notes(tier: OpenTier) -> DeletionNotes:
+    return DeletionNotes(GroupOffsets(tier.upstream, DELETIONS_GROUP))
+
+
+def _names(partition: TopicIdPartition) -> dict[str, Any]:
+    return {"topic": partition.topic, "topic_id": uuid_to_text(partition.topic_id), "partition": partition.partition}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
