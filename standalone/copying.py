@@ -131,6 +131,10 @@ class Copying:
         """How far this process's partitions are."""
         return [] if self.copier is None else self.copier.progress()
 
+    def gone(self) -> Sequence[PartitionProgress]:
+        """Partitions whose topics are gone, and that wait to be deleted."""
+        return [] if self.copier is None else self.copier.gone()
+
     def assigned(self) -> list[TopicIdPartition]:
         """The partitions that this process has now."""
         return [] if self._membership is None else self._membership.owned()

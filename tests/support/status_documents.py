@@ -6,6 +6,9 @@ from proxy.readiness import Readiness
 from tidegate.status.collect import empty_status
 from tidegate.status.model import (
     BrokerStatus,
+    CopyDeletionStatus,
+    CopyPartitionStatus,
+    CopyStatus,
     ErrorStatus,
     MetadataPartitionStatus,
     PartitionStatus,
@@ -68,3 +71,26 @@ def partitions(*rows: PartitionStatus, total: int | None = None, page: int = 1) 
 def error(event: str, *, age_ms: int = 1000, detail: str = "") -> ErrorStatus:
     time = "2026-01-01T00:00:00Z"
     return ErrorStatus(worker=None, time=time, age_ms=age_ms, level="warning", event=event, detail=detail)
+
+
+def copied(word: str) -> CopyStatus:
+    """One partition that is copied, and two of which something waits to be deleted; each text is `word`."""
+    numbers: dict[str, Any] = {
+        name: 5 for name, kind in CopyPartitionStatus.__annotations__.items() if kind in (int, int | None)
+    }
+    words: dict[str, Any] = dict.fromkeys(("topic", "waits_for", "stall", "last_error", "trouble"), word)
+    row = cast(CopyPartitionStatus, {**numbers, **words, "dead_segments": 2, "dead_bytes": 7})
+    waits = CopyDeletionStatus(
+        topic=word, partition=3, segments=3, bytes=9, until_ms=3_601_000, why=word, alarming=True
+    )
+    held = CopyDeletionStatus(**{**waits, "partition": 4, "until_ms": None, "alarming": False})
+    return CopyStatus(
+        group=word,
+        total=1,
+        copied_bytes=5,
+        lag_bytes=5,
+        problems=[word],
+        rows=[row],
+        deletions_total=2,
+        deletions=[waits, held],
+    )

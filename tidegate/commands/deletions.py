@@ -10,7 +10,6 @@ mode=standalone, and an operator's word on it (docs/tools.md#deletions).
 """
 
 import enum
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -205,7 +204,7 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
         missed = await _missed(tier, partitions)
         await _confirm_gone(tier, missed)
         there = [each for each in partitions if each not in missed]
-        notes = await _note(tier, there, word)
+        await _note(tier, there, word)
         await _mark(tier, missed, word)
         if options.as_json:
             print_json(out, {**tier.identity(), word.value: [_names(each) for each in partitions]})
@@ -213,25 +212,25 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
             shown = [f"{each.topic}:{each.partition}" for each in there]
             shown += [f"{each.topic}:{each.partition} (its topic is gone)" for each in missed]
             out.write(f"{word.value}: {', '.join(shown)}\n")
-        if word is Word.APPROVE and any(noted.is_held for noted in notes.values()):
-            print("tidegate: it is held, and nothing goes until `tidegate deletions release`", file=sys.stderr)
         return exit_codes.DONE
 
     return run_on_tier(config, work)
 
 
-async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> Mapping[TopicIdPartition, Noted]:
-    """Have the word noted; the notes as they stand then."""
+async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> None:
+    """Have the word noted."""
     notes, now_ms = _notes(tier), _now_ms()
     reason = "a copier writes its notes at the same moments"
     for attempt in range(TRIES_MAX):
         await trio.sleep(SETTLE_S if attempt else 0)
         try:
             found = {partition: Noted() for partition in partitions} | await notes.read(partitions)
+            if word is Word.APPROVE:
+                _check_not_held(partition for partition, noted in found.items() if noted.is_held)
             wanted = {partition: _changed(noted, word, now_ms) for partition, noted in found.items()}
             left = {partition: noted for partition, noted in wanted.items() if noted != found[partition]}
             if not left:
-                return found
+                return
             await notes.commit(left)
         except RetriableRemoteStorageError as error:
             reason = str(error)
@@ -244,11 +243,19 @@ def _changed(noted: Noted, word: Word, now_ms: int) -> Noted:
     return replace(noted, is_held=word is Word.HOLD)
 
 
+def _check_not_held(held: Iterable[TopicIdPartition]) -> None:
+    """What somebody holds, perhaps somebody else, nobody deletes in passing."""
+    if names := ", ".join(f"{each.topic}:{each.partition}" for each in held):
+        raise TierError(f"{names} is held, and nothing was approved: `tidegate deletions release` ends that")
+
+
 async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) -> None:
     """Have the word in the metadata topic, behind what copiers have said of these partitions."""
     for attempt in range(TRIES_MAX):
         await trio.sleep(SETTLE_S if attempt else 0)
         marks = await _marks(tier, gone)
+        if word is Word.APPROVE:
+            _check_not_held(each for each, mark in marks.items() if mark.event_timestamp_ms > HELD_MS)
         left = [partition for partition in gone if not _stands(partition, marks.get(partition), word)]
         if not left:
             return

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tidegate.status.model import CopyPartitionStatus, CopyStatus
+from tidegate.status.model import CopyDeletionStatus, CopyPartitionStatus, CopyStatus
 
 if TYPE_CHECKING:
     from standalone.copier.progress import PartitionProgress
@@ -15,9 +15,15 @@ RETENTION_SHARE_MAX: Final = 0.5
 
 
 def copy_status(copying: "Copying") -> CopyStatus:
-    """As it is now: partitions in trouble first, then those that are furthest behind."""
-    rows = [_row(each, copying.topics.upstream_retention_ms(each.topic)) for each in copying.progress()]
-    rows.sort(key=lambda row: (row["trouble"] is None, row["last_error"] is None, -row["lag_bytes"]))
+    """As it is now: partitions in trouble first, then those that are stalled, then those that are furthest behind;
+    deletions that wait, those that alarm first."""
+    progress = copying.progress()
+    rows = [_row(each, copying.topics.upstream_retention_ms(each.topic)) for each in progress]
+    rows.sort(
+        key=lambda row: (row["trouble"] is None, row["last_error"] is None, row["stall"] is None, -row["lag_bytes"])
+    )
+    deletions = [found for each in (*progress, *copying.gone()) if (found := _deletion(each)) is not None]
+    deletions.sort(key=lambda row: (not row["alarming"], -row["bytes"]))
     return CopyStatus(
         group=copying.group_id,
         total=len(rows),
@@ -25,6 +31,8 @@ def copy_status(copying: "Copying") -> CopyStatus:
         lag_bytes=sum(row["lag_bytes"] for row in rows),
         problems=copying.problems(),
         rows=rows[:ROWS_MAX],
+        deletions_total=len(deletions),
+        deletions=deletions[:ROWS_MAX],
     )
 
 
@@ -38,8 +46,26 @@ def _row(progress: "PartitionProgress", retention_ms: int) -> CopyPartitionStatu
         lag_bytes=progress.lag_bytes,
         lag_ms=progress.lag_ms,
         waits_for=progress.waits_for,
+        stall=progress.stall,
+        dead_segments=progress.dead_segments,
+        dead_bytes=progress.dead_bytes,
         last_error=progress.last_error,
         trouble=_trouble(progress, retention_ms),
+    )
+
+
+def _deletion(progress: "PartitionProgress") -> CopyDeletionStatus | None:
+    waiting = progress.deletion
+    if waiting is None:
+        return None
+    return CopyDeletionStatus(
+        topic=progress.topic,
+        partition=progress.partition,
+        segments=waiting.segments,
+        bytes=waiting.size_bytes,
+        until_ms=waiting.until_ms,
+        why=waiting.why,
+        alarming=waiting.is_alarming,
     )
 
 

@@ -165,6 +165,16 @@ class ClientStatus(TypedDict):
     holds_bytes: int
 
 
+class CopyDeletionStatus(TypedDict):
+    topic: str
+    partition: int
+    segments: int
+    bytes: int
+    until_ms: int | None
+    why: str
+    alarming: bool
+
+
 class CopyPartitionStatus(TypedDict):
     topic: str
     partition: int
@@ -174,6 +184,9 @@ class CopyPartitionStatus(TypedDict):
     lag_bytes: int
     lag_ms: int
     waits_for: str
+    stall: str | None
+    dead_segments: int
+    dead_bytes: int
     last_error: str | None
     trouble: str | None
 
@@ -185,6 +198,8 @@ class CopyStatus(TypedDict):
     lag_bytes: int
     problems: list[str]
     rows: list[CopyPartitionStatus]
+    deletions_total: int
+    deletions: list[CopyDeletionStatus]
 
 
 class ErrorStatus(TypedDict):

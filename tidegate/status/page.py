@@ -278,12 +278,34 @@ def _copy(status: Status) -> str:
         position = f"{_n(each['copied_offset'])} of {_n(each['last_stable_offset'])}"
         lag = f"{_bytes(each['lag_bytes'])}, {_age(each['lag_ms'])}"
         words = _cut(each["trouble"] or each["last_error"])
-        return [f"{_e(each['topic'])}-{_n(each['partition'])}", position, lag, _e(_cut(each["waits_for"])), _e(words)]
+        stall = f" {_pill('warn', each['stall'])}" if each["stall"] is not None else ""
+        waits_for = f"{_e(_cut(each['waits_for']))}{stall}"
+        dead = f"{_n(each['dead_segments'])} dead, {_bytes(each['dead_bytes'])}" if each["dead_segments"] else ""
+        return [f"{_e(each['topic'])}-{_n(each['partition'])}", position, lag, waits_for, dead, _e(words)]
 
-    head = ("partition", "copied up to", "behind", "waits for", "")
+    head = ("partition", "copied up to", "behind", "waits for", "lost upstream", "")
     return (
         f"<h2>Copied by this process: {_n(copy['total'])} partitions</h2><p>{_bytes(copy['copied_bytes'])} since the "
-        f"start; group {_e(copy['group'])}</p>" + _table(head, _rows(copy["rows"], row))
+        f"start; group {_e(copy['group'])}</p>" + _table(head, _rows(copy["rows"], row)) + _deletions(status)
+    )
+
+
+def _deletions(status: Status) -> str:
+    copy, now_ms = status["copy"], status["time_ms"]
+    if copy is None or not copy["deletions_total"]:
+        return ""
+
+    def row(each: Any) -> list[Cell]:
+        until_ms = each["until_ms"]
+        when = "open" if until_ms is None else f"in {_age(max(0, until_ms - now_ms))}"
+        waits = f"{_n(each['segments'])} segments, {_bytes(each['bytes'])}"
+        why = _pill("bad", "look at it") + " " if each["alarming"] else ""
+        return [f"{_e(each['topic'])}-{_n(each['partition'])}", waits, when, why + _e(_cut(each["why"]))]
+
+    head = ("partition", "to be deleted", "when", "waits for")
+    return (
+        f"<h2>Waits to be deleted: {_n(copy['deletions_total'])} partitions</h2><p>See tidegate deletions list, hold, "
+        "approve, release.</p>" + _table(head, _rows(copy["deletions"], row))
     )
 
 

@@ -133,9 +133,11 @@ def test_each_word_changes_its_own_part_of_the_note(world: World, capsys: Captur
     world.note(Noted(waves=(WAVE,), known_epoch=7))
     assert world.say(Word.HOLD) == "held: orders:0\n"
     assert world.noted() == Noted(waves=(WAVE,), known_epoch=7, is_held=True)
-    assert world.say(Word.APPROVE) == "approved: orders:0\n"
-    assert "nothing goes until `tidegate deletions release`" in capsys.readouterr().err
+    world.say(Word.APPROVE, code=exit_codes.FOUND_WRONG)
+    assert "orders:0 is held, and nothing was approved" in capsys.readouterr().err
     assert world.say(Word.RELEASE) == "released: orders:0\n"
+    assert world.noted() == Noted(waves=(WAVE,), known_epoch=7)
+    assert world.say(Word.APPROVE) == "approved: orders:0\n"
     assert world.noted() == Noted(waves=(WAVE,), known_epoch=7, approved_ms=NOW_MS)
     commits = len(world.group.committed)
     assert world.say(Word.RELEASE) == "released: orders:0\n"
@@ -173,6 +175,9 @@ def test_of_a_gone_topic_the_word_is_another_mark(world: World, capsys: Captured
     ):
         assert world.say(word, "gone") == f"{word.value}: gone:0 (its topic is gone)\n"
         assert world.listed() == [("gone", 1, until_ms, f"its topic is gone: {why}")]
+    world.mark(HELD_MS + 1)
+    world.say(Word.APPROVE, "gone", exit_codes.FOUND_WRONG)
+    assert "gone:0 is held, and nothing was approved" in capsys.readouterr().err
     world.mark(NOW_MS, BEGUN)
     world.say(Word.HOLD, "gone", exit_codes.FOUND_WRONG)
     assert "gone:0 is being deleted already" in capsys.readouterr().err

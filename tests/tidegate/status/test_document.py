@@ -26,6 +26,7 @@ SECTIONS: dict[str, Any] = {
     "Clients": model.ClientStatus,
     "Copy": model.CopyStatus,
     "A partition that is copied": model.CopyPartitionStatus,
+    "A deletion that waits": model.CopyDeletionStatus,
     "Errors": model.ErrorStatus,
     "Failed sections": model.FailedStatus,
 }

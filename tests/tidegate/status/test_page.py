@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any, cast
 
-from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
+from tests.support.status_documents import broker, catalog, copied, document, error, metadata_partition, partitions, row
 from tidegate.status.model import Status
 from tidegate.status.page import render_page
 
@@ -48,6 +48,7 @@ def full(word: str) -> Status:
         partitions={**partitions(row(word, left_to_broker=word, problem=word)), "topic": word, "pages": 2},
         streams={"total": 1, "rows": [{**stream, "client": word, "topic": word, "waits_for": word}]},
         fallbacks=[{"reason": word, "detail": word, "partitions": 1, "since_ms": 5, "examples": [word]}],
+        copy=copied(word),
         limits=[{"key": word, "client": word, "used": 1, "max": 1}],
         clients=[{"client": word, "waits_ms": 9000, "holds_bytes": 5}],
         errors=[error(word, detail=word)],
@@ -64,6 +65,15 @@ def test_all_text_from_outside_is_escaped_and_nothing_is_loaded_or_run() -> None
     assert not {"script", "link", "img", "iframe"} & harmless.elements
     assert not re.search(r"https?:|url\(|@import", page)
     assert "not shown" not in page
+
+
+def test_what_waits_to_be_deleted_is_shown_with_its_end_and_what_is_lost_upstream() -> None:
+    page = html.unescape(re.sub(r"<[^>]+>", "|", render_page(document(copy=copied("word"), time_ms=1000))))
+    assert "2 dead, 7 B" in page
+    assert "Waits to be deleted: 2 partitions" in page
+    assert re.search(r"word-3\|+3 segments, 9 B\|+in 60 min\|+look at it\|+ word", page)
+    assert re.search(r"word-4\|+3 segments, 9 B\|+open\|+word", page)
+    assert "Waits to be deleted" not in render_page(document(copy={**copied("word"), "deletions_total": 0}))
 
 
 def test_one_bad_row_or_section_never_blanks_the_page() -> None:

@@ -1,0 +1,55 @@
+"""What the status page says of copiers: which partitions come first, and what waits to be deleted."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from metrics.copy_meters import Stall
+from standalone.copier.progress import PartitionProgress
+from standalone.copier.waits import Waiting
+from tidegate.status import copying
+from tidegate.status.copying import copy_status
+
+
+def waiting(size_bytes: int, *, is_alarming: bool = False) -> Waiting:
+    return Waiting(segments=2, size_bytes=size_bytes, until_ms=7, why="a word", is_alarming=is_alarming)
+
+
+def progress(number: int, **parts: Any) -> PartitionProgress:
+    return PartitionProgress(topic="orders", partition=number, **parts)
+
+
+def status_of(*found: PartitionProgress, gone: tuple[PartitionProgress, ...] = ()) -> Any:
+    parts: Any = SimpleNamespace(
+        group_id="group",
+        topics=SimpleNamespace(upstream_retention_ms=lambda _topic: -1),
+        progress=lambda: [*found],
+        gone=lambda: [*gone],
+        problems=list,
+    )
+    return copy_status(parts)
+
+
+def test_deletions_that_wait_are_listed_those_that_alarm_first_and_gone_topics_too(monkeypatch: Any) -> None:
+    monkeypatch.setattr(copying, "ROWS_MAX", 2)
+    gone = PartitionProgress(topic="gone", partition=9, deletion=waiting(1, is_alarming=True))
+    found = status_of(progress(0, deletion=waiting(5)), progress(1, deletion=waiting(6)), progress(2), gone=(gone,))
+    assert found["deletions_total"] == 3
+    shown = [(each["topic"], each["partition"], each["alarming"]) for each in found["deletions"]]
+    assert shown == [("gone", 9, True), ("orders", 1, False)]
+    expected = {"topic": "orders", "partition": 1, "segments": 2, "bytes": 6, "until_ms": 7, "why": "a word"}
+    assert found["deletions"][1] == {**expected, "alarming": False}
+    assert found["total"] == 3
+
+
+def test_what_is_stalled_comes_before_what_is_behind_and_dead_segments_are_told() -> None:
+    found = status_of(
+        progress(0, lag_bytes=99, dead_segments=3, dead_bytes=30),
+        progress(1, stall=Stall.STORE),
+        progress(2, last_error="refused"),
+    )
+    assert [(each["partition"], each["stall"], each["dead_segments"]) for each in found["rows"]] == [
+        (2, None, 0),
+        (1, "store", 0),
+        (0, None, 3),
+    ]
+    assert found["rows"][2]["dead_bytes"] == 30
