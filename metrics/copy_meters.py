@@ -68,19 +68,7 @@ class CopyMeter:
         self._restarts = registry.counter(
             "tidegate_copy_restarts", "Times that copying ended by a fault of ours, and began again."
         )
-        waiting = _own(registry, "tidegate_delete_waiting_segments", "Segments that are to go and wait.")
-        self._waiting_segments = _TopicGauge(registry, waiting, sum)
-        waiting = _own(registry, "tidegate_delete_waiting_bytes", "Bytes of these segments.")
-        self._waiting_bytes = _TopicGauge(registry, waiting, sum)
-        alarming = _own(
-            registry,
-            "tidegate_delete_alarming_partitions",
-            "Partitions of which more than `copy.delete.share.max` is to go, or which await an operator.",
-        )
-        self._alarming = _TopicGauge(registry, alarming, sum)
-        dead = _own(registry, "tidegate_dead_segments", "Segments that hold only records that upstream has lost.")
-        self._dead_segments = _TopicGauge(registry, dead, sum)
-        self._dead_bytes = _TopicGauge(registry, _own(registry, "tidegate_dead_bytes", "Bytes of these segments."), sum)
+        self._declare_deletions(registry)
         self._stalls: dict[Partition, Stall] = {}
         self._stalled = registry.gauge_by(
             "tidegate_copy_stalled_partitions",
@@ -105,6 +93,25 @@ class CopyMeter:
             ),
             registry.topics,
         )
+
+    def _declare_deletions(self, registry: Registry) -> None:
+        waiting = _own(registry, "tidegate_delete_waiting_segments", "Segments that are to go and wait.")
+        self._waiting_segments = _TopicGauge(registry, waiting, sum)
+        waiting = _own(registry, "tidegate_delete_waiting_bytes", "Bytes of these segments.")
+        self._waiting_bytes = _TopicGauge(registry, waiting, sum)
+        alarming = _own(
+            registry,
+            "tidegate_delete_alarming_partitions",
+            "Partitions of which more than `copy.delete.share.max` is to go, or which await an operator.",
+        )
+        self._alarming = _TopicGauge(registry, alarming, sum)
+        self._clock_offset = registry.gauge(
+            "tidegate_copy_clock_offset_seconds",
+            "How far the store's clock is ahead of this machine's; beyond an hour nothing is deleted. 0 if not known.",
+        )
+        dead = _own(registry, "tidegate_dead_segments", "Segments that hold only records that upstream has lost.")
+        self._dead_segments = _TopicGauge(registry, dead, sum)
+        self._dead_bytes = _TopicGauge(registry, _own(registry, "tidegate_dead_bytes", "Bytes of these segments."), sum)
 
     def on_copy_started(self, topic: str) -> None:
         """A segment is to be uploaded."""
@@ -145,6 +152,10 @@ class CopyMeter:
         self._waiting_segments.set(partition, segments)
         self._waiting_bytes.set(partition, size_bytes)
         self._alarming.set(partition, is_alarming)
+
+    def on_clock(self, offset_s: float) -> None:
+        """The store's clock is so far ahead of ours."""
+        self._clock_offset.set(offset_s)
 
     def on_dead(self, partition: Partition, segments: int, size_bytes: int) -> None:
         """So much of a partition holds only records that upstream has lost."""

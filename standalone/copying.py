@@ -76,6 +76,7 @@ class CopyingParts:
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
     guard: MetadataTopicGuard
+    deletions_stopped: Callable[[], str | None]
     meter: CopyMeter
 
 
@@ -123,7 +124,7 @@ class Copying:
         if self._unowned:
             named = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._unowned)[:UNOWNED_NAMED_MAX])
             found.append(f"{len(self._unowned)} partitions have no copier in group {self.group_id}, such as {named}")
-        if (reason := self._parts.guard.deletions_stopped()) is not None:
+        if (reason := self._parts.deletions_stopped()) is not None:
             found.append(f"nothing is deleted from the tier: {reason}")
         return found
 

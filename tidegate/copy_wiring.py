@@ -6,11 +6,10 @@ import structlog
 
 from metrics.copy_meters import CopyMeter
 from proxy.upstream.cluster import Cluster
+from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import client_properties
 from standalone.copier.membership import MembershipError
-from standalone.copier.metadata_topic import PublishedEventLog
-from standalone.copy_topics import CopyTopics
 from standalone.copying import Copying, CopyingParts
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.broker_log import ROLE, ClusterBrokerLog
@@ -55,22 +54,7 @@ def open_copying(
     if isinstance(storage_manager, LocalTieredStorage):
         storage_manager.make_folder()
 
-    def make_copier(event_log: PublishedEventLog, topics: CopyTopics) -> Copier:
-        return Copier(
-            settings=config.copy,
-            brokers=ClusterBrokerLog(cluster),
-            event_log=event_log,
-            storage=storage_manager,
-            log_starts=CopierLogStarts(log_starts),
-            notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),
-            confirm_gone=topics.confirm_gone,
-            meter=meter,
-            retention_of=topics.retention_of,
-            is_disabled=is_disabled,
-            deletions_stopped=guard.deletions_stopped,
-            copies_all=copies_all,
-        )
-
+    deletions_stopped = _first_of(guard.deletions_stopped, ClockGuard(storage_manager.clock_offset_ms, meter))
     parts = CopyingParts(
         settings=config.copy,
         metadata_topic=config.metadata_topic,
@@ -81,9 +65,30 @@ def open_copying(
         metadata_properties=client_properties(config.metadata_client, f"{ROLE}-metadata"),
         in_tier=catalog.partitions,
         guard=guard,
+        deletions_stopped=deletions_stopped,
         meter=meter,
     )
-    return Copying(parts, make_copier)
+    return Copying(
+        parts,
+        lambda event_log, topics: Copier(
+            settings=config.copy,
+            brokers=ClusterBrokerLog(cluster),
+            event_log=event_log,
+            storage=storage_manager,
+            log_starts=CopierLogStarts(log_starts),
+            notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),
+            confirm_gone=topics.confirm_gone,
+            meter=meter,
+            retention_of=topics.retention_of,
+            is_disabled=is_disabled,
+            deletions_stopped=deletions_stopped,
+            copies_all=copies_all,
+        ),
+    )
+
+
+def _first_of(guard: Callable[[], str | None], clock: ClockGuard) -> Callable[[], str | None]:
+    return lambda: guard() or clock.deletions_stopped()
 
 
 async def keep_copying(copying: Copying) -> None:

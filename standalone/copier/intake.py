@@ -21,6 +21,7 @@ import trio
 
 from protocol.record_batches import CorruptBatchError
 from standalone.copier.backlog import Backlog
+from standalone.copier.kept_logs import whole_batches
 from standalone.copier.ledger import Ledger
 from standalone.copier.resumption import common_offset, resume
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError
@@ -225,7 +226,8 @@ class Intake:
             data = await tools.threads.run(lambda: staging.kept.read(offset, FETCH_BYTES_MAX))
         try:
             if data:
-                await self._do(lambda: staging.take(data, now_ms=tools.now_ms()))
+                aborted = staging.kept.aborted if offset >= self._replay_until else None
+                await self._do(lambda: staging.take(data, now_ms=tools.now_ms(), aborted=aborted))
         except CorruptBatchError as error:
             _log.error("kept_log_corrupt", partition=str(self._partition), reason=str(error))
             await tools.threads.run(staging.kept.clear)
@@ -242,7 +244,8 @@ class Intake:
         storage, threads = self._tools.storage, self._tools.threads
         index = await threads.run(lambda: storage.fetch_index(segment, IndexType.OFFSET))
         position = OffsetIndex(index, segment.start_offset).lookup(offset)[1]
-        return await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
+        data = await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
+        return data[: _bytes_before(data, self._replay_until)]
 
     async def _take(self, staging: PartitionStaging, fetched: FetchedBatches) -> bool:
         """Stage what came; whether all of it could be."""
@@ -306,3 +309,15 @@ class Intake:
             return False
         self._verified_epoch = lineage[-1][0] if lineage else -1
         return True
+
+
+def _bytes_before(data: bytes, offset: int) -> int:
+    """Of the whole batches that end below the offset: what is behind it may be another log's."""
+    size_bytes = 0
+    for position, last_offset, batch_bytes in whole_batches(
+        lambda start, count: data[start : start + count], len(data)
+    ):
+        if last_offset >= offset:
+            break
+        size_bytes = position + batch_bytes
+    return size_bytes

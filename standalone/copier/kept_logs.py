@@ -5,8 +5,9 @@ fetched again from there and not read here. What is read is taken like what a Fe
 and leader epochs are held against upstream's.
 """
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from protocol.record_batches import LOG_OVERHEAD
 from standalone.copier import staging_folder
 
 SUFFIX: Final = ".kept"
+ABORTED_NAME: Final = f"{0:020}.aborted"
 _HEAD_BYTES: Final = 61
 """Of a batch of format version 2, up to its records."""
 _LAST_OFFSET_DELTA_AT: Final = 23
@@ -33,9 +35,14 @@ class KeptLogs:
     """One partition's, in its staging folder. Blocking. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
+        self.aborted: list[tuple[int, int]] = []
+        """What upstream had listed with these batches, of transactions that end behind them."""
         kept: dict[int, _Kept] = {}
         for left in sorted(folder.iterdir(), key=lambda path: (path.suffix != SUFFIX, path)):
             if not staging_folder.STAGED.fullmatch(left.name):
+                continue
+            if left.name == ABORTED_NAME:
+                self.aborted = [(int(producer_id), int(first)) for producer_id, first in json.loads(left.read_bytes())]
                 continue
             if left.suffix not in (SUFFIX, ".log"):
                 left.unlink()
@@ -53,6 +60,8 @@ class KeptLogs:
         for kept in [each for each in self._files if each.end_offset <= offset]:
             kept.path.unlink(missing_ok=True)
             self._files.remove(kept)
+        if not self._files:
+            self.aborted = []
 
     def clear(self) -> None:
         """Remove all: they are not upstream's log."""
@@ -70,12 +79,21 @@ class KeptLogs:
         return _read(kept.path, offset, bytes_max)
 
 
+def whole_batches(read: Callable[[int, int], bytes], log_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """(position, last offset, bytes) of each whole batch; `read` gives so many bytes from a position."""
+    position = 0
+    while len(head := read(position, _HEAD_BYTES)) == _HEAD_BYTES:
+        size_bytes = LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
+        delta = int.from_bytes(head[_LAST_OFFSET_DELTA_AT : _LAST_OFFSET_DELTA_AT + 4], "big", signed=True)
+        if size_bytes < _HEAD_BYTES or position + size_bytes > log_bytes:
+            return
+        yield position, int.from_bytes(head[:8], "big", signed=True) + delta, size_bytes
+        position += size_bytes
+
+
 def _end_offset(path: Path) -> int:
-    end_offset = -1
     with path.open("rb") as log:
-        for _, last_offset, _ in _batches(log.fileno()):
-            end_offset = last_offset + 1
-    return end_offset
+        return max((last_offset + 1 for _, last_offset, _ in _batches(log.fileno())), default=-1)
 
 
 def _read(path: Path, offset: int, bytes_max: int) -> bytes:
@@ -87,12 +105,4 @@ def _read(path: Path, offset: int, bytes_max: int) -> bytes:
 
 
 def _batches(descriptor: int) -> Iterator[tuple[int, int, int]]:
-    """(position, last offset, bytes) of each whole batch."""
-    position, file_bytes = 0, os.fstat(descriptor).st_size
-    while len(head := os.pread(descriptor, _HEAD_BYTES, position)) == _HEAD_BYTES:
-        size_bytes = LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
-        delta = int.from_bytes(head[_LAST_OFFSET_DELTA_AT : _LAST_OFFSET_DELTA_AT + 4], "big", signed=True)
-        if size_bytes < _HEAD_BYTES or position + size_bytes > file_bytes:
-            return
-        yield position, int.from_bytes(head[:8], "big", signed=True) + delta, size_bytes
-        position += size_bytes
+    return whole_batches(lambda start, count: os.pread(descriptor, count, start), os.fstat(descriptor).st_size)

@@ -59,6 +59,11 @@ class ProducerStates:
         for producer_id, first_offset in aborted:
             self._aborted.setdefault(producer_id, []).append(first_offset)
 
+    def undecided_aborted(self) -> list[tuple[int, int]]:
+        """Those that upstream has listed, and whose markers have not come yet."""
+        listed = self._aborted or {}
+        return [(producer_id, first) for producer_id in sorted(listed) for first in sorted(listed[producer_id])]
+
     def take_data(self, header: BatchHeader) -> None:
         """A batch of records. One without a producer id changes nothing."""
         if header.producer_id < 0:

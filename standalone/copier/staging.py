@@ -18,6 +18,7 @@ Rules:
 - Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
 """
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from standalone.copier.index_files import (
     encode_producer_snapshot,
     encode_transaction_index,
 )
-from standalone.copier.kept_logs import KeptLogs
+from standalone.copier.kept_logs import ABORTED_NAME, KeptLogs
 from standalone.copier.producers import ProducerStates
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.time_index import NO_TIMESTAMP_MS
@@ -131,6 +132,7 @@ class PartitionStaging:
         folder.mkdir(parents=True, exist_ok=True)
         self.kept = KeptLogs(folder)
         self.kept.drop_below(state.next_offset)
+        self._noted_aborted: list[tuple[int, int]] = []
         self._folder = folder
         self._limits = limits
         self._state = state
@@ -186,6 +188,7 @@ class PartitionStaging:
             # Also what came before a batch that is refused; and nothing may point into the caller's data any more.
             if self._open is not None:
                 self._open.write()
+            self._note_aborted()
         return self._taken_out()
 
     def roll_if_due(self, *, now_ms: int) -> list[StagedSegment]:
@@ -214,9 +217,20 @@ class PartitionStaging:
     def discard(self) -> None:
         """Remove the segment under way, and what is kept. Idempotent."""
         self.kept.clear()
+        (self._folder / ABORTED_NAME).unlink(missing_ok=True)
         if self._open is not None:
             self._open.path.unlink(missing_ok=True)
             self._open = None
+
+    def _note_aborted(self) -> None:
+        """What the logs here do not say themselves, for `kept`."""
+        aborted = sorted({*self._state.producers.undecided_aborted(), *self.kept.aborted})
+        path = self._folder / ABORTED_NAME
+        if not aborted:
+            path.unlink(missing_ok=True)
+        elif aborted != self._noted_aborted:
+            path.write_text(json.dumps(aborted))
+        self._noted_aborted = aborted
 
     def _taken_out(self) -> list[StagedSegment]:
         ended, self._ended = self._ended, []

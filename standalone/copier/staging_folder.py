@@ -13,7 +13,7 @@ from storage.model import TopicIdPartition, uuid_to_text
 OWN_NAME: Final = "tidegate-staging"
 
 _PARTITION = re.compile(r"[A-Za-z0-9._-]{1,249}-[0-9]{1,10}-[A-Za-z0-9_-]{22}")
-STAGED: Final = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot|kept)")
+STAGED: Final = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot|kept|aborted)")
 
 
 def partition_folder(staging_path: Path, partition: TopicIdPartition) -> Path:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from metrics.copy_meters import CopyMeter
+from metrics.registry import Registry
+from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
 from standalone.copier.seams import Retention
 from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
@@ -249,3 +252,14 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
         await copier.follow_gone([PARTITION])
         await until(lambda: not world.ledger().is_being_deleted)
     assert world.store.objects == {}
+
+
+def test_a_clock_that_is_an_hour_off_the_stores_deletes_nothing() -> None:
+    registry = Registry()
+    offsets: list[int | None] = [None, 0, 3_600_000, -3_600_000, 3_660_000, -(2 * 365 * 86_400_000)]
+    guard = ClockGuard(iter(offsets).__next__, CopyMeter(registry))
+    told = [guard.deletions_stopped() for _ in offsets]
+    assert told[:4] == [None] * 4
+    assert "61 minutes behind" in str(told[4])
+    assert "ahead of the store's" in str(told[5])
+    assert registry.sample_value("tidegate_copy_clock_offset_seconds") == -2 * 365 * 86_400

@@ -32,7 +32,7 @@ from standalone.copier.seams import Retention
 from storage.backoff import Backoff
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState, Uuid
 from tests.support.cases import case
-from tests.support.copy_world import PARTITION, CopyWorld, Hands, held_segments
+from tests.support.copy_world import PARTITION, CopyWorld, Hands, held_segments, settings
 from tests.support.memory_store import Killed
 from tests.support.simulated_time import in_order
 
@@ -48,7 +48,8 @@ class _Owner:
     def __init__(self, world: CopyWorld, retention: Retention) -> None:
         self.hands: Hands = world.hands()
         self.hands.retention = retention
-        self.copier = self.hands.copier()
+        # What others have superseded waits, and is gone at the end.
+        self.copier = self.hands.copier(settings(world.folder, delete_grace_ms=world.chance.choice([0, 5000])))
         self.scope = trio.CancelScope()
 
     async def run(self, generation: int) -> None:

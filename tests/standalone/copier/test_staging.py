@@ -365,3 +365,16 @@ def _contents(segment: StagedSegment) -> tuple[object, ...]:
         segment.segment_leader_epochs,
         segment.max_timestamp_ms,
     )
+
+
+def test_how_transactions_ended_is_known_of_kept_logs_too(stage: Stage, tmp_path: Path) -> None:
+    first = stage(tmp_path, RollLimits(), PartitionState(next_offset=0))
+    open_ones = [data_batch(at, producer=ProducerFields(at + 1, 0, 0, transactional=True)) for at in range(2)]
+    first.take(b"".join(open_ones), now_ms=NOW_MS, aborted=[(2, 1)])
+    again = stage(tmp_path, RollLimits(), PartitionState(next_offset=0))
+    assert again.kept.aborted == [(2, 1)]
+    again.take(again.kept.read(0, 10**6), now_ms=NOW_MS, aborted=again.kept.aborted)
+    (segment,) = again.roll(now_ms=NOW_MS)
+    assert segment.files.producer_snapshot_index is not None
+    states = parse_producer_snapshot(segment.files.producer_snapshot_index.read_bytes())
+    assert [(each.producer_id, each.current_transaction_first_offset) for each in states] == [(1, -1), (2, 1)]
