@@ -15,6 +15,7 @@ from standalone.copier.producers import ProducerStates
 from standalone.copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment, UncopyableBatchError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.log.transaction_marker import read_transaction_marker
 from tests.support.for_each import for_each
