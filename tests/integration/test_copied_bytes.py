@@ -4,7 +4,6 @@ Of every partition of the differential test's broker: all codecs, transactions, 
 compacted log, huge and tiny batches, logs that were cut inside a batch; and of one whose broker gives the timestamps.
 """
 
-from contextlib import closing
 from pathlib import Path
 
 from standalone.copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment
@@ -49,11 +48,11 @@ def _staged(client: RawClient, folder: Path, topic: str, partition: int, start_o
     """Everything from an offset to the last stable one."""
     found: list[StagedSegment] = []
     limits = RollLimits(segment_bytes=SEGMENT_BYTES)
-    with closing(PartitionStaging(folder / "ours", limits, PartitionState(next_offset=start_offset))) as staging:
-        while True:
-            target = (topic, None, partition, staging.next_offset, FETCH_BYTES)
-            (answer,) = client.fetch(FETCH_VERSION, [target], isolation=READ_COMMITTED, max_wait_ms=0).partitions
-            assert answer.error_code == 0
-            if staging.next_offset >= answer.last_stable_offset:
-                return [*found, *staging.roll_if_due(now_ms=0)]
-            found += staging.take(answer.records, now_ms=LONG_AGO_MS)
+    staging = PartitionStaging(folder / "ours", limits, PartitionState(next_offset=start_offset))
+    while True:
+        target = (topic, None, partition, staging.next_offset, FETCH_BYTES)
+        (answer,) = client.fetch(FETCH_VERSION, [target], isolation=READ_COMMITTED, max_wait_ms=0).partitions
+        assert answer.error_code == 0
+        if staging.next_offset >= answer.last_stable_offset:
+            return [*found, *staging.roll_if_due(now_ms=0)]
+        found += staging.take(answer.records, now_ms=LONG_AGO_MS)
