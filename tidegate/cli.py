@@ -328,6 +328,7 @@ def _cat_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="TEXT", help="only records of this very key")
     parser.add_argument("--max-records", metavar="N", type=_count, help="end after so many")
     parser.add_argument("--read-committed", action="store_true", help="leave records of aborted transactions out")
+    parser.add_argument("--dead", action="store_true", help="only segments of records that upstream has lost")
     _json_argument(parser, _LINES_ANYWAY)
 
 
@@ -344,6 +345,7 @@ def _cat(config: "Config", options: argparse.Namespace) -> int:
         key=None if options.key is None else os.fsencode(options.key),
         max_records=options.max_records,
         read_committed=options.read_committed,
+        dead=options.dead,
     )
     return run(config, wanted, sys.stdout)
 

@@ -2,6 +2,8 @@
 
 - The tier alone: what only brokers hold is not shown. Where segments overlap, after an unclean election, the newest
   leader epoch's counts. Offsets that no segment holds are passed over with a line on standard error.
+- With `dead` only segments of which nothing is on the lineage, each whole: records that upstream has lost. A line on
+  standard error names each, as branches may have the same offsets.
 - Every batch's CRC is checked. One that is corrupt is left out, with a line on standard error and exit code 1.
 - Keys, values and headers' values are text where they are UTF-8; otherwise base64, and a field `…_encoding` says so.
 - With `read_committed` aborted transactions are left out, as the transaction indexes tell. One that ends behind the
@@ -30,13 +32,14 @@ from storage.log.log_walk import Depth, LogWalk, PassedOver, WalkedBatch
 from storage.log.segment_scan import LogWindow
 from storage.log.whole_records import WholeRecord, iterate_whole_records
 from storage.metadata.catalog import Catalog
-from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_to_text
 from storage.object_store.retries import call_with_retries, wait_in_thread
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.commands.output import Progress, iso_time, print_json_line
-from tidegate.commands.selection import INT64_MAX, Place, finished, holes, one_partition
+from tidegate.commands.selection import Place, finished, holes, one_partition
 from tidegate.commands.tier import OpenTier, run_on_tier
+from tidegate.commands.tier_lineage import TierLineage
 from tidegate.config.model import Config
 
 PIECE_BYTES = 1024 * 1024
@@ -58,6 +61,7 @@ class CatOptions:
     key: bytes | None = None
     max_records: int | None = None
     read_committed: bool = False
+    dead: bool = False
 
     def wants(self, record: WholeRecord) -> bool:
         """Whether to show it."""
@@ -162,9 +166,28 @@ class Records:
     def _wanted(self) -> Generator[WholeRecord, None, None]:
         options, key = self.options, self.partition
         segments = finished(self.catalog.list_segments(key.topic_id, key.partition))
+        lineage = TierLineage(segments)
+        if options.dead:
+            segments = [segment for segment in segments if lineage.is_dead(segment)]
         self.total_bytes = sum(each.segment_size_bytes for each in segments if options.wants_segment(each))
-        gaps, epoch_starts = deque(holes(segments)), _epoch_starts(segments)
-        offset = -1
+        yield from self._of_dead(segments) if options.dead else self._of_lineage(segments, lineage)
+
+    def _of_dead(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[WholeRecord]:
+        options = self.options
+        for number, segment in enumerate(segments):
+            if not options.wants_segment(segment):
+                continue
+            epochs = ", ".join(map(str, segment.segment_leader_epochs))
+            offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
+            self.note(f"segment {uuid_to_text(segment.segment_id.id)}, leader epochs {epochs}, {offsets}:")
+            done_bytes = self.done_bytes
+            yield from filter(
+                options.wants, self._of_segment(segment, options.from_offset, islice(segments, number, None))
+            )
+            self.done_bytes = done_bytes + segment.segment_size_bytes
+
+    def _of_lineage(self, segments: Sequence[RemoteLogSegmentMetadata], lineage: TierLineage) -> Iterator[WholeRecord]:
+        options, gaps, offset = self.options, deque(holes(segments)), -1
         for number, segment in enumerate(segments):
             while gaps and gaps[0][1] < segment.start_offset:
                 first, last = gaps.popleft()
@@ -172,8 +195,7 @@ class Records:
                     self.note(f"offsets {first} to {last} are in no segment of the tier")
             if not options.wants_segment(segment):
                 continue
-            own_epoch = max(segment.segment_leader_epochs)
-            end = min((start for epoch, start in epoch_starts.items() if epoch > own_epoch), default=INT64_MAX)
+            end = lineage.end_of(max(segment.segment_leader_epochs))
             done_bytes = self.done_bytes
             for record in self._of_segment(segment, max(offset, options.from_offset), islice(segments, number, None)):
                 if record.offset >= end:
@@ -266,15 +288,6 @@ class Records:
     def _note_corrupt(self, reason: str) -> None:
         self.corrupt_batches += 1
         self.note(f"left out: {reason}; `tidegate verify` tells all that is wrong")
-
-
-def _epoch_starts(segments: Iterable[RemoteLogSegmentMetadata]) -> dict[int, int]:
-    """Where each leader epoch begins, as far as the tier has it."""
-    starts: dict[int, int] = {}
-    for segment in segments:
-        for epoch, start in segment.segment_leader_epochs.items():
-            starts[epoch] = min(start, starts.get(epoch, start))
-    return starts
 
 
 def _is_aborted(batch: WalkedBatch, aborted: Sequence[AbortedTransaction]) -> bool:

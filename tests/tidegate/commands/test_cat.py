@@ -63,6 +63,30 @@ def test_of_a_branch_that_was_cut_only_what_comes_before_the_cut_is_given(tmp_pa
     assert notes == ["offsets 12 to 19 are in no segment of the tier"]
 
 
+def test_dead_segments_are_given_whole_and_by_themselves(tmp_path: Path) -> None:
+    """Epoch 2 was elected without 6 to 13, of which epochs 0 and 1 had two branches; of the first segment half is left.
+    Failed before: nothing gave these records."""
+    made = [
+        build_segment([data_batch(0, record_count=10)], lineage=[(0, 0)]),
+        build_segment([data_batch(10, record_count=4)], lineage=[(0, 0)]),
+        build_segment([data_batch(8, record_count=3, leader_epoch=1)], lineage=[(1, 8)]),
+        build_segment([data_batch(6, record_count=9, leader_epoch=2)], lineage=[(2, 6)]),
+    ]
+    segments = [publish(tmp_path, PARTITION, each) for each in made]
+    manager = LocalTieredStorage({"dir": str(tmp_path)})
+    notes: list[str] = []
+    dead = replace(EVERYTHING, dead=True)
+    assert [each.offset for each in records(manager, segments, dead, notes.append)] == [8, 9, 10, 10, 11, 12, 13]
+    assert [note.partition(", leader ")[2] for note in notes] == [
+        "epochs 1, offsets 8 to 10:",
+        "epochs 0, offsets 10 to 13:",
+    ]
+    some = replace(dead, from_offset=10, to_offset=12)
+    assert [each.offset for each in records(manager, segments, some)] == [10, 10, 11, 12]
+    assert [each.offset for each in records(manager, segments)] == [*range(15)]
+    assert list(records(manager, segments[:2], dead)) == []
+
+
 def test_a_corrupt_batch_is_left_out_and_said(tmp_path: Path) -> None:
     tier = local_tier(tmp_path)
     path = tier.path(tier.metadatas[0], "log")
