@@ -61,6 +61,7 @@ def copier(kafka: KafkaCluster, folder: Path, topics: str) -> Iterator[Serving]:
         "upstream.bootstrap.servers": kafka.broker(1).address,
         "admin.listen": f"{HOST}:{free_port()}",
         "copy.topics": topics,
+        "copy.delete.grace.ms": "0",
     }
     with serving(folder, before_plain_kafka(kafka, folder, properties), command="copy") as started:
         yield started
