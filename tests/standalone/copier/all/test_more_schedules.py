@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.standalone.copier import test_segment_copy, test_simulation
+from tests.standalone.copier import test_deletion_schedules, test_segment_copy, test_simulation
 
 SCHEDULES = 20
 STEPWISE_SCHEDULES = 300
+DELETION_SCHEDULES = 60
 
 
 @pytest.mark.parametrize("kind", test_simulation.KINDS)
@@ -20,3 +21,7 @@ def test_no_schedule_of_a_copier_leaves_a_hole(tmp_path: Path, kind: dict[str, A
 def test_no_order_of_steps_leaves_a_hole(kills: bool, failure_rate: float) -> None:
     seeds = range(test_segment_copy.SCHEDULES, STEPWISE_SCHEDULES)
     test_segment_copy.check_schedules(seeds, kills, failure_rate)
+
+
+def test_no_schedule_of_deletions_breaks_a_wait(tmp_path: Path) -> None:
+    test_deletion_schedules.check_schedules(range(test_deletion_schedules.SCHEDULES, DELETION_SCHEDULES), tmp_path)
