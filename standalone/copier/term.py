@@ -49,8 +49,8 @@ class Term:
         self._deletions = PartitionDeletions(ledger, self._segments, tools)
         self._begun_ms = tools.now_ms()
         self._tidied_changes = -1
-        self._stall = Stall.UPSTREAM
-        """What it is about to do, should that fail."""
+        self._stall: Stall | None = Stall.UPSTREAM
+        """What keeps records from being copied, should what it is about to do fail."""
 
     async def look(self) -> None:
         """One look.
@@ -106,6 +106,7 @@ class Term:
             raise failure
         while await self._copy_next():
             self._tell(None)
+        self._stall = None
         # What another owner had left is covered by now; else it stayed until the next look, which may never come.
         failure = await self._tidy() or failure
         if not self._ledger.is_superseded:

@@ -13,6 +13,8 @@ from metrics.registry import Registry
 from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
 from standalone.copier.seams import Retention
+from standalone.copier.waits import Noted
+from storage.errors import RemoteStorageError
 from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
 from tests.support.copy_world import PARTITION, CopyWorld, held_segments
 from tests.support.running_copier import only, ranges, running, until, value
@@ -68,6 +70,24 @@ async def test_a_lost_disk_stops_deletions_until_an_operator_approves(world: Cop
         assert value(hands, "tidegate_delete_alarming_partitions", topic="orders") == 1
         world.notes[PARTITION] = replace(world.notes[PARTITION], approved_ms=world.now_ms())
         await until(lambda: world.finished() == [])
+
+
+class _Refused(dict[TopicIdPartition, Noted]):
+    def __contains__(self, partition: object) -> bool:
+        raise RemoteStorageError("Read on group tidegate.deletions is missing")
+
+
+async def test_notes_that_cannot_be_read_stop_deletions_and_nothing_else(world: CopyWorld) -> None:
+    """Failed before: the partition was shown as stalled by its store."""
+    world.notes = _Refused()
+    hands = world.hands()
+    hands.retention = Retention(retention_ms=1000)
+    async with running(hands, delete_grace_ms=0) as copier:
+        for end_offset in (59, 119):
+            world.upstream.append(20)
+            await until(lambda end_offset=end_offset: world.ledger().end_offset() == end_offset)  # type: ignore[misc]  # late
+        await until(lambda: "tidegate.deletions" in (only(copier).last_error or ""))
+        assert (only(copier).stall, ranges(world)[0][0]) == (None, 0)
 
 
 async def test_what_is_more_than_a_share_waits_the_grace_across_restarts(world: CopyWorld) -> None:
