@@ -42,20 +42,21 @@ class DeletionNotes:
         Raises:
             RemoteStorageError: no answer, a missing right, or a note that cannot be read.
         """
-        wanted = {(each.topic, each.partition): each for each in partitions}
+        wanted = {(each.topic, each.partition, uuid_to_text(each.topic_id)): each for each in partitions}
         try:
-            found = await self._offsets.fetch(wanted)
+            found = await self._offsets.fetch({(topic, number) for topic, number, _ in wanted})
         except UpstreamError as error:
             raise as_storage_error("notes of deletions", error) from error
         notes: dict[TopicIdPartition, Noted] = {}
-        for named, kept in found.items():
+        for (topic, number), kept in found.items():
             topic_id, _, text = kept.metadata.partition(" ")
-            if topic_id != uuid_to_text(wanted[named].topic_id):
+            partition = wanted.get((topic, number, topic_id))
+            if partition is None:
                 continue
             try:
-                notes[wanted[named]] = noted_from(text)
+                notes[partition] = noted_from(text)
             except ValueError as error:
-                raise RemoteStorageError(f"{wanted[named]}: {error}: nothing is deleted") from error
+                raise RemoteStorageError(f"{partition}: {error}: nothing is deleted") from error
         return notes
 
     async def commit(self, values: Mapping[TopicIdPartition, Noted]) -> None:

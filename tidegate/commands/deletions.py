@@ -14,15 +14,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import trio
 
 from standalone.copier.gone_topics import HELD_MS
-from standalone.copier.waits import Noted, WaitLimits, why_nothing_goes
+from standalone.copier.waits import Noted
 from standalone.copy_topics import CopyTopics, is_missed
-from standalone.serving.deletion_notes import DELETIONS_GROUP, DeletionNotes
-from standalone.serving.group_offsets import GroupOffsets
 from storage.config.model import Mode
 from storage.errors import MetadataRecordError, RetriableRemoteStorageError, TierError
 from storage.metadata.encoding import encode
@@ -30,7 +28,6 @@ from storage.metadata.event_log import MetadataEvent, metadata_partition
 from storage.metadata.record_batches import build_batches
 from storage.metadata.serde import decode
 from storage.model import (
-    RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     TopicIdPartition,
@@ -38,11 +35,11 @@ from storage.model import (
     uuid_to_text,
 )
 from tidegate import exit_codes
+from tidegate.commands.deletion_waits import Waits, names_of, notes_of, waits_of
 from tidegate.commands.metadata import read_records
 from tidegate.commands.output import iso_time, print_json, print_table, size
-from tidegate.commands.selection import Place, finished, matching
+from tidegate.commands.selection import Place, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
-from tidegate.commands.tier_lineage import TierLineage
 from tidegate.config.model import Config
 
 SETTLE_S = 1.0
@@ -73,27 +70,6 @@ class DeletionOptions:
     place: Place | None
     topic_id: Uuid | None = None
     as_json: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
-    """What of a partition waits. `until_ms` None: for an operator, or what `why` says."""
-
-    partition: TopicIdPartition
-    segments: int
-    size_bytes: int
-    until_ms: int | None
-    why: str
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            **_names(self.partition),
-            "segments": self.segments,
-            "bytes": self.size_bytes,
-            "until_ms": self.until_ms,
-            "why": self.why,
-        }
 
 
 # --- list ---
@@ -127,49 +103,6 @@ def list_deletions(config: Config, options: DeletionOptions, out: TextIO) -> int
         return tier.tell_problems()
 
     return run_on_tier(config, work)
-
-
-async def waits_of(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> list[Waits]:
-    """What is noted of partitions whose topics there are.
-
-    Raises:
-        RemoteStorageError: no answer, a missing right, or a note that cannot be read.
-    """
-    copy = tier.config.copy
-    limits = WaitLimits(copy.delete_grace_ms, copy.delete_share_max)
-    notes = await _notes(tier).read(partitions)
-    return [
-        _waits(partition, noted, finished(tier.segments(partition)), limits)
-        for partition, noted in notes.items()
-        if noted.waves or noted.is_held or noted.cut is not None
-    ]
-
-
-def _waits(
-    partition: TopicIdPartition, noted: Noted, segments: Sequence[RemoteLogSegmentMetadata], limits: WaitLimits
-) -> Waits:
-    live_before = max((wave.live_before for wave in noted.waves), default=-1)
-    dead_before = max((wave.dead_before for wave in noted.waves), default=-1)
-    lineage = TierLineage(segments)
-    asked = []
-    for segment in segments:
-        is_dead = lineage.is_dead(segment)
-        is_cut = is_dead and noted.cut is not None
-        if is_cut or segment.end_offset < (dead_before if is_dead else live_before):
-            asked.append(segment)
-    why, until_ms = why_nothing_goes(noted), None
-    if why is None:
-        since_ms = noted.waves[-1].since_ms
-        is_approved = since_ms <= noted.approved_ms
-        why = "the copier's next look" if is_approved else "copy.delete.grace.ms"
-        until_ms = None if is_approved else since_ms + limits.wait_ms
-    return Waits(
-        partition=partition,
-        segments=len(asked),
-        size_bytes=sum(segment.segment_size_bytes for segment in asked),
-        until_ms=until_ms,
-        why=why,
-    )
 
 
 def _waits_of_gone(tier: OpenTier, partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | None) -> Waits:
@@ -207,7 +140,7 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
         await _note(tier, there, word)
         await _mark(tier, missed, word)
         if options.as_json:
-            print_json(out, {**tier.identity(), word.value: [_names(each) for each in partitions]})
+            print_json(out, {**tier.identity(), word.value: [names_of(each) for each in partitions]})
         else:
             shown = [f"{each.topic}:{each.partition}" for each in there]
             shown += [f"{each.topic}:{each.partition} (its topic is gone)" for each in missed]
@@ -219,7 +152,7 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
 
 async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> None:
     """Have the word noted."""
-    notes, now_ms = _notes(tier), _now_ms()
+    notes, now_ms = notes_of(tier), _now_ms()
     reason = "a copier writes its notes at the same moments"
     for attempt in range(TRIES_MAX):
         await trio.sleep(SETTLE_S if attempt else 0)
@@ -338,14 +271,6 @@ async def _marks(tier: OpenTier, partitions: Sequence[TopicIdPartition]) -> Mark
 
 def _metadata_partition(tier: OpenTier, partition: TopicIdPartition) -> int:
     return metadata_partition(Uuid(partition.topic_id), partition.partition, tier.metadata.description.partition_count)
-
-
-def _notes(tier: OpenTier) -> DeletionNotes:
-    return DeletionNotes(GroupOffsets(tier.upstream, DELETIONS_GROUP))
-
-
-def _names(partition: TopicIdPartition) -> dict[str, Any]:
-    return {"topic": partition.topic, "topic_id": uuid_to_text(partition.topic_id), "partition": partition.partition}
 
 
 def _now_ms() -> int:

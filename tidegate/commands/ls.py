@@ -2,18 +2,25 @@
 
 Without a place its topics, of a topic the partitions, of a partition the segments. No object is looked at: that is
 `stat` and `verify`. Holes are offsets between finished segments that no finished segment holds; whether the leader
-epochs make more of them `verify` says, which asks the brokers.
+epochs make more of them `verify` says, which asks the brokers. Segments are dead as far as the tier tells
+(tidegate.commands.tier_lineage). Of partitions, what waits to be deleted is shown where it is noted (mode=standalone)
+and we may read it.
 """
 
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from storage.config.model import Mode
+from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
+from tidegate.commands.deletion_waits import Waits, waits_of
 from tidegate.commands.output import iso_time, print_json, print_table, size
 from tidegate.commands.selection import Place, finished, holes, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
+from tidegate.commands.tier_lineage import TierLineage
 from tidegate.config.model import Config
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -45,12 +52,13 @@ class Summary:
     states: Counter[RemoteLogSegmentState] = field(default_factory=Counter)
     holes: list[tuple[int, int]] = field(default_factory=list)
     hole_count: int = 0
+    dead_segments: int = 0
 
     @classmethod
     def of(cls, segments: Sequence[RemoteLogSegmentMetadata]) -> "Summary":
         """Of one partition."""
         whole = finished(segments)
-        found_holes = holes(whole)
+        found_holes, lineage = holes(whole), TierLineage(whole)
         return cls(
             partitions=1,
             segments=len(segments),
@@ -61,6 +69,7 @@ class Summary:
             states=Counter(each.state for each in segments),
             holes=found_holes,
             hole_count=len(found_holes),
+            dead_segments=sum(map(lineage.is_dead, whole)),
         )
 
     def add(self, other: "Summary") -> None:
@@ -71,6 +80,7 @@ class Summary:
         self.max_timestamp_ms = max(self.max_timestamp_ms, other.max_timestamp_ms)
         self.states += other.states
         self.hole_count += other.hole_count
+        self.dead_segments += other.dead_segments
 
     def as_json(self) -> dict[str, Any]:
         """What topics and partitions have in common."""
@@ -79,6 +89,7 @@ class Summary:
             "size_bytes": self.size_bytes,
             "max_timestamp_ms": self.max_timestamp_ms,
             "states": {state.name: self.states[state] for state in sorted(self.states)},
+            "dead_segments": self.dead_segments,
         }
 
     def shown_states(self) -> str:
@@ -95,7 +106,7 @@ def run(config: Config, options: LsOptions, out: TextIO) -> int:
         if options.place is None:
             list_topics(tier, partitions, options, out)
         elif options.place.partition is None:
-            list_partitions(tier, partitions, options, out)
+            list_partitions(tier, partitions, await _waits(tier, partitions), options, out)
         else:
             list_segments(tier, partitions, options, out)
         return tier.tell_problems()
@@ -131,14 +142,32 @@ def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options:
             iso_time(each.max_timestamp_ms),
             each.hole_count,
             each.shown_states(),
+            each.dead_segments,
         )
         for (topic, topic_id), each in topics.items()
     ]
-    headings = ("topic", "topic id", "partitions", "segments", "size", "newest record", "holes", "unfinished")
+    headings = ("topic", "topic id", "partitions", "segments", "size", "newest record", "holes", "unfinished", "dead")
     print_table(out, headings, rows)
 
 
-def list_partitions(tier: OpenTier, partitions: Iterable[TopicIdPartition], options: LsOptions, out: TextIO) -> None:
+async def _waits(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Waits]:
+    """What waits to be deleted of these; nothing if that is not told, which is said."""
+    if tier.config.mode is not Mode.STANDALONE:
+        return {}
+    try:
+        return {each.partition: each for each in await waits_of(tier, partitions)}
+    except RemoteStorageError as error:
+        print(f"tidegate: warning: what waits to be deleted is not shown: {error}", file=sys.stderr)
+        return {}
+
+
+def list_partitions(
+    tier: OpenTier,
+    partitions: Iterable[TopicIdPartition],
+    waits: Mapping[TopicIdPartition, Waits],
+    options: LsOptions,
+    out: TextIO,
+) -> None:
     summaries = [(partition, Summary.of(tier.segments(partition))) for partition in partitions]
     if options.as_json:
         found = [
@@ -148,6 +177,7 @@ def list_partitions(tier: OpenTier, partitions: Iterable[TopicIdPartition], opti
                 "end_offset": each.end_offset,
                 **each.as_json(),
                 "holes": [{"start_offset": first, "end_offset": last} for first, last in each.holes],
+                "deletion": waits[partition].as_json() if partition in waits else None,
             }
             for partition, each in summaries
         ]
@@ -164,22 +194,32 @@ def list_partitions(tier: OpenTier, partitions: Iterable[TopicIdPartition], opti
             iso_time(each.max_timestamp_ms),
             _shown_holes(each.holes),
             each.shown_states(),
+            each.dead_segments,
+            waits[partition].shown() if partition in waits else None,
         )
         for partition, each in summaries
     ]
     offsets = ("first offset", "last offset")
-    headings = ("partition", "topic id", *offsets, "segments", "size", "newest record", "holes", "unfinished")
-    print_table(out, headings, rows)
+    columns = ("segments", "size", "newest record", "holes", "unfinished", "dead", "to be deleted")
+    print_table(out, ("partition", "topic id", *offsets, *columns), rows)
 
 
-def list_segments(tier: OpenTier, partitions: Iterable[TopicIdPartition], options: LsOptions, out: TextIO) -> None:
+def _dead(tier: OpenTier, partition: TopicIdPartition) -> set[Uuid]:
+    whole = finished(tier.segments(partition))
+    lineage = TierLineage(whole)
+    return {segment.segment_id.id for segment in whole if lineage.is_dead(segment)}
+
+
+def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], options: LsOptions, out: TextIO) -> None:
+    dead = set[Uuid]().union(*(_dead(tier, partition) for partition in partitions))
     segments = [
         segment
         for partition in partitions
         for segment in sorted(tier.segments(partition), key=lambda each: (each.start_offset, each.event_timestamp_ms))
     ]
     if options.as_json:
-        print_json(out, {**tier.identity(), "segments": [segment_fields(segment) for segment in segments]})
+        found = [{**segment_fields(segment), "dead": segment.segment_id.id in dead} for segment in segments]
+        print_json(out, {**tier.identity(), "segments": found})
         return
     rows = [
         (
@@ -189,7 +229,7 @@ def list_segments(tier: OpenTier, partitions: Iterable[TopicIdPartition], option
             size(segment.segment_size_bytes),
             iso_time(segment.max_timestamp_ms),
             ", ".join(f"{epoch}@{start}" for epoch, start in segment.segment_leader_epochs.items()),
-            _SHORT_STATES[segment.state],
+            "dead" if segment.segment_id.id in dead else _SHORT_STATES[segment.state],
             iso_time(segment.event_timestamp_ms),
         )
         for segment in segments

@@ -3,6 +3,7 @@ tests/integration."""
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from protocol.client.messages import PRODUCE, Values
 from standalone.copier.gone_topics import HELD_MS
 from standalone.copier.waits import Noted, Wave, noted_from
 from storage.metadata.record_batches import parse_batches
-from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition, uuid_to_text
+from storage.model import (
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    Uuid,
+    uuid_to_text,
+)
 from tests.support.command_world import CommandWorld
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeTopic
@@ -22,6 +29,8 @@ from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, name
 from tidegate import exit_codes
 from tidegate.commands import deletions
 from tidegate.commands.deletions import DeletionOptions, Word, list_deletions, say
+from tidegate.commands.ls import LsOptions
+from tidegate.commands.ls import run as ls
 from tidegate.commands.selection import Place
 
 Captured = pytest.CaptureFixture[str]
@@ -113,7 +122,8 @@ def test_what_waits_is_listed_with_its_end_and_its_reason(world: World, capsys: 
     [(topic, segments, until_ms, why), _] = world.listed()
     assert (topic, segments, until_ms) == ("orders", 1, None)  # 20 to 29; of 10 to 19 two are left
     assert "a truncation" in why
-    assert list_deletions(world.config(), DeletionOptions(place=None), out := io.StringIO()) == exit_codes.DONE
+    out = io.StringIO()
+    assert list_deletions(world.config(), DeletionOptions(place=None), out) == exit_codes.DONE
     assert all(word in out.getvalue() for word in ("orders:0", "gone:0", "until", "a truncation"))
     assert world.group.committed == []
 
@@ -204,3 +214,41 @@ def test_in_replica_mode_there_is_nothing_to_say(world: World, capsys: Captured)
     world.say(Word.HOLD, code=exit_codes.FOUND_WRONG)
     assert "mode=replica: the brokers delete from this tier" in capsys.readouterr().err
     assert list_deletions(world.config(), DeletionOptions(place=None), io.StringIO()) == exit_codes.FOUND_WRONG
+
+
+def listed_by_ls(world: World, place: Place | None, name: str) -> Any:
+    out = io.StringIO()
+    assert ls(world.config(), LsOptions(place=place, as_json=True), out) == exit_codes.DONE
+    return json.loads(out.getvalue())[name]
+
+
+def test_ls_shows_what_waits_and_what_is_dead(world: World, capsys: Captured) -> None:
+    """Without the right to see notes it says so once, and lists all the rest."""
+    world.note(Noted(waves=(WAVE,)))
+    world.add(PARTITION, 12, {2: 12})
+    assert [each["dead_segments"] for each in listed_by_ls(world, None, "topics")] == [0, 1]
+    segments = listed_by_ls(world, Place("orders", 0), "segments")
+    assert [(each["start_offset"], each["dead"]) for each in segments] == [
+        (0, False),
+        (10, False),
+        (12, False),
+        (20, True),
+    ]
+    [partition] = listed_by_ls(world, Place("orders"), "partitions")
+    assert (partition["dead_segments"], partition["deletion"]["segments"]) == (1, 2)
+    assert partition["deletion"]["why"] == "copy.delete.grace.ms"
+    out = io.StringIO()
+    assert ls(world.config(), LsOptions(place=Place("orders")), out) == exit_codes.DONE
+    assert "2 segments: until 2027" in out.getvalue()
+    world.add(replace(PARTITION, topic_id=Uuid(b"\xff" * 16)), 0, {0: 0})
+    found = {each["topic_id"]: each["deletion"] for each in listed_by_ls(world, Place("orders"), "partitions")}
+    assert [deletion is None for deletion in found.values()] == [False, True]  # of a topic that had the name before
+    assert capsys.readouterr().err == ""
+    world.group.codes = [ErrorCode.group_authorization_failed]
+    assert [each["deletion"] for each in listed_by_ls(world, Place("orders"), "partitions")] == [None, None]
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "ACL Describe on Group tidegate.deletions is missing" in told
+    world.lines = ""
+    partition = listed_by_ls(world, Place("orders"), "partitions")[0]
+    assert (partition["deletion"], partition["dead_segments"]) == (None, 1)
