@@ -51,7 +51,6 @@ NOBODY: Final = -1
 """In place of a broker's id."""
 
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-_BEGUN = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 
 Marks = Mapping[TopicIdPartition, RemotePartitionDeleteMetadata]
 """Each partition's last record of its deletion as a whole."""
@@ -107,9 +106,9 @@ def list_deletions(config: Config, options: DeletionOptions, out: TextIO) -> int
 
 def _waits_of_gone(tier: OpenTier, partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | None) -> Waits:
     segments, until_ms = tier.segments(partition), None
-    if mark is None or mark.state not in (_MARKED, _BEGUN):
+    if mark is None:
         why = "its topic is gone: a copier that sees it"
-    elif mark.state is _BEGUN or mark.event_timestamp_ms == 0:
+    elif mark.state is not _MARKED or mark.event_timestamp_ms == 0:
         why = "its topic is gone: the copier, which deletes it now"
     elif mark.event_timestamp_ms > HELD_MS:
         why = "its topic is gone: an operator holds it"
@@ -204,15 +203,14 @@ def _stands(partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | N
         TierError: it can not be said, or is of no use.
     """
     name = f"{partition.topic}:{partition.partition}"
-    is_marked = mark is not None and mark.state is _MARKED
-    if mark is not None and mark.state is _BEGUN:
-        if word is Word.HOLD:
-            raise TierError(f"{name} is being deleted already")
-        return True
-    if mark is None or not is_marked:
+    if mark is None:
         if word is Word.HOLD:
             return False
         raise TierError(f"nothing of {name} waits: no copier has marked it yet, though its topic is gone")
+    if mark.state is not _MARKED:
+        if word is Word.HOLD:
+            raise TierError(f"{name} is being deleted already")
+        return True
     if word is Word.HOLD:
         return mark.event_timestamp_ms > HELD_MS
     is_approved = mark.event_timestamp_ms == 0

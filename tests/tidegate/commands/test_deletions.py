@@ -50,7 +50,7 @@ class World(CommandWorld):
         self.group = FakeGroup(self.cluster)
         self.cluster.topics["orders"] = FakeTopic(PARTITION.topic_id, [1])
         self.cluster.brokers[1].on(PRODUCE, self._keep)
-        self.late_marks: list[int] = []
+        self.late_marks: list[tuple[int, RemotePartitionDeleteState]] = []
         """A copier's, behind what is published next."""
         for start in (0, 10, 20):
             self.add(PARTITION, start, {0: start})
@@ -88,7 +88,7 @@ class World(CommandWorld):
         [data] = topic.partition_data
         self.publish(*(record.value or b"" for record in parse_batches(bytes(data.records), 0).records))
         if self.late_marks:
-            self.mark(self.late_marks.pop())
+            self.mark(*self.late_marks.pop())
         answer = {"index": 0, "error_code": ErrorCode.none, "base_offset": 0, "record_errors": ()}
         named = {"name": getattr(topic, "name", None), "topic_id": getattr(topic, "topic_id", None)}
         return {"responses": [{**named, "partition_responses": [answer]}]}
@@ -194,9 +194,15 @@ def test_of_a_gone_topic_the_word_is_another_mark(world: World, capsys: Captured
 
 
 def test_a_gone_topic_can_be_held_before_a_copier_marks_it_and_behind_its_mark(world: World) -> None:
-    world.late_marks.append(NOW_MS)
+    world.late_marks.append((NOW_MS, MARKED))
     world.say(Word.HOLD, "gone")
     assert world.listed() == [("gone", 1, None, "its topic is gone: an operator holds it")]
+
+
+def test_an_approval_stands_though_the_copier_has_deleted_all_at_once(world: World) -> None:
+    world.mark(5)
+    world.late_marks.append((NOW_MS, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED))
+    assert world.say(Word.APPROVE, "gone") == "approved: gone:0 (its topic is gone)\n"
 
 
 def test_a_topic_that_some_broker_has_is_not_taken_for_gone(world: World, capsys: Captured) -> None:
