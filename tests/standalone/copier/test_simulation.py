@@ -101,7 +101,8 @@ def _happen(world: CopyWorld, *, elects: bool) -> None:
     chance, upstream = world.chance, world.upstream
     upstream.append(chance.choice([0, 1, 5, 15]))
     if elects and upstream.batches and chance.random() < 0.2:
-        keep = max(len(upstream.batches) - chance.randrange(6), 1) if chance.random() < 0.5 else None
+        lost = chance.choice([chance.randrange(6), chance.randrange(len(upstream.batches) + 1)])
+        keep = max(len(upstream.batches) - lost, 1) if chance.random() < 0.5 else None
         if keep is None or upstream.batches[keep - 1].last_offset >= upstream.log_start_offset:
             upstream.elect(keep=keep, epochs=chance.choice([1, 2]))
             upstream.append(1)
