@@ -245,7 +245,8 @@ class Intake:
         index = await threads.run(lambda: storage.fetch_index(segment, IndexType.OFFSET))
         position = OffsetIndex(index, segment.start_offset).lookup(offset)[1]
         data = await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
-        return data[: _bytes_before(data, self._replay_until)]
+        # What is behind its end on the lineage is of a branch that was lost.
+        return data[: _bytes_before(data, min(self._replay_until, self._ledger.live_end(segment) + 1))]
 
     async def _take(self, staging: PartitionStaging, fetched: FetchedBatches) -> bool:
         """Stage what came; whether all of it could be."""

@@ -45,8 +45,9 @@ SESSION_S = 3.0
 class _Owner:
     """A copier that believes that it has the partition."""
 
-    def __init__(self, world: CopyWorld, retention: Retention) -> None:
+    def __init__(self, world: CopyWorld, retention: Retention, folder: Path | None = None) -> None:
         self.hands: Hands = world.hands()
+        self.hands.folder = folder or self.hands.folder
         self.hands.retention = retention
         # What others have superseded waits, and is gone at the end.
         self.copier = self.hands.copier(settings(world.folder, delete_grace_ms=world.chance.choice([0, 5000])))
@@ -73,7 +74,9 @@ async def _play(world: CopyWorld, *, kills: bool, elects: bool) -> list[_Owner]:
     owners: list[_Owner] = []
     async with trio.open_nursery() as nursery:
         for generation in range(1, chance.randrange(2, 5)):
-            owner = _Owner(world, retention)
+            # One that was killed may begin again on its disk, with what it has staged.
+            killed = owners[-1].hands if owners and owners[-1].hands.is_killed and chance.random() < 0.5 else None
+            owner = _Owner(world, retention, killed.folder if killed is not None else None)
             owners.append(owner)
             nursery.start_soon(owner.run, generation if chance.random() < 0.9 else 1)
             for _ in range(chance.randrange(2, 8)):
