@@ -72,6 +72,27 @@ COPYING: Final = Row(
             _largest(f"{_TOPIC}remotedeletelagsegments"),
         ),
         graph(
+            "Segments that wait to be deleted, and dead ones",
+            "What copy.delete.grace.ms or an operator keeps, and what upstream has lost: the ten largest topics.",
+            "none",
+            _largest("tidegate_delete_waiting_segments"),
+            _largest("tidegate_dead_segments"),
+            _largest("tidegate_delete_alarming_partitions"),
+        ),
+        graph(
+            "Bytes that wait to be deleted, and dead ones",
+            "Likewise.",
+            "bytes",
+            _largest("tidegate_delete_waiting_bytes"),
+            _largest("tidegate_dead_bytes"),
+        ),
+        graph(
+            "The store's clock",
+            "How far it is ahead of this machine's. Beyond an hour nothing is deleted.",
+            "s",
+            gauge("tidegate_copy_clock_offset_seconds"),
+        ),
+        graph(
             "Lost before it was copied",
             "Stretches that upstream had deleted, and offsets in them.",
             "none",
@@ -88,6 +109,7 @@ COPYING: Final = Row(
             Query(gauge("tidegate_copy_superseded_total").expression, "{{instance}} claimed by others"),
             Query(gauge("tidegate_copy_restarts_total").expression, "{{instance}} began again"),
             Query(gauge("tidegate_metadata_topic_unsafe").expression, "{{instance}} metadata topic unsafe"),
+            Query(gauge("tidegate_copy_stalled_partitions").expression, "{{instance}} stalled"),
         ),
         graph(
             "Idle share of the copier's slots",

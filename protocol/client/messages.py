@@ -342,7 +342,7 @@ def _offset_question(
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """Of one partition. `last_timestamp_ms`: of its producer's last batch."""
+    """One partition's. `last_timestamp_ms`: of its producer's last batch."""
 
     producer_id: int
     first_offset: int

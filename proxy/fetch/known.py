@@ -100,7 +100,7 @@ class Frontiers:
         self.age_s_max = age_s_max
         self.log_starts = log_starts
         self.held_back: set[TopicIdPartition] = set()
-        """Of a tier of our own: partitions whose last stable offset is where the broker's log starts, although there is
+        """In a tier of our own: partitions whose last stable offset is where the broker's log starts, although there is
         more. A transaction is open that begins there, or began in what the broker has deleted."""
         self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
         self._askers: dict[int, _Asker] = {}

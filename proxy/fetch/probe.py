@@ -389,7 +389,7 @@ class Prober:
         return stale
 
     def _known_tails(self, request: FetchRequest, parts: Sequence[TierPart]) -> dict[TierPart, AbortedTail | None]:
-        """Of READ_COMMITTED parts, where they are needed; None is to be asked for."""
+        """By READ_COMMITTED parts, where they are needed; None is to be asked for."""
         if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.log_starts is not None:
             return {}
         tails = self._tier.aborted_tails

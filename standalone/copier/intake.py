@@ -31,7 +31,7 @@ from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType
 
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one Fetch, which a slot holds in memory: large enough that a round trip costs little, small beside a segment."""
+"""One Fetch brings so much, and a slot holds it in memory: a round trip costs little beside it."""
 
 TIER_BYTES_MAX: Final = 128 * 1024 * 1024
 """A batch of the tier that is replayed may be so large."""
@@ -313,7 +313,7 @@ class Intake:
 
 
 def _bytes_before(data: bytes, offset: int) -> int:
-    """Of the whole batches that end below the offset: what is behind it may be another log's."""
+    """How long the whole batches are that end below the offset: what is behind it may be another log's."""
     size_bytes = 0
     for position, last_offset, batch_bytes in whole_batches(
         lambda start, count: data[start : start + count], len(data)

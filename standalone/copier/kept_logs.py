@@ -18,7 +18,7 @@ from standalone.copier import staging_folder
 SUFFIX: Final = ".kept"
 ABORTED_NAME: Final = f"{0:020}.aborted"
 _HEAD_BYTES: Final = 61
-"""Of a batch of format version 2, up to its records."""
+"""A batch of format version 2 has so much before its records."""
 _LAST_OFFSET_DELTA_AT: Final = 23
 
 

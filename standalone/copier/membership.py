@@ -107,7 +107,7 @@ class Membership:
         self._wanted: Mapping[str, Uuid] = {}
         self._subscribed: frozenset[str] = frozenset()
         self._generations: dict[tuple[str, int], int] = {}
-        """Of the partitions that the group has assigned to us."""
+        """By the partitions that the group has assigned to us."""
         self._owned: dict[tuple[str, int], TopicIdPartition] = {}
         self._trouble: str | None = None
 

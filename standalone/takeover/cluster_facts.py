@@ -37,7 +37,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunningReplicas:
-    """Of one partition. `leader_id`: -1 for none; `log_starts`: by broker."""
+    """One partition's. `leader_id`: -1 for none; `log_starts`: by broker."""
 
     leader_id: int
     log_starts: Mapping[int, int]
