@@ -120,7 +120,7 @@ class CopyTopics:
     async def confirm_gone(self, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
         """Whose topics there are not, as all brokers say that any of them names, each asked itself and now (rule 3).
 
-        For whoever is about to delete the first object of one.
+        Asked before the first object of one goes.
         """
         gone, asked, waiting = list(partitions), set[int](), {*self.cluster.brokers}
         while gone and waiting:

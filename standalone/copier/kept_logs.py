@@ -7,10 +7,12 @@ and leader epochs are held against upstream's.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from protocol.record_batches import LOG_OVERHEAD
 from standalone.copier import staging_folder
@@ -20,6 +22,8 @@ ABORTED_NAME: Final = f"{0:020}.aborted"
 _HEAD_BYTES: Final = 61
 """A batch of format version 2 has so much before its records."""
 _LAST_OFFSET_DELTA_AT: Final = 23
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -42,7 +46,7 @@ class KeptLogs:
             if not staging_folder.STAGED.fullmatch(left.name):
                 continue
             if left.name == ABORTED_NAME:
-                self.aborted = [(int(producer_id), int(first)) for producer_id, first in json.loads(left.read_bytes())]
+                self.aborted = _read_aborted(left)
                 continue
             if left.suffix not in (SUFFIX, ".log"):
                 left.unlink()
@@ -77,6 +81,21 @@ class KeptLogs:
         The last may be cut."""
         kept = next(each for each in self._files if each.start_offset <= offset < each.end_offset)
         return _read(kept.path, offset, bytes_max)
+
+
+def write_aborted(folder: Path, aborted: Sequence[tuple[int, int]]) -> None:
+    """Keep them in the folder: as a whole, or as they were before."""
+    unfinished = folder / f"{1:020}.aborted"
+    unfinished.write_text(json.dumps(aborted))
+    unfinished.replace(folder / ABORTED_NAME)
+
+
+def _read_aborted(path: Path) -> list[tuple[int, int]]:
+    try:
+        return [(int(producer_id), int(first)) for producer_id, first in json.loads(path.read_bytes())]
+    except (ValueError, TypeError) as error:
+        _log.error("kept_log_corrupt", path=str(path), reason=str(error))
+        return []
 
 
 def whole_batches(read: Callable[[int, int], bytes], log_bytes: int) -> Iterator[tuple[int, int, int]]:

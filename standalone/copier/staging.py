@@ -18,7 +18,6 @@ Rules:
 - Memory: the indexes of one segment (at most 20 MiB, some KiB as a rule) and its producers.
 """
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from standalone.copier.index_files import (
     encode_producer_snapshot,
     encode_transaction_index,
 )
-from standalone.copier.kept_logs import ABORTED_NAME, KeptLogs
+from standalone.copier.kept_logs import ABORTED_NAME, KeptLogs, write_aborted
 from standalone.copier.producers import ProducerStates
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.time_index import NO_TIMESTAMP_MS
@@ -229,7 +228,7 @@ class PartitionStaging:
         if not aborted:
             path.unlink(missing_ok=True)
         elif aborted != self._noted_aborted:
-            path.write_text(json.dumps(aborted))
+            write_aborted(self._folder, aborted)
         self._noted_aborted = aborted
 
     def _taken_out(self) -> list[StagedSegment]:

@@ -195,7 +195,7 @@ class Term:
         assert upstream is not None, "upstream was seen before"
         await self._deletions.look(upstream.log_start_offset, local_only_bytes=self._progress.lag_bytes)
 
-    # --- what is due, and what is told ---
+    # --- what is due, and what others see of it ---
 
     def _is_due(self, staged: StagedSegment) -> bool:
         """KIP-1241: both lags hold, unless upstream is about to delete it."""

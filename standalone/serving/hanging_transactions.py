@@ -32,7 +32,7 @@ class HangingTransactions:
 
     Args:
         frontiers: know which partitions are held back (`Frontiers.held_back`).
-        tell: is told what there is, a sentence for each partition.
+        tell: gets what there is, a sentence for each partition.
     """
 
     def __init__(

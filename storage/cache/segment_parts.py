@@ -44,7 +44,7 @@ from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 FAILURE_AGE_S_MAX = 30.0
 
 FAILURES_MAX = 1000
-"""Of logs, and of producer snapshots, that are remembered as broken; the oldest is forgotten first."""
+"""So many logs and producer snapshots are remembered as broken; the oldest is forgotten first."""
 
 LOST_S_MAX = 60.0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from protocol.record_batches import BatchHeader, CorruptBatchError, read_header
+from standalone.copier.kept_logs import KeptLogs
 from standalone.copier.producers import ProducerStates
 from standalone.copier.staging import PartitionStaging, PartitionState, RollLimits, StagedSegment, UncopyableBatchError
 from storage.indexes.leader_epochs import parse_leader_epochs
@@ -372,8 +373,11 @@ def test_how_transactions_ended_is_known_of_kept_logs_too(stage: Stage, tmp_path
     first = stage(tmp_path, RollLimits(), PartitionState(next_offset=0))
     open_ones = [data_batch(at, producer=ProducerFields(at + 1, 0, 0, transactional=True)) for at in range(2)]
     first.take(b"".join(open_ones), now_ms=NOW_MS, aborted=[(2, 1)])
+    (tmp_path / f"{1:020}.aborted").write_bytes(b"[[2,")  # another process was killed while it wrote
     again = stage(tmp_path, RollLimits(), PartitionState(next_offset=0))
     assert again.kept.aborted == [(2, 1)]
+    (tmp_path / f"{0:020}.aborted").write_bytes(b"")
+    assert KeptLogs(tmp_path).aborted == []
     again.take(again.kept.read(0, 10**6), now_ms=NOW_MS, aborted=again.kept.aborted)
     (segment,) = again.roll(now_ms=NOW_MS)
     assert segment.files.producer_snapshot_index is not None
