@@ -88,6 +88,7 @@ class Copiers:
             "copy.group.id": topic,
             "copy.segment.bytes": "64 KiB",
             "copy.segment.ms": "1000",
+            "copy.delete.grace.ms": "0",  # what a paused copier finishes late waits, else, for a day beside its twin
         }
         for each in self._folders:
             each.mkdir()
