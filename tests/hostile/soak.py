@@ -1,13 +1,18 @@
-"""A bad day in minutes: 300 connections, good, slow and hostile, while the broker restarts and the store fails.
+"""A bad hour: 300 connections, good, slow and hostile, while the broker restarts, lies a little, and the store fails.
 
-    python -m tests.hostile.soak --seconds 600
+    python -m tests.hostile.soak --seconds 3600
+
+Each minute the broker restarts, the store refuses for six seconds and hangs for six. All the time it fails one GET in
+fifty, and one bit is another in one of a thousand of the broker's answers, anywhere but in its record bytes.
 
 It prints a line every 30 s and a summary, and ends with 1 when something was not as it must be: every round of every
-good reader gives the broker's own bytes; resident memory at the end is that of minute two (the same share of a
-shorter run), within 5 %, and never beyond the limit; when all have gone, descriptors and tasks are as at the start.
+good reader gives the broker's own bytes; what Tidegate answers to drawn questions is what the broker answers, at the
+latest when it is asked again; resident memory at the end is that of the second minute, within 5 %, and never beyond the
+limit; when all have gone, descriptors and tasks are as at the start.
 """
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -20,6 +25,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support.aiven_tier import publish_tier
+from tests.support.broker_relay import Alterations, altering_broker
+from tests.support.differential import asker
+from tests.support.differential_known import KnownPartition, look_up
+from tests.support.differential_questions import Questions
+from tests.support.differential_world import SEED
 from tests.support.honest_consumer import Reading, Target
 from tests.support.hostile_clients import announced, crowd, trickling_readers, trickling_senders
 from tests.support.hostile_stage import (
@@ -39,7 +49,7 @@ from tests.support.hostile_stage import (
     settled,
 )
 from tests.support.kafka import own_cluster
-from tests.support.raw_client import RawClient, fetch_request, request_frame
+from tests.support.raw_client import RawClient, address_of, fetch_request, request_frame
 from tests.support.replicas import broker_ports
 from tests.support.s3_front import S3Front, s3_front
 from tests.support.s3_server import s3_server
@@ -57,20 +67,35 @@ WORK_SHARE = 1 / 60
 """Of the run, for which the good ones work on each mebibyte: that they read everything in a minute, too."""
 REPORT_S = 30.0
 SAMPLE_S = 1.0
-PERIODS = 10
-"""In each the store refuses, hangs, and in every other one the broker restarts; slow and hostile ones leave and come
-again. By minute two each has happened: what the process needs at most is known then."""
+PERIOD_S = 60.0
+"""In each the store refuses, hangs, and the broker restarts; slow and hostile ones leave and come again."""
+FAULT_SHARE = 0.1
+"""Of a period, for which a fault lasts."""
+GETS_A_FAULT = 50
+ANSWERS_AN_ALTERATION = 1000
+SETTLED_S_MAX = 60.0
+"""For which an answer may be another than the broker's: what was altered may be believed until it is asked again."""
+ASKING_PAUSE_S = 0.1
 OWN_CONNECTIONS_MAX = METADATA_PARTITIONS + 4
 """To a broker, Tidegate's own: one for each partition of the metadata topic, and one each for that topic's offsets, for
 the cluster's metadata, for questions about partitions, and in place of one that the broker has closed. Some come into
 being with the first question."""
-FAULT_SHARE = 0.1
-"""Of a period, for which a fault lasts."""
-REFERENCE = (0.15, 0.25)
-"""Around minute two of ten."""
-END = (0.9, 1.0)
 GROWTH_MAX = 1.05
 GONE_S = 60.0
+
+
+class ForgivingReading(Reading):
+    """An answer that makes no sense, or is an error, ends its connection: the next one asks for everything again."""
+
+    def _ask(self, partition: int, offset: int) -> bytes:
+        try:
+            records = super()._ask(partition, offset)
+        except Exception as error:  # what the broker's altered answer says may be anything
+            self.errors[type(error).__name__] += 1
+            records = b""
+        if not records:
+            self.close()
+        return records
 
 
 @dataclass(slots=True)
@@ -84,6 +109,9 @@ class Soak:
     honest: HonestTopic
     large: LargeTopic
     leader: tuple[str, int]
+    upstream: str
+    """Where Tidegate meets the broker."""
+    alterations: Alterations
     growth_max: float
     say: Callable[[str], None]
     begun_s: float = field(default_factory=time.monotonic)
@@ -91,6 +119,8 @@ class Soak:
     """Share of the run, resident bytes."""
     readers: list[Reading] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    questions: int = 0
+    asked_again: int = 0
 
     @property
     def share(self) -> float:
@@ -102,26 +132,33 @@ class Soak:
         before = self._held()
         self._open_before = descriptors(self.tidegate)
         self.begun_s = time.monotonic()
-        with self._good():
-            for number in range(PERIODS):
+        self._let_the_store_fail()
+        periods = max(1, round(self.seconds / PERIOD_S))
+        with self._good(), self._questioned():
+            for number in range(periods):
                 with self._slow(), self._hostile():
-                    self._period(number)
+                    self._period(number, periods)
+        self.front.heal()
         self._judge(before)
 
-    def _period(self, number: int) -> None:
-        """A fifth of the run, with its troubles."""
-        fault = FAULT_SHARE / PERIODS
-        at = [(number + part) / PERIODS for part in (0.2, 0.45, 0.7, 1.0)]
+    def _let_the_store_fail(self) -> None:
+        self.front.heal()
+        self.front.refuse(s3_error(500, "InternalError"), path="*.log", request="GET *", one_in=GETS_A_FAULT)
+
+    def _period(self, number: int, periods: int) -> None:
+        """A minute, with its troubles."""
+        fault = FAULT_SHARE / periods
+        at = [(number + part) / periods for part in (0.2, 0.45, 0.7, 1.0)]
         self._sample_until(at[0])
+        self.front.heal()
         self.front.refuse(s3_error(503, "SlowDown"), path="*.log")
         self._sample_until(at[0] + fault)
-        self.front.heal()
+        self._let_the_store_fail()
         self._sample_until(at[1])
         with self.front.held("*.log"):
             self._sample_until(at[1] + fault)
-        if number % 2 == 0:
-            self._sample_until(at[2])
-            self.cluster.restart_broker(1)
+        self._sample_until(at[2])
+        self.cluster.restart_broker(1)
         self._sample_until(at[3])
 
     def _sample_until(self, share: float) -> None:
@@ -143,14 +180,14 @@ class Soak:
             f"{held.descriptors} descriptors, {held.gauges['tidegate_connections_active']:.0f} connections, "
             f"{held.gauges['tidegate_tasks']:.0f} tasks, {sum(each.rounds for each in self.readers)} rounds, "
             f"worst wait {max(each.worst_s for each in self.readers):.1f} s, "
-            f"{sum(each.reconnects for each in self.readers)} reconnects"
+            f"{sum(each.reconnects for each in self.readers)} reconnects, {self.questions} questions"
         )
 
     @contextmanager
     def _good(self) -> Iterator[None]:
         work_s = min(WORK_S_MAX, WORK_SHARE * self.seconds)
         target = Target(*self.tidegate.address, self.honest.name, self.honest.ends, work_s=work_s)
-        self.readers = [Reading(target) for _ in range(GOOD)]
+        self.readers = [ForgivingReading(target) for _ in range(GOOD)]
         threads = [threading.Thread(target=each.forever) for each in self.readers]
         for thread in threads:
             thread.start()
@@ -161,6 +198,41 @@ class Soak:
                 each.is_over.set()
             for thread in threads:
                 thread.join()
+
+    @contextmanager
+    def _questioned(self) -> Iterator[None]:
+        partitions = list(look_up(self.cluster, [self.honest.name]))
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._question_on, args=(partitions, is_over))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _question_on(self, partitions: Sequence[KnownPartition], is_over: threading.Event) -> None:
+        """Ask both sides, one question after another; what differs, or is not answered, is asked again."""
+        broker, since_s, before = address_of(self.cluster.bootstrap_servers), time.monotonic(), self.questions
+        failure = ""
+        while not is_over.wait(ASKING_PAUSE_S):
+            try:
+                with asker(broker, self.leader, lanes=1, tier_fails=True) as both:
+                    questions = Questions(SEED, partitions, both.versions())
+                    while not is_over.wait(ASKING_PAUSE_S):
+                        outcome = both.ask([questions.question(self.questions)])
+                        if outcome.differences:
+                            failure = outcome.differences[0]
+                            break
+                        self.questions += 1
+            except Exception as error:  # an altered answer may be anything, and a broker that restarts says nothing
+                failure = repr(error)
+            self.asked_again += 1
+            if self.questions > before:
+                before, since_s = self.questions, time.monotonic()
+            elif time.monotonic() - since_s > SETTLED_S_MAX:
+                self.complaints.append(f"question {self.questions} of seed {SEED}: {failure}")
+                self.questions += 1
 
     @contextmanager
     def _slow(self) -> Iterator[None]:
@@ -194,17 +266,23 @@ class Soak:
             self.complaints.append(f"not given back (now, before): {after.beyond(before)}; also open: {more}")
         digests = {digest for each in self.readers for digest in each.digests}
         rounds = sum(each.rounds for each in self.readers)
+        if not (self.questions and self.alterations.altered and self.front.refused):
+            self.complaints.append("nothing was asked, altered or refused")
         if digests != {self.honest.digest}:
             wrong = len(digests - {self.honest.digest})
             self.complaints.append(f"{wrong} wrong digests in {rounds} rounds" if rounds else "no whole round")
-        reference, end, peak = self._median(REFERENCE), self._median(END), peak_resident_bytes(self.tidegate)
+        # Of one that lasts two minutes the first half has to do: what happens in each minute has happened.
+        minute = PERIOD_S / self.seconds
+        reference = self._median((minute, 2 * minute) if minute <= 0.25 else (0.75 * minute, minute))
+        end, peak = self._median((1 - minute / 4, 1.0)), peak_resident_bytes(self.tidegate)
         if end > reference * self.growth_max:
             self.complaints.append(f"{reference / MIB:.0f} MiB became {end / MIB:.0f}")
         if peak >= RESIDENT_BYTES_MAX:
             self.complaints.append(f"peak {peak / MIB:.0f} MiB, below {RESIDENT_BYTES_MAX / MIB:.0f} MiB wanted")
         self.say(
-            f"{rounds} rounds of {GOOD} readers; {reference / MIB:.0f} MiB at minute two of ten, "
-            f"{end / MIB:.0f} MiB at the end, peak {peak / MIB:.0f}; "
+            f"{rounds} rounds of {GOOD} readers; {self.questions} questions, {self.asked_again} times asked again; "
+            f"{self.front.refused} GETs refused; {self.alterations.altered} answers altered; "
+            f"{reference / MIB:.0f} MiB in the second minute, {end / MIB:.0f} at the end, peak {peak / MIB:.0f}; "
             f"descriptors {before.descriptors} before, {after.descriptors} after"
         )
         for complaint in self.complaints or ["nothing wrong"]:
@@ -215,8 +293,8 @@ class Soak:
         to the broker, as many as it may have."""
         held = Held.of(self.tidegate)
         store_port = int(self.front.endpoint_url.rpartition(":")[2])
-        broker_port = int(self.cluster.bootstrap_servers.rpartition(":")[2])
-        own = min(OWN_CONNECTIONS_MAX, connections_to(self.tidegate, broker_port))
+        ports = {int(each.rpartition(":")[2]) for each in (self.cluster.bootstrap_servers, self.upstream)}
+        own = min(OWN_CONNECTIONS_MAX, sum(connections_to(self.tidegate, port) for port in ports))
         return replace(held, descriptors=held.descriptors - connections_to(self.tidegate, store_port) - own)
 
     def _given_back(self, before: Held) -> Held | None:
@@ -231,31 +309,40 @@ class Soak:
         return statistics.median(inside or later[:1] or [self.samples[-1][1]])
 
 
-def soak(seconds: float, *, growth_max: float = GROWTH_MAX, say: Callable[[str], None] = print) -> list[str]:
+def soak(
+    seconds: float,
+    *,
+    growth_max: float = GROWTH_MAX,
+    one_in: int = ANSWERS_AN_ALTERATION,
+    say: Callable[[str], None] = print,
+) -> list[str]:
     """Run it on a cluster and a store of its own, and give what was wrong.
 
     Args:
-        growth_max: what the end may have resident, as a multiple of minute two of ten.
+        growth_max: what the end may have resident, as a multiple of the second minute.
+        one_in: of so many answers of the broker one is altered.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-soak-")))
         cluster = stack.enter_context(own_cluster())
-        honest, large = make_honest_topic(cluster, mebibytes=12), make_large_topic(cluster)
+        honest, large = make_honest_topic(cluster, partitions=3, mebibytes=18), make_large_topic(cluster)
         server = stack.enter_context(s3_server())
         tier = publish_tier(cluster, server, [honest.name, large.name], folder, chunk_bytes=MIB)
         front = stack.enter_context(s3_front(server.endpoint_url))
         budgets = {"memory.max.bytes": str(MEMORY_MAX_BYTES), "cache.memory.bytes": str(CACHE_BYTES)}
         properties = {**tier.properties(endpoint_url=front.endpoint_url), **budgets}
-        tidegate = stack.enter_context(own_tidegate(cluster, properties))
+        alterations = Alterations(random.Random(SEED), one_in=one_in)
+        upstream = stack.enter_context(altering_broker(cluster, alterations))
+        tidegate = stack.enter_context(own_tidegate(cluster, properties, bootstrap_servers=upstream))
         leader = "127.0.0.1", broker_ports(tidegate)[1]
-        run = Soak(seconds, cluster, tidegate, front, honest, large, leader, growth_max, say)
+        run = Soak(seconds, cluster, tidegate, front, honest, large, leader, upstream, alterations, growth_max, say)
         run.run()
         return run.complaints
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="300 connections, good, slow and hostile, and what they leave behind.")
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long (default: %(default)g)")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long (default: %(default)g)")
     return 1 if soak(parser.parse_args().seconds, say=lambda line: print(line, flush=True)) else 0
 
 

@@ -32,6 +32,8 @@ class _Rule:
     credential: str
     request: str
     times: int | None
+    one_in: int
+    met: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,16 @@ class S3Front:
             self._passed.append(passed)
 
     def refuse(
-        self, answer: bytes, *, path: str = "*", credential: str = "", request: str = "*", times: int | None = None
+        self,
+        answer: bytes,
+        *,
+        path: str = "*",
+        credential: str = "",
+        request: str = "*",
+        times: int | None = None,
+        one_in: int = 1,
     ) -> None:
-        """Answer matching requests with these bytes, `times` times (None: for ever).
+        """Answer matching requests, or each `one_in`-th of them, with these bytes, `times` times (None: for ever).
 
         Args:
             answer: a whole HTTP answer: tests.support.scripted_http has makers.
@@ -118,7 +127,7 @@ class S3Front:
             credential: the access key that a request is signed with; empty: any.
         """
         with self._lock:
-            self._rules.append(_Rule(answer, path, credential, request, times))
+            self._rules.append(_Rule(answer, path, credential, request, times, one_in))
 
     def lose(self, *, path: str = "*", method: str, query: str = "*") -> None:
         """Pass the next matching request on, and close the connection in place of its answer."""
@@ -147,6 +156,9 @@ class S3Front:
             for rule in self._rules:
                 signed = f"Credential={rule.credential}/" in authorization if rule.credential else True
                 if signed and fnmatchcase(path, rule.path) and fnmatchcase(request, rule.request):
+                    rule.met += 1
+                    if rule.met % rule.one_in:
+                        continue
                     if rule.times is not None:
                         rule.times -= 1
                         if not rule.times:
