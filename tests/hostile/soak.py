@@ -82,6 +82,7 @@ the cluster's metadata, for questions about partitions, and in place of one that
 being with the first question."""
 GROWTH_MAX = 1.05
 GONE_S = 60.0
+TRACE_SHOWN = 3000
 
 
 class ForgivingReading(Reading):
@@ -264,6 +265,8 @@ class Soak:
             after = self._held()
             more = dict(descriptors(self.tidegate) - self._open_before)
             self.complaints.append(f"not given back (now, before): {after.beyond(before)}; also open: {more}")
+        traces = self.tidegate.log().split("Traceback")[1:]
+        self.complaints += [f"a traceback: {trace[-TRACE_SHOWN:]}" for trace in traces[:2]]
         digests = {digest for each in self.readers for digest in each.digests}
         rounds = sum(each.rounds for each in self.readers)
         if not (self.questions and self.alterations.altered and self.front.refused):
