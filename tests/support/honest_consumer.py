@@ -217,7 +217,7 @@ class Reading:
     def _step(self, digest: "hashlib._Hash", partition: int, offset: int) -> int:
         """The offset behind what came, after one answer that has bytes."""
         self._waits_since_s = time.monotonic()
-        while not (records := self._ask(partition, offset)):
+        while not (records := self.ask(partition, offset)):
             if self.is_over.is_set():
                 return offset
         self.worst_s = max(self.worst_s, time.monotonic() - self._waits_since_s)
@@ -234,7 +234,7 @@ class Reading:
             self.running.wait()
         return offset
 
-    def _ask(self, partition: int, offset: int) -> bytes:
+    def ask(self, partition: int, offset: int) -> bytes:
         """The records of one answer; b"" after an error, too."""
         try:
             client = self._connected()
