@@ -195,6 +195,7 @@ class TimestampLookup:
                 log_start_offset=from_offset,
                 local_log_start_offset=frontier.local_log_start_offset,
                 lineage=lineage,
+                over_holes=True,
             )
             if segment is None:
                 return None

@@ -11,7 +11,7 @@
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -446,6 +446,28 @@ class Catalog:
                 if accepts(found):
                     return found
         return None
+
+    def chain_end(
+        self,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        ends: Iterable[tuple[int, int]],
+        accepts: Callable[[RemoteLogSegmentMetadata], bool],
+    ) -> int:
+        """From `offset` on, the first that no FINISHED segment of a chain holds which goes on without a hole.
+
+        Args:
+            ends: live leader epochs, ascending, and where each ends.
+            accepts: whether a segment with several epochs, or where the chain begins or ends, is one of it; asked under
+                the lock.
+        """
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            if segments is None:
+                return offset
+            name, columns = segments.topic_id_partition, self._columns
+            return segments.chain_end(offset, ends, lambda row: accepts(columns.metadata(row, name)))
 
     def log_size(self, topic_id: bytes, partition: int, epoch: int) -> int:
         """Bytes of the segments listed for that epoch."""

@@ -9,13 +9,16 @@ A row overwritten at its own first offset by a shorter segment is in neither, as
 Look-ups by time pass over the referenced rows in blocks, by an upper bound of each block's times and end offsets. The
 bounds are made when they are first asked for. A change in the middle has them made again from there on; a row that
 leaves at either end does not: a bound that is too high is still one.
+
+Whether rows follow on each other without a hole is told by the seams: where a row begins that does not simply go on
+where the one before it ended, or that has another epoch besides. They are few, and kept as the bounds are.
 """
 
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from storage.errors import IllegalMetadataError
@@ -39,13 +42,14 @@ BLOCK_ROWS = 256
 class EpochState:
     """Not thread-safe."""
 
-    __slots__ = ("_bounds", "_rows", "_start_offsets", "_unreferenced", "finished_segments", "highest_offset")
+    __slots__ = ("_bounds", "_rows", "_seams", "_start_offsets", "_unreferenced", "finished_segments", "highest_offset")
 
     def __init__(self) -> None:
         self._start_offsets = array("q")
         self._rows = array("i")
         self._unreferenced: set[int] | None = None
         self._bounds: _Bounds | None = None
+        self._seams: _Seams | None = None
         self.highest_offset = -1
         self.finished_segments = 0
         """Segments in COPY_SEGMENT_FINISHED that have this epoch, referenced or not. The owner counts them."""
@@ -77,6 +81,25 @@ class EpochState:
                 if end_offsets[row] >= end_offset_min and times_ms[row] >= time_ms_min:
                     yield row
 
+    def chain_end(
+        self, epoch: int, offset: int, end: int, columns: "SegmentColumns", accepts: Callable[[int], bool]
+    ) -> int:
+        """Up to where, `end` at most, accepted rows hold every offset from `offset` on; `offset` if none holds it."""
+        row = self.floor(offset)
+        if row < 0 or columns.last_offset_of_epoch(row, epoch) < offset or not accepts(row):
+            return offset
+        if self._seams is None:
+            self._seams = _Seams()
+        for start in self._seams.between(offset, end, epoch, self._start_offsets, self._rows, columns):
+            index = bisect_left(self._start_offsets, start)
+            reached = columns.last_offset_of_epoch(self._rows[index - 1], epoch) + 1
+            if reached < start or not accepts(self._rows[index]):
+                return min(reached, start)
+        index = bisect_left(self._start_offsets, end) - 1
+        if not accepts(self._rows[index]):
+            return max(offset, self._start_offsets[index])
+        return min(columns.last_offset_of_epoch(self._rows[index], epoch) + 1, end)
+
     def unreferenced(self) -> Iterator[int]:
         """The other rows, in no order."""
         return iter(self._unreferenced or ())
@@ -84,7 +107,8 @@ class EpochState:
     @property
     def memory_bytes(self) -> int:
         parts = (self, self._start_offsets, self._rows, self._unreferenced)
-        return sum(map(sys.getsizeof, parts)) + (0 if self._bounds is None else self._bounds.memory_bytes)
+        made = (self._bounds, self._seams)
+        return sum(map(sys.getsizeof, parts)) + sum(each.memory_bytes for each in made if each is not None)
 
     def write_to(self, writer: SnapshotWriter) -> None:
         writer.put_numbers(_COUNTERS, self.highest_offset, self.finished_segments)
@@ -139,8 +163,8 @@ class EpochState:
         if index < len(self._rows) and self._start_offsets[index] == start_offset and self._rows[index] == row:
             del self._start_offsets[index]
             del self._rows[index]
-            if index == 0 and self._bounds is not None:
-                self._bounds.first_row_left()
+            if index == 0:
+                self._first_row_left()
             else:
                 self._changed_at(index)
         self._unreference(row)
@@ -152,9 +176,15 @@ class EpochState:
             if not self._unreferenced:
                 self._unreferenced = None  # an emptied set keeps its room, and nearly every epoch has none
 
+    def _first_row_left(self) -> None:
+        if self._bounds is not None:
+            self._bounds.first_row_left()
+
     def _changed_at(self, index: int) -> None:
         if self._bounds is not None:
             self._bounds.rows_changed_from(index)
+        if self._seams is not None:
+            self._seams.forget_above(self._start_offsets[index - 1] if index else -1)
 
     def _unreference(self, row: int) -> None:
         if self._unreferenced is None:
@@ -222,6 +252,45 @@ class _Bounds:
                 self._end_offsets.append(end_offset)
                 self._times_ms.append(time_ms)
             self._covered += len(block)
+
+
+class _Seams:
+    """First offsets of the rows that do not simply follow on the row before; of rows up to `_known_to`. Those of rows
+    that have left at the beginning do no harm."""
+
+    __slots__ = ("_known_to", "_offsets")
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._known_to = -1
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(map(sys.getsizeof, (self, self._offsets)))
+
+    def forget_above(self, offset: int) -> None:
+        if offset < self._known_to:
+            self._known_to = offset
+            del self._offsets[bisect_right(self._offsets, offset) :]
+
+    def between(
+        self,
+        offset: int,
+        end: int,
+        epoch: int,
+        start_offsets: Sequence[int],
+        rows: Sequence[int],
+        columns: "SegmentColumns",
+    ) -> Sequence[int]:
+        """Those above `offset` and below `end`."""
+        for index in range(bisect_right(start_offsets, self._known_to), len(rows)):
+            start, row = start_offsets[index], rows[index]
+            if columns.has_more_epochs(row) or (
+                index and columns.last_offset_of_epoch(rows[index - 1], epoch) + 1 < start
+            ):
+                self._offsets.append(start)
+            self._known_to = start
+        return self._offsets[bisect_right(self._offsets, offset) : bisect_left(self._offsets, end)]
 
 
 # The segments of all partitions, a column for each field and a row for each segment.
@@ -326,6 +395,9 @@ class SegmentColumns:
         last_offsets = [start_offset - 1 for _, start_offset in epochs[1:]]
         last_offsets.append(self.end_offsets[row])
         return [(epoch, start, last) for (epoch, start), last in zip(epochs, last_offsets, strict=True)]
+
+    def has_more_epochs(self, row: int) -> bool:
+        return self._epoch_counts[row] > 1
 
     def last_offset_of_epoch(self, row: int, epoch: int) -> int:
         """The segment's last offset in that epoch: before its next higher epoch, or its end."""

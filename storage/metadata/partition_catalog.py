@@ -10,7 +10,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Self
 
@@ -209,6 +209,22 @@ class PartitionCatalog:
         seen = state.referenced_reaching(end_offsets, times_ms, end_offset_min, time_ms_min)
         return heapq.merge(seen, replaced, key=by_start_offset) if replaced else seen
 
+    def chain_end(self, offset: int, ends: Iterable[tuple[int, int]], accepts: Callable[[int], bool]) -> int:
+        """From `offset` on, the first that no accepted FINISHED row holds.
+
+        Args:
+            ends: live leader epochs, ascending, and where each ends.
+        """
+        for epoch, end in ends:
+            if end <= offset:
+                continue
+            state = self._epochs.get(epoch)
+            if state is not None:
+                offset = state.chain_end(epoch, offset, end, self._columns, accepts)
+            if offset < end:
+                break
+        return offset
+
     def epochs(self) -> tuple[int, ...]:
         """Epochs that a FINISHED segment has, ascending."""
         if self._epoch_list is None:
@@ -346,6 +362,10 @@ class LeaderEpochLineage:
     def epochs(self) -> Sequence[int]:
         """The live epochs that were asked about, ascending."""
         return self._epochs
+
+    def ends(self) -> Iterator[tuple[int, int]]:
+        """The same, each with where it ends (exclusive)."""
+        return zip(self._epochs, self._ends, strict=True)
 
     def knows(self, epochs: Sequence[int]) -> bool:
         """Whether upstream was asked about all of these."""

@@ -7,6 +7,9 @@ walked over cached blocks, and only inside a batch that can have such a record a
 Rules kept from the broker:
 - The first segment of the lineage, epoch by epoch, that ends at or above the log start and is not older than the time
   decides; whether anything is found in it or not, no later segment of the tier is looked at.
+- It decides only where the catalog holds every offset from the log start to it: what is missing may have been older and
+  newer at once, and the broker may know it (docs/protocol.md#l2). A tier of our own, whose holes nobody can fill, is
+  searched over them.
 - A record below the log start is none. Control records count.
 - The answer's leader epoch is that of the record's batch.
 Added, as in `storage.reading.reader`: batches that are walked over pass their CRC first, a bad block is fetched once
@@ -114,8 +117,14 @@ class TimestampSearch:
         log_start_offset: int,
         local_log_start_offset: int,
         lineage: LeaderEpochLineage,
+        over_holes: bool = False,
     ) -> RemoteLogSegmentMetadata | None:
-        """The segment that decides; None if none does, or one that the broker has in its local log too. No I/O."""
+        """The segment that decides; None if none does, if the broker has it in its local log too, or if something is
+        missing before it. No I/O.
+
+        Args:
+            over_holes: whatever is missing before it.
+        """
         first_epoch = lineage.epoch_for(log_start_offset)
         if first_epoch is None:
             return None
@@ -134,8 +143,16 @@ class TimestampSearch:
                 max_timestamp_ms_min=timestamp_ms,
                 accepts=is_live,
             )
-            if segment is not None:
-                return segment if segment.start_offset < local_log_start_offset else None
+            if segment is None:
+                continue
+            is_whole = over_holes or segment.start_offset <= self._catalog.chain_end(
+                partition.topic_id,
+                partition.partition,
+                log_start_offset,
+                lineage.ends(),
+                lambda each: lineage.holds(each, log_start_offset),
+            )
+            return segment if is_whole and segment.start_offset < local_log_start_offset else None
         return None
 
     def is_outdated(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> bool:

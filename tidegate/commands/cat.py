@@ -1,7 +1,8 @@
 """`tidegate cat FILE TOPIC:PARTITION`: records that the tier holds, as JSON lines (docs/tools.md#cat).
 
 - The tier alone: what only brokers hold is not shown. Where segments overlap, after an unclean election, the newest
-  leader epoch's counts. Offsets that no segment holds are passed over with a line on standard error.
+  leader epoch's counts. Offsets that no segment holds are passed over with a line on standard error, those before the
+  first segment too: retention deleted them, or the metadata topic has lost what it said of them (`verify` knows).
 - With `dead` only segments of which nothing is on the lineage, each whole: records that upstream has lost. A line on
   standard error names each, as branches may have the same offsets.
 - Every batch's CRC is checked. One that is corrupt is left out, with a line on standard error and exit code 1.
@@ -75,11 +76,16 @@ class CatOptions:
 
     def wants_segment(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether it may hold what is wanted."""
-        return (
-            segment.end_offset >= self.from_offset
-            and (self.to_offset is None or segment.start_offset <= self.to_offset)
-            and (self.from_timestamp_ms is None or segment.max_timestamp_ms >= self.from_timestamp_ms)
-        )
+        first, last = self.wanted_of(segment.start_offset, segment.end_offset)
+        return first <= last and self.wants_time_of(segment)
+
+    def wants_time_of(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether it may hold a time that is wanted."""
+        return self.from_timestamp_ms is None or segment.max_timestamp_ms >= self.from_timestamp_ms
+
+    def wanted_of(self, first: int, last: int) -> tuple[int, int]:
+        """What is wanted of these offsets; none if the first is above the last."""
+        return max(first, self.from_offset), last if self.to_offset is None else min(last, self.to_offset)
 
 
 def run(config: Config, options: CatOptions, out: TextIO) -> int:
@@ -169,6 +175,8 @@ class Records:
         lineage = TierLineage(segments)
         if options.dead:
             segments = [segment for segment in segments if lineage.is_dead(segment)]
+        if not segments:
+            return
         self.total_bytes = sum(each.segment_size_bytes for each in segments if options.wants_segment(each))
         yield from self._of_dead(segments) if options.dead else self._of_lineage(segments, lineage)
 
@@ -187,11 +195,11 @@ class Records:
             self.done_bytes = done_bytes + segment.segment_size_bytes
 
     def _of_lineage(self, segments: Sequence[RemoteLogSegmentMetadata], lineage: TierLineage) -> Iterator[WholeRecord]:
-        options, gaps, offset = self.options, deque(holes(segments)), -1
+        options, gaps, offset = self.options, deque([(0, segments[0].start_offset - 1), *holes(segments)]), -1
         for number, segment in enumerate(segments):
             while gaps and gaps[0][1] < segment.start_offset:
-                first, last = gaps.popleft()
-                if offset >= 0 and options.wants_segment(segment):
+                first, last = options.wanted_of(*gaps.popleft())
+                if first <= last and options.wants_time_of(segment):
                     self.note(f"offsets {first} to {last} are in no segment of the tier")
             if not options.wants_segment(segment):
                 continue

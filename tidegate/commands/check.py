@@ -12,18 +12,21 @@ __remote_log_metadata is for this command only, to see the retention: without it
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import trio
 
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamError, UpstreamUnsupportedError
 from protocol.client.leaders import TopicMetadata
-from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Partition, Question
+from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.addresses import NodeAddress
 from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from storage.checks.finding import FindingKind
+from storage.checks.partition_check import PartitionState, check_partition
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
@@ -31,13 +34,14 @@ from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.record_batches import NO_TOPIC_ID
-from storage.model import Uuid, uuid_to_text
+from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from storage.registry import MetadataManagerKind, metadata_manager_kind
 from tidegate import exit_codes
 from tidegate.commands.check_copy import check_copy
 from tidegate.commands.check_machine import check_cache, check_listeners, check_open_files, check_security
 from tidegate.commands.check_tier import check_tier
 from tidegate.commands.report import Report
+from tidegate.commands.selection import finished
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs
 
@@ -204,7 +208,18 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
             f"{METADATA_TOPIC}: only {scan.records} records were read in {limit_s:g} s; --all reads them all"
         )
     elif readable:
+        scan.is_whole = True
         report.ok(f"{scan.records} records read, {scan.undecodable} of them not decodable")
+    _tell_of_lost(scan, configs, report)
+
+
+def _tell_of_lost(scan: "_Scan", configs: Mapping[str, str], report: Report) -> None:
+    """What the records that were read do not tell."""
+    if scan.cut:
+        report.warning(
+            f"partitions of {METADATA_TOPIC} do not begin at offset 0 any more: {', '.join(scan.cut)}; what they said "
+            "before is lost, also when a broker starts again"
+        )
     if scan.unkeyed and configs.get("cleanup.policy") == "compact":
         report.warning(
             f"{METADATA_TOPIC} has cleanup.policy=compact, and {scan.unkeyed} of its records have no key: the broker"
@@ -269,6 +284,8 @@ def _check_retention(configs: Mapping[str, str], report: Report) -> None:
 async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan: "_Scan") -> None:
     """Read from the log's start to the end that is there now."""
     [(offset, end)] = (await client.offsets([partition])).values()
+    if offset:
+        scan.cut.append(f"{partition} (at {offset})")
     while offset < end:
         try:
             fetched = await client.fetch(partition, offset, max_wait_ms=0)
@@ -316,6 +333,7 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report, *, is_o
     report.ok(f"{len(described)} of {len(found)} topics can be described")
     if described and not is_own:
         await _check_frontier(cluster, described[0], report)
+        await _check_holes(cluster, described, scan, report)
 
 
 def _tell_of_gone(gone: Mapping[tuple[str, bytes], int], report: Report) -> None:
@@ -350,6 +368,48 @@ async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report
         )
 
 
+async def _check_holes(cluster: Cluster, topics: Sequence[TopicMetadata], scan: "_Scan", report: Report) -> None:
+    """Partitions with offsets from the log start on that no segment holds, though later ones are in some."""
+    if not scan.is_whole:
+        return
+    by_leader: dict[int, dict[Partition, TopicIdPartition]] = {}
+    by_id = {topic.topic_id: topic for topic in topics}
+    for partition in scan.catalog.partitions():
+        topic = by_id.get(partition.topic_id)
+        leader = None if topic is None else topic.partitions.get(partition.partition)
+        if leader is not None:
+            by_leader.setdefault(leader.leader_id, {})[partition.topic, partition.partition] = partition
+    holed: list[str] = []
+    for node_id, partitions in by_leader.items():
+        queries = [(*key, int(OffsetTimestamp.EARLIEST)) for key in partitions]
+        try:
+            starts = await FrontierClient(cluster, ROLE).list_offsets(node_id, queries)
+        except UpstreamError as error:
+            report.wrong(f"where logs start cannot be learned: {error}; check broker {node_id}")
+            continue
+        holed += [
+            f"{name}-{number}: {hole}"
+            for (name, number, _), start in starts.items()
+            if not start.error_code and (hole := _first_hole(scan.catalog, partitions[name, number], start.offset))
+        ]
+    for each in holed[:TOPICS_SHOWN_MAX]:
+        report.wrong(
+            f"{each}, and later ones are in some: what {METADATA_TOPIC} said of them is lost. Brokers read them as long"
+            " as they run, and look-ups by time are theirs; a dump of the metadata brings them back (metadata import)"
+        )
+    if len(holed) > TOPICS_SHOWN_MAX:
+        report.wrong(f"{len(holed) - TOPICS_SHOWN_MAX} partitions more have such holes")
+
+
+def _first_hole(catalog: Catalog, partition: TopicIdPartition, log_start: int) -> str | None:
+    """A phrase; None without one. The log start is younger than the catalog: what was deleted meanwhile is below it."""
+    segments = catalog.list_segments(partition.topic_id, partition.partition)
+    end = max((each.end_offset + 1 for each in finished(segments)), default=0)
+    state = PartitionState(log_start_offset=log_start, local_log_start_offset=end)
+    found = check_partition(partition, segments, state, now_ms=0)
+    return next((each.detail for each in found if each.kind is FindingKind.GAP), None) if log_start < end else None
+
+
 @dataclass(slots=True)
 class _Scan:
     """What the metadata topic's records amount to, as far as this command needs it."""
@@ -359,6 +419,10 @@ class _Scan:
     unkeyed: int = 0
     undecodable: int = 0
     first_undecodable: str = ""
+    is_whole: bool = False
+    """All records were read that the topic has."""
+    cut: list[str] = field(default_factory=list)
+    """Metadata partitions that have lost their first records."""
 
     def take(self, event: MetadataEvent) -> None:
         self.records += 1

@@ -204,7 +204,7 @@ async def test_the_brokers_error_wins_and_is_not_waited_for(world: OffsetsWorld,
 
 async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(world: OffsetsWorld) -> None:
     """Failed before: a client without rights had indexes and logs fetched, and used up the try after trouble."""
-    refused, allowed = world.add("orders", 0), world.add("orders", 1, segments=[(5, 999, 9000)])
+    refused, allowed = world.add("orders", 0), world.add("orders", 1, segments=[(5, 999, 9000)], log_start_offset=5)
     world.search.results = {refused: errors.CorruptObjectError("garbage"), allowed: FOUND}
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]  # from here on the tier is left alone
     world.search.results[refused] = FOUND

@@ -267,6 +267,27 @@ def test_look_ups_by_time_find_what_a_search_of_all_finds(catalog: Catalog, monk
             assert first_reaching(catalog, end_offset, time_ms) == expected, f"{number}: {end_offset}, {time_ms}"
 
 
+def test_a_chain_ends_where_a_look_up_finds_nothing(catalog: Catalog) -> None:
+    """While segments come, overlap, and go anywhere."""
+    chance = random.Random(42)
+    known: list[RemoteLogSegmentMetadata] = []
+    for number in range(300):
+        if known and chance.random() < 0.45:
+            gone = known.pop(0 if chance.random() < 0.7 else chance.randrange(len(known)))
+            apply_all(catalog, moved(gone, DELETE_STARTED), moved(gone, DELETE_FINISHED))
+        else:
+            start = chance.choice((number * 5, number * 5, chance.randrange(number * 5 + 1)))
+            epochs = {0: start} if chance.random() < 0.8 else {0: start, 1: start + 3}
+            known.append(started(f"{number}", start, start + chance.choice((4, 4, 5, 19)), epochs))
+            finish(catalog, known[-1])
+        for _ in range(3):
+            first, end = chance.randrange(number * 5 + 5), number * 5 + chance.randrange(30)
+            expected = first
+            while expected < end and catalog.lookup(*KEY, 0, expected) is not None:
+                expected += 1
+            assert catalog.chain_end(*KEY, first, [(0, end)], lambda _: True) == expected, number
+
+
 def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> None:
     finish(catalog, replace(S0, segment_size_bytes=2**31 - 1), S1)
     apply_all(catalog, S2)

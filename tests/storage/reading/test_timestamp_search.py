@@ -1,9 +1,10 @@
 """Time look-ups in the tier: which segment decides, and which record in it; against a search that reads everything."""
 
+import random
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import pytest
 import trio
@@ -15,9 +16,11 @@ from storage.log.batch_records import ScanLimitError
 from storage.log.batch_walk import IndexMismatchError, find_batch_by_time
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.serde import MetadataRecord
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.reading import timestamp_search
 from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
+from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED, moved
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier
 from tests.support.timed_batches import CODECS, CONTROL, TRANSACTIONAL, ZSTD, framed_batch, timed_batch, timed_messages
@@ -62,7 +65,9 @@ class View:
         nothing: Any = None
         self.search = TimestampSearch(catalog=self.catalog, parts=nothing, cache=nothing, answers=nothing)
 
-    def start(self, timestamp_ms: int, *, log_start: int = 0, local_start: int = FAR) -> int | None:
+    def start(
+        self, timestamp_ms: int, *, log_start: int = 0, local_start: int = FAR, over_holes: bool = False
+    ) -> int | None:
         """The candidate's start offset."""
         found = self.search.candidate(
             PARTITION,
@@ -70,6 +75,7 @@ class View:
             log_start_offset=log_start,
             local_log_start_offset=local_start,
             lineage=self.lineage,
+            over_holes=over_holes,
         )
         return None if found is None else found.start_offset
 
@@ -136,8 +142,105 @@ def test_dead_branches_are_never_candidates() -> None:
         metadata(230, 299, 500, {0: 230, 2: 240}, attempt=4),
     ]
     view = View([*dead, *alive], lineage)
-    assert view.start(101) == 250
-    assert View(dead, lineage).start(101) is None
+    assert view.start(101, over_holes=True) == 250
+    assert view.start(101) is None, "no look-up by offset goes on over dead ones either"
+    assert View(alive, lineage).start(101) == 250
+    assert View(dead, lineage).start(101, over_holes=True) is None
+
+
+# --- half a catalog ---
+
+
+def test_a_segment_behind_a_hole_does_not_decide() -> None:
+    """Failed before: what the metadata topic had lost was stepped over, and newer records were found."""
+    whole = [metadata(0, 99, 500), metadata(100, 199, 700), metadata(200, 299, 600), metadata(300, 399, 900)]
+    times = (0, 501, 701)
+    assert [View(whole).start(time) for time in times] == [0, 100, 300]
+    for missing, found in ((0, [None, None, None]), (1, [0, None, None]), (2, [0, 100, None])):
+        view = View([each for each in whole if each is not whole[missing]])
+        assert [view.start(time) for time in times] == found
+        assert [view.start(time, log_start=whole[missing].end_offset + 1) for time in (701,)] == [300]
+    assert View([whole[0], whole[3]]).start(501, over_holes=True) == 300
+    # A segment that ends its epoch, and the first of the next one.
+    lineage = LeaderEpochLineage(2, {0: (0, 150), 2: (2, 1000)})
+    across = [metadata(0, 99, 500), metadata(100, 149, 600), metadata(150, 199, 700, {2: 150})]
+    assert View(across, lineage).start(601) == 150
+    assert View([across[0], across[2]], lineage).start(601) is None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a metadata topic tells of one partition, record by record, and what brokers say of it now."""
+
+    records: Sequence[MetadataRecord]
+    log_start: int
+    lineage: LeaderEpochLineage
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Self:
+        """Epochs that change with and within segments, branches that were cut, segments copied twice, retention."""
+        made: list[RemoteLogSegmentMetadata] = []
+        records: list[MetadataRecord] = []
+        answers: dict[int, tuple[int, int]] = {}
+        epoch = start = newest = epoch_start = 0
+        for number in range(chance.randrange(4, 30)):
+            end, epochs = start + chance.randrange(9, 99), {epoch: max(start, epoch_start)}
+            if chance.random() < 0.3:
+                border = chance.randrange(start, end + 1)
+                answers[epoch] = (epoch, border)
+                if chance.random() < 0.4:
+                    dead = epoch + 1
+                    answers[dead] = (epoch, border)
+                    lost = {epoch: start, dead: border + chance.randrange(0, 5)}
+                    records += _copied(metadata(start, border + 50, chance.randrange(900), lost, attempt=100 + number))
+                epoch, epoch_start = epoch + 2, border
+                epochs = {epoch: border} if border == start else {**epochs, epoch: border}
+            newest += chance.randrange(-20, 60)
+            if chance.random() < 0.1:
+                oldest = newest - chance.randrange(9)
+                records += _copied(metadata(start, start + 3, oldest, {min(epochs): start}, attempt=200 + number))
+            made.append(metadata(start, end, newest, epochs, attempt=number))
+            records += _copied(made[-1])
+            start = end + 1
+        gone = made[: chance.randrange(len(made))] if chance.random() < 0.5 else []
+        records += [moved(each, state) for each in gone for state in (DELETE_STARTED, DELETE_FINISHED)]
+        log_start = gone[-1].end_offset + 1 if gone else 0
+        return cls(records, log_start, LeaderEpochLineage(epoch, answers | {epoch: (epoch, start)}))
+
+    def view(self, first_record: int) -> View:
+        """Read from that record of the topic on."""
+        view = View([], self.lineage)
+        for record in self.records[first_record:]:
+            view.catalog.apply(record, initialized=False)
+        asked = {epoch: self.lineage.end_offset(epoch) for epoch in view.catalog.epochs(*KEY)}
+        ends = {epoch: (epoch, end) if end is not None else (-1, -1) for epoch, end in asked.items()}
+        view.lineage = LeaderEpochLineage(self.lineage.leader_epoch, ends)
+        return view
+
+
+KEY = (PARTITION.topic_id, PARTITION.partition)
+
+
+def _copied(segment: RemoteLogSegmentMetadata) -> list[MetadataRecord]:
+    return [replace(segment, state=COPY_STARTED), moved(segment, COPY_FINISHED)]
+
+
+def test_of_a_topic_that_lost_its_oldest_records_no_answer_is_another() -> None:
+    """Failed before: half of the answers were those of a later segment."""
+    chance, same, left = random.Random(34), 0, 0
+    for _ in range(60):
+        history = History.draw(chance)
+        whole = history.view(0)
+        times = [chance.randrange(-10, 1000) for _ in range(5)]
+        expected = [whole.start(time, log_start=history.log_start) for time in times]
+        for cut in range(len(history.records)):
+            found = [history.view(cut).start(time, log_start=history.log_start) for time in times]
+            for ours, right in zip(found, expected, strict=True):
+                assert ours in (None, right), (history, cut)
+                same += ours is not None
+                left += ours is None and right is not None
+    assert same > 500
+    assert left > 500
 
 
 def test_a_lineage_that_ends_before_the_tier_is_outdated() -> None:

@@ -63,6 +63,26 @@ def test_of_a_branch_that_was_cut_only_what_comes_before_the_cut_is_given(tmp_pa
     assert notes == ["offsets 12 to 19 are in no segment of the tier"]
 
 
+def test_offsets_that_are_left_out_are_said(tmp_path: Path) -> None:
+    """Failed before: what was missing at the beginning was not."""
+    made = [build_segment([data_batch(first, record_count=10)]) for first in (20, 40)]
+    segments = [publish(tmp_path, PARTITION, each) for each in made]
+    manager = LocalTieredStorage({"dir": str(tmp_path)})
+    old, new = (each.max_timestamp_ms for each in segments)
+    for options, left_out in (
+        (EVERYTHING, ["0 to 19", "30 to 39"]),
+        (replace(EVERYTHING, from_offset=10, to_offset=35), ["10 to 19", "30 to 35"]),
+        (replace(EVERYTHING, from_offset=32), ["32 to 39"]),
+        (replace(EVERYTHING, from_offset=40), []),
+        (replace(EVERYTHING, from_offset=20, to_offset=29), []),
+        (replace(EVERYTHING, from_timestamp_ms=old), ["0 to 19", "30 to 39"]),
+        (replace(EVERYTHING, from_timestamp_ms=max(old, new) + 1), []),
+    ):
+        notes: list[str] = []
+        list(records(manager, segments, options, notes.append))
+        assert notes == [f"offsets {each} are in no segment of the tier" for each in left_out], options
+
+
 def test_dead_segments_are_given_whole_and_by_themselves(tmp_path: Path) -> None:
     """Epoch 2 was elected without 6 to 13, of which epochs 0 and 1 had two branches; of the first segment half is left.
     Failed before: nothing gave these records."""

@@ -40,7 +40,8 @@ class World(CommandWorld):
         self.configs_code = ErrorCode.none
         self.opens_all = self.as_json = False
         self.cluster.brokers[1].on(DESCRIBE_CONFIGS, self.describe_configs)
-        self.cluster.add_log(ORDERS).local_log_start_offset = 42
+        log = self.cluster.add_log(ORDERS)
+        log.log_start_offset, log.local_log_start_offset = 10, 42
 
     def add_segment(
         self,
@@ -113,6 +114,23 @@ def test_nothing_wrong_is_said_and_exits_with_done(world: World) -> None:
     )
     [warning] = [line for line in text.splitlines() if line.startswith("warning")]
     assert "upstream.security.protocol is PLAINTEXT: to brokers all clients are ANONYMOUS" in warning
+
+
+def test_holes_that_a_cut_metadata_topic_left_are_told(world: World) -> None:
+    """Failed before: nothing was wrong."""
+    for number in (1, 2, 4):
+        world.add_segment(number)
+    world.assert_wrong("WRONG   orders-0: offsets 30 to 39 are in no segment", "1 wrong")
+    world.add_segment(3)
+    world.assert_done()
+    world.metadata.log_start_offset = 3
+    del world.metadata.batches[:3]
+    world.assert_wrong(
+        f"partitions of {METADATA_TOPIC} do not begin at offset 0 any more: 0 (at 3)",
+        "WRONG   orders-0: offsets 10 to 29 are in no segment",
+    )
+    world.lines = "mode=standalone\n"
+    assert "are in no segment" not in world.run()[1]
 
 
 def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World) -> None:
