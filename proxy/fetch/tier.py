@@ -336,7 +336,8 @@ def _searched_up_to(records: TierRecords, offset: int) -> bool:
 #         others wrong: `settle` says which. A read that nobody wants any more holds nothing.
 # Rule 4. Nothing is held for a probe that does not come: at the deadline a read that has not been settled lets go of
 #         what it has. If the word comes later, the time begins again then, as it would at a broker that hears of the
-#         request only then, and what was let go of is to be started once more.
+#         request only then, and what was let go of is to be started once more. What is still at hand stays: under load
+#         tasks run long after their time, and a word that came before counts, whoever runs first.
 # Rule 5. A failure is a result; what becomes of it is `proxy.fetch.fallback`'s to say, and to log.
 
 
@@ -411,7 +412,7 @@ class TierReads:
     def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
         """After the probe: give up the reads that nobody wants, and start those anew that are to be read otherwise."""
         if trio.current_time() >= self.deadline_s:
-            for part in tuple(self.parts):
+            for part in [part for part in self.parts if not self._is_at_hand(part)]:
                 self._let_go(part)
             self.deadline_s = trio.current_time() + self._wait_s
         self._settled.set()
@@ -465,6 +466,10 @@ class TierReads:
             self._tasks += 1
             self._nursery.start_soon(self._run, part, time)
 
+    def _is_at_hand(self, part: TierPart) -> bool:
+        time = self._times.get(part)
+        return part in self.results if time is None else time.has_batch
+
     def _let_go(self, part: TierPart) -> None:
         self._give_up(part)
         self.parts.pop(part, None)
@@ -515,6 +520,7 @@ class TierReads:
     async def _let_go_at_deadline(self) -> None:
         with trio.move_on_at(self.deadline_s):
             await self._settled.wait()
+        if self._settled.is_set():
             return
         for part in [part for part in self.parts if part not in self._times]:
             self._let_go(part)

@@ -499,9 +499,9 @@ class TierReader:
             self._abort_search.begin(read.source.segment)
         await self._extend(read, start, start + found.size_bytes)
         end = min(start + max_bytes, size_bytes)
-        if window.end < end:
-            with nullcontext() if asked.time is None else asked.time.collecting():
-                await self._collect(read, end)
+        # Also where all of it is here: what is left is to check it, and the time may be up by now.
+        with nullcontext() if asked.time is None else asked.time.collecting():
+            await self._collect(read, end)
         # What was walked over too: a bad batch there would be a silent skip.
         whole_end = await verify(window, walk_start, min(end, window.end))
         if window.end < end:

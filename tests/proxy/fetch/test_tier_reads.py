@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog.testing
 import trio
+from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
@@ -294,6 +295,44 @@ async def test_a_word_at_the_deadline_leaves_nothing_half_done(holding: TierWorl
     assert sizes_of(reads, parts) == [1000, None]
     assert reads.expired == {parts[1]}
     assert held.held == 1
+
+
+async def test_what_is_settled_before_the_deadline_stays_however_late_the_loop_is(
+    world: TierWorld, mock_clock: MockClock
+) -> None:
+    """Failed before: who waited for the word, and ran only after the deadline, let go of what had been settled. The
+    broker had to read it."""
+    for _ in range(20):  # the tasks of one turn run in any order
+        parts = await parts_of(world, 1)
+        reads = reads_of(world, parts, is_settled=False)
+        while not reads.results:
+            await trio.lowlevel.checkpoint()
+        reads.settle(parts, [])
+        mock_clock.jump(5.0)
+        await trio.sleep(1.0)
+        assert sizes_of(reads, parts) == [1000]
+        assert list(reads.parts) == parts
+
+
+async def test_a_word_in_the_turn_of_the_deadline_finds_what_is_at_hand(holding: TierWorld, held: ByteBudget) -> None:
+    """Failed before where the word was taken first: records that were there were thrown away, and read again."""
+    word_came_first = 0
+    for _ in range(20):
+        parts = await parts_of(holding, 1)
+        before = len(holding.reader.reads)
+        reads = reads_of(holding, parts, is_settled=False)
+        await trio.sleep_until(reads.deadline_s)
+        is_first = bool(reads.parts)
+        word_came_first += is_first
+        reads.settle(parts, [])
+        reads.start(part for part in parts if part not in reads.parts)
+        await reads.wait_until(math.inf)
+        assert sizes_of(reads, parts) == [1000]
+        assert len(holding.reader.reads) - before == (1 if is_first else 2)
+        assert held.held == 1
+        reads.settle([], [])
+        await trio.sleep(1.0)
+    assert word_came_first
 
 
 # --- misses ---

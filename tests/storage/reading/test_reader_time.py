@@ -60,17 +60,24 @@ class Reading:
     """A read under way, in a task of its own."""
 
     def __init__(
-        self, tier: Tier, nursery: trio.Nursery, *, deadline_s: float = 1000.0, committed: bool = False
+        self,
+        tier: Tier,
+        nursery: trio.Nursery,
+        *,
+        deadline_s: float = 1000.0,
+        committed: bool = False,
+        max_bytes: int = WHOLE,
     ) -> None:
         self.records: TierRecords | None = None
         self.is_over = False
         self.time = ReadTime(trio.current_time() + deadline_s)
         self._committed = committed
+        self._max_bytes = max_bytes
         nursery.start_soon(self._run, tier)
 
     async def _run(self, tier: Tier) -> None:
         with self.time:
-            self.records = await read(tier, 0, self.time, committed=self._committed)
+            self.records = await read(tier, 0, self.time, committed=self._committed, max_bytes=self._max_bytes)
         self.is_over = True
 
     async def answer(self) -> TierRecords:
@@ -112,6 +119,21 @@ async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, m
             offset = read_batch_header(SEGMENT.batches[len(SEGMENT.batches) // 2]).base_offset
             assert await tier.read_bytes(offset) == expected_bytes(tier.logs, offset, max_bytes=WHOLE)
             assert len(tier.store.log_fetches()) == 1
+
+
+async def test_what_came_in_time_may_be_finished_after_it(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    """Failed before for an answer that needed no second piece: all of it was there, and it was thrown away."""
+    segment = build_segment([*SEGMENT.batches], aborted=[AbortedTransaction(7, 0, 5, 6)])
+    tier = open_tier(nursery, [segment], block_bytes=BLOCK)
+    with tier.store.held(index_type=IndexType.TRANSACTION) as gate:
+        reading = Reading(tier, nursery, deadline_s=0.5, committed=True, max_bytes=1)
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        await blocks_landed(tier, 1)
+        mock_clock.jump(0.5)
+        await wait_all_tasks_blocked()
+        assert not reading.is_over
+        gate.release()
+        assert joined(await reading.answer()) == SEGMENT.batches[0]
 
 
 async def test_without_a_whole_batch_a_read_is_cancelled_at_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
