@@ -309,6 +309,7 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
 	$(BIN)/python benchmarks/fetch_exchange.py $(ARGS)
 	$(BIN)/python benchmarks/record_decoding.py $(ARGS)
+	$(BIN)/python benchmarks/crowd_reads.py $(ARGS)
 	$(BIN)/python benchmarks/restart.py $(ARGS)
 	$(BIN)/python benchmarks/producers.py $(ARGS)
 	$(BIN)/python benchmarks/workers.py $(ARGS)

@@ -1,11 +1,12 @@
 """Each script once, on little data and in fractions of a second: that it runs and accounts, not how fast it is."""
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import copying, cost, fetch_exchange, relay, store, warm_read
+from benchmarks import copying, cost, crowd_reads, fetch_exchange, relay, store, warm_read
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
@@ -59,6 +60,18 @@ def test_the_warm_tier_is_measured_without_a_get(kafka: KafkaCluster, tmp_path: 
     assert report.complaints == []
     assert rows_of(report) == ["bare Fetch", "consumer"]
     assert sum("0 GETs" in note for note in report.notes) == 2
+
+
+@pytest.mark.needs("linux")
+def test_a_crowd_of_random_reads_is_answered_by_the_tier(kafka: KafkaCluster) -> None:
+    topic = fresh_name("benchmark-crowd")
+    configs = {**TIERED_CONFIGS, "segment.bytes": str(1024 * 1024)}
+    offsets = fill_topic(kafka, topic, BRIEF.megabytes, configs, is_tiered=True)
+    ends = {partition: known.local_log_start_offset for partition, known in offsets.items()}
+    crowd = crowd_reads.Crowd(topic, ends, clients=4, seconds=1.0)
+    found = crowd_reads.measure(kafka, crowd, argparse.Namespace(rounds=1, before=None))
+    assert crowd_reads.judge(found) == []
+    assert all(answers[crowd_reads.GOOD] for (answers,) in found.values())
 
 
 def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka: KafkaCluster, tmp_path: Path) -> None:
