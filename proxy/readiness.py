@@ -71,6 +71,7 @@ class Readiness:
         self._left_to_brokers: list[str] = []
         self._metadata_topic_trouble: str | None = None
         self._hanging: list[str] = []
+        self._log_starts_unsure: list[str] = []
         self._broker_problems: dict[int, str] = {}
         self._draining = False
         self._catalog_was_live = trio.Event()
@@ -126,7 +127,8 @@ class Readiness:
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         if self._metadata_topic_trouble is not None:
             problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
-        return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + self._hanging
+        unsure = self._hanging + self._log_starts_unsure
+        return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + unsure
 
     @property
     def catalog_was_live(self) -> bool:
@@ -181,6 +183,11 @@ class Readiness:
     def transactions_hang(self, reasons: Sequence[str]) -> None:
         """What keeps READ_COMMITTED readers of a tier of our own waiting, a sentence each; none: nothing does."""
         self._hanging = [*reasons]
+        self._tell()
+
+    def log_starts_unsure(self, reasons: Sequence[str]) -> None:
+        """Why log starts of a tier of our own may be older ones, a sentence each; none: they are not."""
+        self._log_starts_unsure = [*reasons]
         self._tell()
 
     def broker_withheld(self, node_id: int, reason: str) -> None:

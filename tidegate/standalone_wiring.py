@@ -73,7 +73,7 @@ def open_standalone(
     """
     if log_starts is None:
         return None
-    nursery.start_soon(log_starts.run)
+    nursery.start_soon(log_starts.run, readiness.log_starts_unsure)
     copying = None
     is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
     if is_copied_here or started.event_log is not None:

@@ -92,6 +92,7 @@ def audit(spark: SparkSession, inputs: AuditInputs, record: AuditRecord | None, 
         stored_bytes=sum(each.stored_bytes for each in checked.values()),
         batches=sum(each.batches for each in checked.values()),
         records=sum(each.records for each in checked.values()),
+        holes=sum(each.holes for each in checked.values()),
         by_kind=by_kind(findings),
     )
 

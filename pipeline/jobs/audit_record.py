@@ -12,7 +12,7 @@ what was found may have been mended.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipeline.jobs.job_folder import JobFolder
@@ -22,10 +22,10 @@ from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, uuid_to_
 
 REPORT = "report.json"
 _WAVES = "segments/audit-"
-_COUNTS = ("objects", "stored_bytes", "batches", "records", "log_bytes")
+_COUNTS = ("objects", "stored_bytes", "batches", "records", "log_bytes", "holes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CheckedSegment:
     """A SegmentReport as it is kept. `is_kept`: by an earlier run."""
 
@@ -35,7 +35,8 @@ class CheckedSegment:
     batches: int
     records: int
     log_bytes: int
-    is_kept: bool = False
+    holes: int
+    is_kept: bool = field(default=False, kw_only=True)
 
 
 class AuditRecord:
@@ -120,15 +121,9 @@ def from_text(text: str) -> CheckedSegment:
 
 def _from_fields(fields: Mapping[str, Any]) -> CheckedSegment:
     findings = tuple(Finding.from_json(finding) for finding in fields["findings"])
-    objects, stored_bytes, batches, records, log_bytes = (int(fields[name]) for name in _COUNTS)
-    return CheckedSegment(
-        findings=findings,
-        objects=objects,
-        stored_bytes=stored_bytes,
-        batches=batches,
-        records=records,
-        log_bytes=log_bytes,
-    )
+    # Earlier versions did not count holes: they were findings.
+    counts = [int(fields.get(name, 0)) for name in _COUNTS]
+    return CheckedSegment(findings, *counts)
 
 
 def _to_fields(checked: CheckedSegment) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Rule 4. A partition counts as one whose metadata is not read yet until the coord
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 import trio
@@ -166,11 +166,16 @@ class TierLogStarts:
         self._take(raised, committed_at_s=trio.current_time())
         return {partition: max(offset, self.get(partition) or 0) for partition, offset in raised.items()}
 
-    async def run(self) -> None:
-        """Ask the coordinator again and again, for ever."""
+    async def run(self, tell: Callable[[Sequence[str]], None] = lambda _: None) -> None:
+        """Ask the coordinator again and again, for ever.
+
+        Args:
+            tell: hears after each question what an operator is to know.
+        """
         while True:
             started_s = trio.current_time()
             await self.poll()
+            tell(self.complaints())
             pause_s = POLL_S if self._asked or self._trouble else START_POLL_S
             await trio.sleep(max(pause_s, (trio.current_time() - started_s) * (1 / POLL_SHARE_MAX - 1)))
 

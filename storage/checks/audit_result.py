@@ -25,6 +25,8 @@ class AuditResult:
     stored_bytes: int = 0
     batches: int = 0
     records: int = 0
+    holes: int = 0
+    """Runs of offsets that are in no batch, inside of segments."""
     by_kind: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -37,6 +39,7 @@ class AuditResult:
             "stored_bytes": self.stored_bytes,
             "batches": self.batches,
             "records": self.records,
+            "holes": self.holes,
             "by_kind": dict(self.by_kind),
             "findings": [finding.as_json() for finding in self.findings],
         }
@@ -50,6 +53,8 @@ class AuditResult:
             f"{self.partitions:,} partitions, {self.segments:,} segments{before}: {self.objects:,} objects with "
             f"{decimal(self.stored_bytes)}, {self.batches:,} batches, {self.records:,} records"
         ]
+        if self.holes:
+            lines.append(f"{self.holes:,} holes: offsets in no batch, as compaction leaves them, and nothing is wrong")
         if not self.findings:
             return [*lines, "no findings"]
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.by_kind.items())

@@ -12,6 +12,7 @@ offset index that was cut between two entries is told by that, and by batches to
 """
 
 import struct
+from bisect import bisect_right
 from itertools import islice
 from typing import Protocol
 
@@ -256,7 +257,7 @@ class _IntervalGuess:
 # | last stable offset | the first of the oldest transaction then open, else the one after the marker; or below |
 #
 # A broker that appends several batches at once takes transactions for open that begin after the marker: such a batch's
-# offset is right as well.
+# offset is right as well. So is one in a hole: compaction may have taken what was there.
 #
 # Producer snapshot: its state of a producer has the last offset of that producer's last batch, unless a new epoch has
 # just emptied it (−1); no offset is beyond the segment. Producers may be missing: they expire.
@@ -273,7 +274,9 @@ class TransactionIndexCheck:
 
     def __init__(self, index: TransactionIndex, segment: RemoteLogSegmentMetadata) -> None:
         self.problems = Problems()
-        self._start_offset = segment.start_offset
+        self._start_offset = self._end = segment.start_offset
+        """`_end`: of the batches so far."""
+        self._holes: list[tuple[int, int]] = []
         self._entries = enumerate(index)
         self._next = next(self._entries, None)
         self._open: dict[int, int] = {}
@@ -288,6 +291,9 @@ class TransactionIndexCheck:
         if not is_valid:
             self._judges = False
             return
+        if header.base_offset > self._end:
+            self._holes.append((self._end, header.base_offset))
+        self._end = header.last_offset + 1
         while self._next is not None and self._next[1].last_offset < header.base_offset:
             self._no_marker()
         if is_abort is not None:
@@ -332,7 +338,7 @@ class TransactionIndexCheck:
             self._problem(
                 number, f"entry {number} names producer {entry.producer_id}, the ABORT there is of {producer_id}"
             )
-        elif entry.first_offset != began and not may_be_older:
+        elif entry.first_offset != began and not may_be_older and not self._is_in_hole(entry.first_offset):
             seen = "no batch of it was seen" if began is None else f"its first batch is at {began}"
             self._problem(
                 number, f"entry {number} has first offset {entry.first_offset} of producer {producer_id}: {seen}"
@@ -341,6 +347,8 @@ class TransactionIndexCheck:
             stable = min(self._open.values(), default=entry.last_offset + 1)
             if entry.last_stable_offset == stable or entry.last_stable_offset < self._start_offset:
                 return
+            if self._is_in_hole(entry.last_stable_offset):
+                return
             if entry.last_stable_offset > entry.last_offset + 1 and not self._open:
                 self._awaited[entry.last_stable_offset] = number
                 return
@@ -348,6 +356,10 @@ class TransactionIndexCheck:
                 number,
                 f"entry {number} has last stable offset {entry.last_stable_offset}, by its batches it is {stable}",
             )
+
+    def _is_in_hole(self, offset: int) -> bool:
+        at = bisect_right(self._holes, (offset, offset)) - 1
+        return any(start <= offset < end for start, end in self._holes[max(at, 0) : at + 2])
 
     def _no_marker(self) -> None:
         if self._next is None:

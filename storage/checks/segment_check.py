@@ -184,10 +184,10 @@ def leader_epochs_problem(checkpoint: LeaderEpochs, metadata: RemoteLogSegmentMe
 # A segment's batches against its metadata: CRCs, offsets, leader epochs, timestamps. One walk, which the checks of the
 # indexes follow.
 #
-# - Offsets follow one another without gaps from the segment's start to its end. Kafka tiers no compacted topic; one
-#   that was compacted in its past shows its gaps here.
+# - Offsets ascend from the segment's start to its end. Where some are in no batch there is a hole, which is counted and
+#   no finding: compaction in a topic's past leaves them, and Kafka allows it.
 # - After a batch whose offsets are wrong two continuations are right: after the offsets that it has, and after those
-#   that it should have. So a wrong base offset, a gap and a foreign log are each told of once.
+#   that it should have. So a wrong base offset and a foreign log are each told of once.
 # - A batch's leader epoch, which its CRC does not cover, is the one that the metadata gives its offset.
 
 
@@ -204,6 +204,8 @@ class LogCheck:
         self.record_count = 0
         """Without those of compressed v0 and v1 messages, whose headers do not tell."""
         self.byte_count = 0
+        self.hole_count = 0
+        """Runs of offsets that are in no batch, as far as nothing else is wrong with offsets."""
         self._metadata = metadata
         self._object_name = object_name
         self._expected: set[int] | None = {metadata.start_offset}
@@ -258,14 +260,13 @@ class LogCheck:
     def _offsets(self, batch: WalkedBatch) -> bool:
         header, metadata = batch.header, self._metadata
         base_offset, last_offset = header.base_offset, header.last_offset
-        # A v0 or v1 message that wraps others names its last offset only.
-        is_wrapper = header.magic < 2 and header.record_count < 0
-        fits = (
-            self._last_offset < base_offset if self._expected is None or is_wrapper else base_offset in self._expected
-        )
+        fits = self._last_offset < base_offset or (self._expected is not None and base_offset in self._expected)
         inside = metadata.start_offset <= base_offset and last_offset <= metadata.end_offset
         expected, self._expected = self._expected, {last_offset + 1}
         if fits and inside:
+            # A v0 or v1 message that wraps others names its last offset only.
+            is_wrapper = header.magic < 2 and header.record_count < 0
+            self.hole_count += expected is not None and base_offset not in expected and not is_wrapper
             self._last_offset = last_offset
             return True
         if fits and not inside and self._wrong_offsets:
@@ -322,12 +323,7 @@ class LogCheck:
         metadata = self._metadata
         if not self._is_complete or self._wrong_offsets:
             return
-        if self._last_offset != metadata.end_offset:
-            self._add(
-                FindingKind.OFFSETS,
-                f"the log ends with offset {self._last_offset}, the segment with {metadata.end_offset}",
-                self.byte_count,
-            )
+        self.hole_count += self._last_offset != metadata.end_offset
         if self._newest_ms > metadata.max_timestamp_ms:
             self._add(
                 FindingKind.TIMESTAMP,
@@ -367,6 +363,8 @@ class SegmentReport:
     records: int = 0
     log_bytes: int = 0
     """Of the log, as it was walked."""
+    holes: int = 0
+    """In the log, as compaction leaves them."""
 
 
 def check_segment(
@@ -402,6 +400,7 @@ class _SegmentCheck:
             self._log_check.batch_count,
             self._log_check.record_count,
             self._log_check.byte_count,
+            self._log_check.hole_count,
         )
 
     def _check(self, *, deep: bool) -> None:

@@ -7,11 +7,11 @@ from typing import Final
 import pytest
 
 from protocol.wire.identifiers import ApiKey
+from tests.support.broker_relay import older_broker
 from tests.support.differential_steps import end_transaction, transactional_producer
 from tests.support.digests import read_with_confluent
 from tests.support.filled_topics import ISOLATIONS
 from tests.support.kafka import fresh_name, orders, produce, small_segments
-from tests.support.broker_relay import older_broker
 from tests.support.plain_kafka import drop_all, standalone
 from tests.support.tier_proofs import copied_offsets
 from tests.support.waiting import wait_until

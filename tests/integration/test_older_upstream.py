@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from protocol.wire.identifiers import ApiKey
-from tests.support.kafka import fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
 from tests.support.broker_relay import older_broker
+from tests.support.kafka import fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
 from tests.support.raw_client import API_VERSIONS, FETCH, LIST_OFFSETS, FetchTarget, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import own_tidegate

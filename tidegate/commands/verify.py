@@ -150,6 +150,7 @@ class Verification:
             stored_bytes=self._total.stored_bytes,
             batches=self._total.batches,
             records=self._total.records,
+            holes=self._total.holes,
             by_kind=by_kind(self.findings),
         )
 
@@ -192,6 +193,7 @@ class Verification:
             before.stored_bytes + report.stored_bytes,
             before.batches + report.batches,
             before.records + report.records,
+            holes=before.holes + report.holes,
         )
         self._add(report.findings, [segment])
 

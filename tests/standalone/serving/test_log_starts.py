@@ -78,6 +78,18 @@ async def test_without_a_commit_it_is_the_first_segments(world: World) -> None:
     assert world.log_starts.get(ORDERS) is None
 
 
+async def test_who_asks_for_ever_is_heard_of_when_it_has_no_answer(world: World, nursery: trio.Nursery) -> None:
+    """Failed before: nobody asked for the complaints."""
+    heard: list[list[str]] = []
+    world.group.codes = [ErrorCode.group_authorization_failed] * 8
+    nursery.start_soon(world.log_starts.run, lambda reasons: heard.append([*reasons]))
+    await trio.sleep(POLL_S / 2)
+    assert "committed log starts are as they were heard last" in heard[-1][0]
+    world.group.codes = []
+    await trio.sleep(2 * POLL_S)
+    assert heard[-1] == []
+
+
 # --- before the coordinator has answered ---
 
 

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from standalone.copier.index_files import encode_leader_epochs
+from protocol.record_batches import read_header
+from standalone.copier.index_files import encode_leader_epochs, encode_transaction_index
 from storage.checks.finding import Finding, FindingKind
+from storage.checks.index_checks import TransactionIndexCheck
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.log.log_walk import Depth, LogWalk
 from storage.log.segment_scan import LogWindow
 from storage.model import uuid_to_text
@@ -24,7 +27,15 @@ from tests.support.checked_tier import CheckedTier, aiven_tier, cut, flip, local
 from tests.support.drawn import drawn
 from tests.support.one_segment import OneSegment
 from tests.support.scripted_store import ScriptedStore
-from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, publish, topic_partition
+from tests.support.segments import (
+    FIRST_TIMESTAMP_MS,
+    build_segment,
+    control_batch,
+    data_batch,
+    metadata_of,
+    publish,
+    topic_partition,
+)
 
 OpenTier = Callable[[Path], CheckedTier]
 Damage = Callable[[Path], object]
@@ -214,8 +225,8 @@ def test_any_changed_byte_of_a_log_is_found_once(local: CheckedTier, data: st.Da
         assert finding.object_name == str(path)
 
 
-def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> None:
-    """As if appends were lost: every batch that is there is sound. The rest is filled up with the last ones again."""
+def test_a_log_without_its_first_batch_is_found_by_its_indexes(local: CheckedTier) -> None:
+    """As if an append were lost: every batch that is there is sound."""
     metadata = local.metadatas[0]
     path = local.path(metadata, "log")
     log = path.read_bytes()
@@ -223,8 +234,8 @@ def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> Non
     path.write_bytes(log[first_bytes:])
     shorter = replace(metadata, segment_size_bytes=metadata.segment_size_bytes - first_bytes)
     report = check_segment(local.manager, shorter)
-    assert {finding.kind for finding in report.findings} == {FindingKind.OFFSETS, FindingKind.INDEX}
-    assert [finding.position for finding in report.findings if finding.kind is FindingKind.OFFSETS] == [0]
+    assert {finding.kind for finding in report.findings} == {FindingKind.INDEX}
+    assert report.holes == 1
 
 
 # --- objects of two segments, exchanged ---
@@ -320,16 +331,47 @@ def test_offsets_that_follow_one_another_have_no_findings() -> None:
     assert check([data_batch(0, record_count=2, last_offset_delta=4), *FOUR[1:]]).findings == []
 
 
+def test_holes_are_counted_and_no_findings() -> None:
+    """Failed before: what compaction left was told as damage."""
+    for batches, start, end, holes in (
+        (FOUR, 0, 19, 0),
+        ([FOUR[0], *FOUR[2:]], 0, 19, 1),
+        ([FOUR[0], FOUR[2]], 0, 19, 2),
+        (FOUR[1:3], 0, 19, 2),
+        (FOUR[:3], 0, 19, 1),
+        (FOUR[1:], 2, 30, 2),
+        ([data_batch(0, record_count=0, last_offset_delta=3), *FOUR[1:]], 0, 19, 1),
+    ):
+        checked = check(batches, start=start, end=end)
+        assert (checked.findings, checked.hole_count) == ([], holes)
+    # Compaction took all of a transaction's batches, and rewrote no entry of the index.
+    batches = [
+        data_batch(0, record_count=2),
+        control_batch(8, producer_id=7, commit=False),
+        data_batch(9, record_count=3),
+    ]
+    for first_offset, stable_offset, is_found in ((4, 9, False), (4, 3, False), (1, 9, True), (4, 1, True)):
+        index = TransactionIndex(encode_transaction_index([AbortedTransaction(7, first_offset, 8, stable_offset)]))
+        segment = build_segment(batches)
+        check_of_index = TransactionIndexCheck(index, metadata_of(topic_partition(), segment))
+        position = 0
+        for batch in batches:
+            header = read_header(batch, 0)
+            check_of_index.batch(position, header, True, is_abort=True if header.is_control else None)
+            position += len(batch)
+        check_of_index.finish(True)
+        assert (check_of_index.problems.first is not None) is is_found, (first_offset, stable_offset)
+
+
 def test_offsets_that_do_not_follow_are_found_once() -> None:
-    one, three = len(FOUR[0]), sum(map(len, FOUR[:3]))
-    assert found(check([FOUR[0], *FOUR[2:]])) == [(FindingKind.OFFSETS, one)], "a gap"
-    for base_offset in (3, 0, 7, 14, 15, 1 << 40):  # as a bit flip makes it: no CRC covers it
+    one, two, three = (sum(map(len, FOUR[:count])) for count in (1, 2, 3))
+    # As a bit flip makes it, as no CRC covers it. What comes too soon is told by the batch that follows.
+    for base_offset, position in ((3, one), (0, one), (7, two), (14, two), (15, two), (1 << 40, one)):
         wrong = base_offset.to_bytes(8, "big") + FOUR[1][8:]
-        assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, one)], base_offset
+        assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, position)], base_offset
     assert found(check([FOUR[0], FOUR[1], *FOUR[1:]])) == [(FindingKind.OFFSETS, 2 * one)], "a batch twice"
     for start in (1, 20, 1000):
         assert found(check(FOUR, start=start, end=start + 19)) == [(FindingKind.OFFSETS, 0)], "another segment's log"
-    assert found(check(FOUR[:3])) == [(FindingKind.OFFSETS, three)], "it ends before its segment"
     assert found(check(FOUR, end=17)) == [(FindingKind.OFFSETS, three)], "it goes on behind its segment"
 
 
@@ -351,7 +393,7 @@ def test_a_log_newer_than_its_metadata_is_found() -> None:
 
 
 def test_findings_of_one_log_end_somewhere() -> None:
-    batches = [data_batch(3 * number) for number in range(FAULTS_MAX + 50)]
-    checked = check(batches, end=3 * len(batches))
+    batches = [data_batch(number, record_count=2) for number in range(2 * (FAULTS_MAX + 50))]  # each second overlaps
+    checked = check(batches, end=len(batches))
     assert len(checked.findings) == FAULTS_MAX + 1
     assert checked.findings[-1].kind is FindingKind.NOT_CHECKED
