@@ -163,6 +163,11 @@ class SignIn:
         return self._turn is not _Turn.NOBODY
 
     @property
+    def last_offered(self) -> SignInName | None:
+        """As whom the client meant to sign in last, whether it was let in or not."""
+        return self._offered
+
+    @property
     def awaits_broker(self) -> bool:
         """Nothing more of the client may be read."""
         return self._turn in (_Turn.HANDSHAKE_ANSWER, _Turn.ANSWER)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import trio
 
 from metrics.registry import Registry, render
+from proxy.connection.names import Groups
 from proxy.readiness import Readiness
 from tidegate.config.model import AdminConfig
 from tidegate.http import HttpServer, Request, Response, text
@@ -63,8 +64,11 @@ class Pages(Protocol):
 class OwnPages:
     """Implements `Pages` for a process that does everything itself."""
 
-    def __init__(self, readiness: Readiness, registry: Registry, streams: Streams, status: StatusFor) -> None:
+    def __init__(
+        self, readiness: Readiness, registry: Registry, streams: Streams, status: StatusFor, groups: Groups | None
+    ) -> None:
         self.registry = registry
+        self.groups = groups
         self._status = status
         self._readiness = readiness
         self._streams = streams

@@ -23,6 +23,7 @@ import trio
 from metrics.meters import AuditOutcome
 from metrics.process_meters import AuditMeter
 from proxy.connection.audit import LINE_BYTES_MAX, ROWS_MAX, Audit, Rows, line_of
+from proxy.connection.names import Groups
 from storage.owned_file import OwnedFile
 from tidegate.config.model import STDOUT
 
@@ -43,14 +44,16 @@ class AuditLog:
 
     Args:
         destination: a path, or STDOUT.
-        clock: as the audit's.
+        groups, clock: as the audit's.
 
     Raises:
         OSError: the file cannot be written; names the key.
     """
 
-    def __init__(self, destination: str, meter: AuditMeter, clock: Callable[[], float] = time.time) -> None:
-        self.audit = Audit(self._take, clock)
+    def __init__(
+        self, destination: str, meter: AuditMeter, groups: Groups, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.audit = Audit(self._take, groups, clock)
         self._destination = destination
         self._meter = meter
         self._piece_bytes_max = FILE_PIECE_BYTES_MAX

@@ -32,6 +32,7 @@ from proxy.connection.address_book import (
 )
 from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser
+from proxy.connection.names import Groups
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
@@ -377,7 +378,7 @@ async def run(
             server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
             listening = await front.listen(cluster, server, readiness, nursery)
             status = Collector(readiness, cluster, read_tier, server, meters.cache).status
-            pages = OwnPages(readiness, meters.registry, tier_storage.streams, status)
+            pages = OwnPages(readiness, meters.registry, tier_storage.streams, status, server.groups)
             admin = await front.show(pages, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)
             nursery.start_soon(reloader.run)
@@ -598,6 +599,7 @@ def _server(
     accounts = _accounts(config, settings, tier_storage, meters)
     nursery.start_soon(accounts.run)
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
+    groups = Groups() if config.admin.client_names or config.audit.log is not None else None
     slots = SessionSlots(
         partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
         on_changed=meters.relay.on_fetch_sessions,
@@ -631,15 +633,16 @@ def _server(
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
-        audit=_audit(config, meters, nursery),
+        groups=groups,
+        audit=None if groups is None else _audit(config, groups, meters, nursery),
     )
     nursery.start_soon(server.watch)
     return server
 
 
-def _audit(config: Config, meters: Meters, nursery: trio.Nursery) -> Audit | None:
+def _audit(config: Config, groups: Groups, meters: Meters, nursery: trio.Nursery) -> Audit | None:
     if config.audit.log is None:
         return None
-    log = AuditLog(config.audit.log, meters.audit)
+    log = AuditLog(config.audit.log, meters.audit, groups)
     nursery.start_soon(log.run)
     return log.audit

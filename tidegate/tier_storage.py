@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from metrics.meters import Meters
+from proxy.connection.names import ClientName
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import AnswerBlocks, MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
@@ -126,14 +127,14 @@ class TierStorage:
 def stream_row(stream: Stream) -> dict[str, object]:
     """What is told of a sequential reader."""
     return {
-        "client": str(stream.reader),
+        **(stream.reader.row() if isinstance(stream.reader, ClientName) else {"client": str(stream.reader)}),
         "topic": stream.partition.topic,
         "partition": stream.partition.partition,
         "segment_start_offset": stream.segment.start_offset,
         "segment_end_offset": stream.segment.end_offset,
         "position_bytes": stream.end,
         "segment_bytes": stream.segment.segment_size_bytes,
-        "bytes_per_s": round(stream.bytes_per_s),
+        "bytes_per_s": round(stream.speed.at(trio.current_time())),
         "window_bytes": stream.window_bytes,
         "ahead_bytes": stream.ahead_bytes,
         "waits_for": stream.stalled_by.value,

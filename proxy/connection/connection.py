@@ -24,7 +24,7 @@ Rule 8. Before a client has signed in, where upstream demands it, its frames are
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -56,6 +56,7 @@ from protocol.wire.framing import (
     RequestPrefix,
     ResponseSequencer,
     Turn,
+    decode_request_header,
     peek_request_prefix,
 )
 from protocol.wire.group_id import GROUP_APIS, HEAD_BYTES
@@ -64,6 +65,7 @@ from protocol.wire.produce import peek_acks
 from proxy.connection.accounts import Accounts, Wait
 from proxy.connection.audit import Audit
 from proxy.connection.frame_stream import CORRELATION_ID_BYTES, AnswerSending, ConnectionEnd, FrameStream, end_of
+from proxy.connection.names import ClientName, Groups
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, PendingAnswer, Relay, RequestHandlers
 from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
 from proxy.upstream.transport import Bytes, Transport
@@ -135,7 +137,8 @@ class ClientConnection:
         node_id: the broker at the other end, None if not known.
         on_signed_in: called once, when the client first counts as signed in: as `run` begins, where upstream demands
             no sign-in.
-        on_sign_in_refused: is told why, in the broker's words.
+        on_sign_in_refused: is given why, in the broker's words, and whom it has refused.
+        groups: what clients are called, and tell of their groups; None: nobody wants to know.
         audit: is told who reads what of the tier; None: nobody wants to know.
         certified_as: whom the client's certificate names.
     """
@@ -152,7 +155,8 @@ class ClientConnection:
         accounts: Accounts,
         meter: RelayMeter,
         on_signed_in: Callable[[], None] = _nothing,
-        on_sign_in_refused: Callable[[str], None] = lambda _reason: None,
+        on_sign_in_refused: Callable[[str, Mapping[str, object]], None] = lambda _reason, _who: None,
+        groups: Groups | None = None,
         audit: Audit | None = None,
         certified_as: SignInName | None = None,
     ) -> None:
@@ -167,10 +171,10 @@ class ClientConnection:
         self._addresses = addresses
         self._account = accounts.open(self._give_way, client.peer_name)
         self._sign_in = SignIn(
-            is_demanded=limits.demands_sign_in, learns_name=audit is not None, certified_as=certified_as
+            is_demanded=limits.demands_sign_in, learns_name=groups is not None, certified_as=certified_as
         )
-        self._audit = None if audit is None else audit.client(client.peer_name, self._sign_in)
-        self._reads = ClientReads(self._account, client.peer_name, self._audit)
+        self._name = ClientName(groups, client.peer_name, self._sign_in)
+        self._reads = ClientReads(self._account, self._name, None if audit is None else audit.client(self._name))
         self._handlers = handlers(self._reads)
         self._meter = meter
         self._sequencer = ResponseSequencer()
@@ -293,8 +297,8 @@ class ClientConnection:
 
     async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool = True, relay: Relay = RELAY) -> None:
         api_key, api_version = prefix.api_key, prefix.api_version
-        if self._audit is not None and api_key in GROUP_APIS and self._audit.wants_group and self.is_signed_in:
-            self._audit.on_group_request(await self._requests.hold(min(size, HEAD_BYTES)))
+        if api_key in GROUP_APIS and self._name.wants_group and self.is_signed_in:
+            self._name.on_group_request(await self._requests.hold(min(size, HEAD_BYTES)))
         route = route_response(api_key, api_version)
         self._meter.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
         if answered:
@@ -395,8 +399,9 @@ class ClientConnection:
 
     async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
         request = decode_request(frame)
+        self._name.calls_itself(decode_request_header(frame).client_id)
         if self._sign_in.refuses(request):
-            fields = {"client": self._client.peer_name, "mechanism": request.mechanism, "version": prefix.api_version}
+            fields = {**self._name.fields(), "mechanism": request.mechanism, "version": prefix.api_version}
             _log.warning("sasl_handshake_refused", **fields)
             refusal = encode_refusal(prefix.correlation_id, prefix.api_version)
             await self._exchange([refusal], prefix, size)
@@ -500,7 +505,7 @@ class ClientConnection:
         if expected.relay.on_response_head is not None:
             expected.relay.on_response_head(await self._responses.hold(min(size, expected.relay.head_bytes)))
         if (refusal := self._sign_in.take_refusal()) is not None:
-            self._on_sign_in_refused(refusal)
+            self._on_sign_in_refused(refusal, self._name.fields(self._sign_in.last_offered))
         if not was_signed_in:
             # Before the client hears the answer: what it sends next is sent by somebody who has signed in.
             self._sign_in.on_answer(expected.api_key)
@@ -592,8 +597,9 @@ class ClientConnection:
             self._meter.on_malformed_frame()
         if end.cause is CloseCause.UPSTREAM and self._sign_in.is_raw and self._sign_in.awaits_broker:
             # Where tokens are bare there is no other way to say no.
-            self._on_sign_in_refused("the broker closed the connection at its token")
-        fields = {"client": self._client.peer_name, "cause": end.cause.value, "detail": end.detail}
+            who = self._name.fields(self._sign_in.last_offered)
+            self._on_sign_in_refused("the broker closed the connection at its token", who)
+        fields = {**self._name.fields(), "cause": end.cause.value, "detail": end.detail}
         if end.fault is not None:
             _log.error("connection_closed", **fields, exc_info=end.fault)
         elif end.cause in _WORTH_A_WARNING:

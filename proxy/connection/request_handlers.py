@@ -1,9 +1,8 @@
 """What a client connection needs of what answers its requests (`tidegate.serve`)."""
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -12,6 +11,7 @@ from protocol.wire.endpoints import NodeAddress
 from protocol.wire.primitives import SLICE_ITEMS, Slices, cut
 from proxy.connection.accounts import Account
 from proxy.connection.audit import ClientAudit
+from proxy.connection.names import ClientName
 from proxy.upstream.transport import Bytes
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
@@ -133,18 +133,6 @@ ASKS_MIN = 3
 PATIENCE_PARTITIONS_MAX = 10_000
 """Partitions of one connection that wait for their bytes; a full table is dropped whole."""
 
-_numbers = itertools.count(1)
-
-
-class ReaderName(NamedTuple):
-    """Whose reads they are. `number` is another one for each connection; `client` is for people."""
-
-    number: int
-    client: str
-
-    def __str__(self) -> str:
-        return self.client
-
 
 @dataclass(slots=True)
 class _Wait:
@@ -180,13 +168,15 @@ class ClientReads:
 
     Args:
         account: bounds what Fetches of our own ask for; None: nothing does.
-        client: the connection's address, for people.
+        name: the connection's, for people.
         audit: is told what of the tier the client takes; None: nobody wants to know.
     """
 
-    def __init__(self, account: Account | None = None, client: str = "", audit: ClientAudit | None = None) -> None:
+    def __init__(
+        self, account: Account | None = None, name: ClientName | None = None, audit: ClientAudit | None = None
+    ) -> None:
         self.audit = audit
-        self.identity = ReaderName(next(_numbers), client)
+        self.identity = ClientName() if name is None else name
         self.patience = Patience()
         self._account = account
         self._held: list[TierRecords] = []
@@ -241,8 +231,7 @@ class ClientReads:
     def close(self) -> None:
         """The client has gone."""
         self.release()
-        if self.audit is not None:
-            self.audit.close()
+        self.identity.close()
         if self._account is not None:
             self._account.prefer(self.identity, is_preferred=False)
 

@@ -17,7 +17,7 @@ import os
 import socket as stdlib_socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -34,6 +34,7 @@ from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import Target
 from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser, ClientConnection, ConnectionLimits
+from proxy.connection.names import Groups
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
 from proxy.connection.upstream_connect import UpstreamConnector, has_left
@@ -213,6 +214,7 @@ class Server:
         upstream_tls: how brokers are reached; None: plaintext.
         known_brokers: the brokers' addresses now.
         proxy_trusted: whose connections begin with a PROXY header, and no others are taken; None: no header is.
+        groups: what clients are called, and tell of their groups; None: nobody wants to know.
         audit: is told who reads what of the tier; None: nobody wants to know.
     """
 
@@ -228,6 +230,7 @@ class Server:
         upstream_tls: ssl.SSLContext | None = None,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
         proxy_trusted: Sequence[Network] | None = None,
+        groups: Groups | None = None,
         audit: Audit | None = None,
     ) -> None:
         self.addresses: Advertiser | None = None
@@ -243,6 +246,7 @@ class Server:
         self._unbegun: set[trio.CancelScope] = set()
         """Accept loops, handshakes and waits for upstream: what a drain cuts short."""
         self._proxy_trusted = proxy_trusted
+        self._groups = groups
         self._audit = audit
         self._headers_awaited = 0
         self._spells = Spells(trio.current_time)
@@ -256,6 +260,11 @@ class Server:
     @property
     def connections(self) -> int:
         return self._accepted
+
+    @property
+    def groups(self) -> Groups | None:
+        """What clients tell of their groups, if anybody wants to know."""
+        return self._groups
 
     @property
     def slots(self) -> Slots:
@@ -427,9 +436,10 @@ class Server:
             accounts=self._accounts,
             meter=self._meter,
             on_signed_in=lambda: self._slots.on_signed_in(slot),
-            on_sign_in_refused=lambda reason: self._on_sign_in_refused(client.peer_name, reason),
+            on_sign_in_refused=self._on_sign_in_refused,
+            groups=self._groups,
             audit=self._audit,
-            certified_as=None if self._audit is None else _certified_as(client),
+            certified_as=None if self._groups is None else _certified_as(client),
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None
@@ -440,11 +450,11 @@ class Server:
         finally:
             del self._connections[connection]
 
-    def _on_sign_in_refused(self, client: str, reason: str) -> None:
+    def _on_sign_in_refused(self, reason: str, who: Mapping[str, object]) -> None:
         self._sign_ins_refused += 1
         now_s = trio.current_time()
         if now_s >= self._sign_ins_told_s + SIGN_INS_TOLD_EVERY_S:
-            _log.warning("client_sign_in_refused", client=client, reason=reason, refused=self._sign_ins_refused)
+            _log.warning("client_sign_in_refused", **who, reason=reason, refused=self._sign_ins_refused)
             self._sign_ins_refused, self._sign_ins_told_s = 0, now_s
 
     @contextmanager

@@ -292,7 +292,8 @@ class FetchService:
         self._meters.tier.on_request_unread(ApiKey.FETCH)
         if not self._has_said_unread:
             self._has_said_unread = True
-            _log.warning("fetch_left_unread", client_id=request.client_id, size_bytes=size_bytes)
+            self._client.identity.calls_itself(request.client_id)
+            _log.warning("fetch_left_unread", **self._client.identity.fields(), size_bytes=size_bytes)
 
     async def _full(
         self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits | None
@@ -336,6 +337,7 @@ class FetchService:
     async def _exchange(
         self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int, edits: Edits | None
     ) -> FetchAnswer:
+        self._client.identity.calls_itself(request.client_id)
         edit = None if edits is None else edits.of_request(request).answer
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         try:

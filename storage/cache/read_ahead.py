@@ -39,6 +39,7 @@ from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import BlockKey, MemoryBlocks, SegmentBlocks
 from storage.cache.gets import Gets
 from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
+from storage.cache.recent_speed import RecentSpeed
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from storage.remote_storage_manager import OpenedSegment
@@ -54,9 +55,6 @@ STREAMS_MAX = 10_000
 
 STREAMS_PER_PARTITION_MAX = 16
 """Of one reader."""
-
-SPEED_WEIGHT = 0.2
-"""Of a new sample: a stream's speed is that of its last dozen reads."""
 
 SEGMENTS_AHEAD_MAX = 64
 """So many segments after the current one are opened ahead at most, however small they are."""
@@ -112,7 +110,7 @@ class Stream:
     ahead_bytes: int = 0
     waited: bool = False
     was_halved: bool = False
-    bytes_per_s: float = 0.0
+    speed: RecentSpeed = field(default_factory=lambda: RecentSpeed(0.0))
     stalled_by: StallReason = StallReason.COLD_START
     stamp: int = 0
     segments: list[Ahead] = field(default_factory=list)
@@ -399,10 +397,7 @@ class ReadAhead:
         stream.segment, stream.start, stream.end = segment, read.start, read.end
         stream.following = read.following
         now_s = self._clock()
-        if now_s > stream.read_at_s:
-            stream.bytes_per_s += SPEED_WEIGHT * (
-                (read.end - read.start) / (now_s - stream.read_at_s) - stream.bytes_per_s
-            )
+        stream.speed.add(now_s, read.end - read.start)
         stream.read_at_s = now_s
         stream.waited = read.waited
         stream.was_halved = False

@@ -123,6 +123,9 @@ def test_each_client_is_named_by_what_the_broker_accepted(workers: str, readable
                 client.assign([TopicPartition(topic.name, 0, 0)])
                 read_until(client, topic.records)
                 client.commit(offsets=[TopicPartition(topic.name, 0, 7)], asynchronous=False)
+                rows = {row["client_id"]: row for row in json.loads(served.page("/streams")[1])["streams"]}
+                seen = rows[f"by-{mechanism}"]
+                assert (seen["sign_in_name"], seen["groups"]) == ("reader", [f"group-{mechanism}"])
         assert is_refused(served, topic.name)
         served_bytes = served.metric("tidegate_served_tier_bytes_total")
         stop(served)

@@ -6,6 +6,7 @@ sarama if told so). Which way a client went is counted: SaslAuthenticate is of t
 """
 
 import dataclasses
+import json
 import re
 import subprocess
 
@@ -115,4 +116,6 @@ def test_refused_sign_ins_are_logged_in_the_brokers_words_and_not_each(gate: Run
     lines = [line for line in gate.log().splitlines() if "client_sign_in_refused" in line]
     assert len(lines) == 1
     assert "Authentication failed" in lines[0]
+    assert json.loads(lines[0])["sign_in_name"] == "reader"
+    assert json.loads(lines[0])["client_id"]
     assert "open-sesame" not in gate.log()

@@ -30,6 +30,7 @@ from protocol.wire.framing import decode_request_header
 from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.audit import Audit
 from proxy.connection.connection import ClientConnection, ConnectionLimits
+from proxy.connection.names import Groups
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
@@ -316,6 +317,7 @@ async def conversation(
     answers: ByteBudget | None = None,
     send_stall_s: float = 30.0,
     audit: Audit | None = None,
+    groups: Groups | None = None,
 ) -> AsyncIterator[Conversation]:
     """A running connection; it must have ended, or is cancelled, when the block is left.
 
@@ -345,8 +347,9 @@ async def conversation(
         accounts=accounts,
         meter=meter,
         on_signed_in=lambda: signed_in.append(connection.is_signed_in),
-        on_sign_in_refused=refused.append,
+        on_sign_in_refused=lambda reason, _who: refused.append(reason),
         audit=audit,
+        groups=groups,
     )
     with structlog.testing.capture_logs() as logs:
         talk = Conversation(

@@ -57,7 +57,7 @@ def pages_of(readiness: Readiness, meters: Meters, streams: Streams = list) -> O
     async def status(query: Query) -> Status:
         return with_troubles(empty_status(readiness, query))
 
-    return OwnPages(readiness, meters.registry, streams, status)
+    return OwnPages(readiness, meters.registry, streams, status, None)
 
 
 @asynccontextmanager

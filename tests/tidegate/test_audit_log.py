@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from metrics.meters import AuditOutcome, Meters
 from proxy.connection.audit import LINE_BYTES_MAX, ROWS_MAX, Reader
+from proxy.connection.names import Groups
 from storage.owned_file import OwnedFile
 from tests.support.segments import topic_partition
 from tests.tidegate.test_application import config_of
@@ -32,7 +33,7 @@ class Log:
     def __init__(self, destination: Path | str) -> None:
         self.meters = Meters()
         self.began_s = trio.current_time()
-        self.log = AuditLog(str(destination), self.meters.audit, self.clock)
+        self.log = AuditLog(str(destination), self.meters.audit, Groups(), self.clock)
 
     def clock(self) -> float:
         return START_S + trio.current_time() - self.began_s

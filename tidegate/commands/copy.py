@@ -175,7 +175,7 @@ async def _application(
                 is_disabled=lambda: not settings.copies,
                 copies_all=options.once,
             )
-            pages = OwnPages(readiness, meters.registry, lambda: (), _StatusPage(readiness, copying).status)
+            pages = OwnPages(readiness, meters.registry, lambda: (), _StatusPage(readiness, copying).status, None)
             admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)

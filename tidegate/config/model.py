@@ -243,6 +243,13 @@ class AdminConfig:
         "own name and that of `admin.listen`; `*`: any. A request by another name gets 403, since a web page elsewhere "
         "may have sent it.",
     )
+    client_names: bool = key(
+        "admin.client.names",
+        BOOLEAN,
+        "Whether the page, `/status.json`, `/streams` and log lines name clients by client id, sign-in name and group, "
+        "beside their addresses. `audit.log` names them in any case.",
+        default="true",
+    )
     connections_max: int = key(
         "admin.connections.max",
         integer(4, 10_000),

@@ -122,6 +122,9 @@ class PartitionsStatus(TypedDict):
 class StreamStatus(TypedDict):
     worker: str | None
     client: str
+    client_id: str | None
+    sign_in_name: str | None
+    groups: list[str]
     topic: str
     partition: int
     segment_start_offset: int

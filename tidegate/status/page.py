@@ -256,7 +256,7 @@ def _cache(status: Status) -> str:
 def _streams(status: Status) -> str:
     def row(each: Any) -> list[Cell]:
         return [
-            _e(each["client"]),
+            _reader(each),
             f"{_e(each['topic'])}-{_n(each['partition'])}",
             f"about {_n(each['about_offset'])}",
             f"{_n(each['lag_offsets'])} offsets",
@@ -264,9 +264,17 @@ def _streams(status: Status) -> str:
             f"{_e(each['waits_for'])}, {_bytes(each['ahead_bytes'])} ahead, read {_age(each['idle_ms'])} ago",
         ]
 
-    head = ("client", "partition", "position", "lag", "speed", "read-ahead waits for")
+    head = ("reader", "partition", "position", "lag", "speed", "read-ahead waits for")
     found = status["streams"]
     return f"<h2>Cold streams: {_n(found['total'])}</h2>" + _table(head, _rows(found["rows"], row))
+
+
+def _reader(row: Any) -> str:
+    """Groups are joined by what clients say of themselves, so the word is "probably"."""
+    groups = f"probably of {', '.join(row['groups'])}" if row["groups"] else ""
+    named = [row["client_id"], row["sign_in_name"] and f"signed in as {row['sign_in_name']}", groups]
+    known = ", ".join(_e(_cut(each)) for each in named if each)
+    return f"{known or '–'}<br>{_e(row['client'])}"
 
 
 def _copy(status: Status) -> str:

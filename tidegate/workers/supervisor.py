@@ -25,6 +25,7 @@ from metrics.registry import Registry, render
 from protocol.client.messages import preload_schemas
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, Target
+from proxy.connection.names import join_groups
 from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
 from proxy.connection.slots import AddressLimits, SlotLimits, Spells
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
@@ -299,9 +300,9 @@ class Supervisor:
 
     async def streams(self) -> Sequence[Mapping[str, object]]:
         answers = await self._crew.ask("streams", PAGE_S_MAX)
-        return [
-            {"worker": int(name), **stream} for name, answer in sorted(answers.items()) for stream in answer["streams"]
-        ]
+        rows = [{"worker": int(name), **row} for name, answer in sorted(answers.items()) for row in answer["streams"]]
+        join_groups(rows, _groups(answers))
+        return rows
 
     async def status(self, query: Query) -> Status:
         """The workers' documents as one; of those that do not answer in time there is nothing but that."""
@@ -315,7 +316,9 @@ class Supervisor:
             for member in self._crew.members
             if member.name not in told
         ]
-        return merged(own, told)
+        status = merged(own, told)
+        join_groups(status["streams"]["rows"], _groups(answers))
+        return status
 
     def _workers(self) -> list[dict[str, Any]]:
         return [
@@ -381,6 +384,10 @@ def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
         return f"has not answered for {SILENT_S_MAX:g} s"
     report: Mapping[str, Any] = member.state["report"]
     return report
+
+
+def _groups(answers: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
+    return [told for answer in answers.values() for told in answer.get("groups", ())]
 
 
 def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:

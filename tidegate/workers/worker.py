@@ -20,6 +20,7 @@ import trio
 
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, KnownBrokersFile, SniAddressBook, Target
+from proxy.connection.names import group_rows
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
@@ -198,10 +199,14 @@ class WorkerFront:
             case "metrics":
                 return {"families": await trio.to_thread.run_sync(samples_of, pages.registry)}
             case "streams":
-                return {"streams": [*await pages.streams()]}
+                return {"streams": [*await pages.streams()], "groups": self._groups(pages)}
             case "status":
-                return {"status": await pages.status(Query(question["page"], question["topic"]))}
+                status = await pages.status(Query(question["page"], question["topic"]))
+                return {"status": status, "groups": self._groups(pages)}
         return {}
+
+    def _groups(self, pages: OwnPages) -> list[list[Any]]:
+        return [] if pages.groups is None else group_rows(pages.groups)
 
     def _signal(self, number: int) -> None:
         try:

@@ -14,8 +14,9 @@ from protocol.client.errors import TransportError
 from protocol.sign_in_name import SignInName
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Wait
-from proxy.connection.audit import GROUPS_MAX, ROWS_MAX, Audit, ClientAudit, Reader, Row, Rows
+from proxy.connection.audit import ROWS_MAX, Audit, ClientAudit, Reader, Row, Rows
 from proxy.connection.frame_stream import AnswerSending
+from proxy.connection.names import GROUPS_MAX, ClientName, Groups, group_rows, join_groups
 from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
@@ -47,8 +48,12 @@ class Written:
     def __init__(self) -> None:
         self.batches: list[tuple[int, Rows]] = []
         self.start_s = trio.current_time()
-        self.audit = Audit(lambda minute, rows: self.batches.append((minute, rows)), self.clock)
+        self.groups = Groups(trio.current_time)
+        self.audit = Audit(lambda minute, rows: self.batches.append((minute, rows)), self.groups, self.clock)
         self.audit.flush()
+
+    def named(self, address: str, sign_in: "Signed") -> ClientName:
+        return ClientName(self.groups, address, sign_in)
 
     def clock(self) -> float:
         return MINUTE * 60 + trio.current_time() - self.start_s
@@ -107,14 +112,14 @@ def group_frame(client_id: bytes, group: bytes) -> bytes:
     return framed(header + framed(client_id)[2:] + framed(group)[2:])
 
 
-def tells(client: ClientAudit, client_id: bytes, group: bytes) -> None:
+def tells(client: ClientName, client_id: bytes, group: bytes) -> None:
     client.on_group_request(memoryview(group_frame(client_id, group)))
 
 
 @pytest.mark.autojump
 async def test_a_group_is_told_on_another_connection_of_the_same_application() -> None:
     written, alice = Written(), Signed("alice")
-    coordinator = written.audit.client("10.0.0.1:1", alice)
+    coordinator = written.named("10.0.0.1:1", alice)
     tells(coordinator, b"c", b"billing")
     reader = Reader("10.0.0.1:2", alice.signed_in_as, "c", PARTITION)
     assert written.audit.group_of(reader) == "billing"
@@ -124,24 +129,44 @@ async def test_a_group_is_told_on_another_connection_of_the_same_application() -
         reader._replace(signed_in_as=None),
     ):
         assert written.audit.group_of(other) is None
-    tells(second := written.audit.client("10.0.0.1:3", alice), b"c", b"shipping")
+    tells(second := written.named("10.0.0.1:3", alice), b"c", b"shipping")
     assert written.audit.group_of(reader) is None  # one of the two; nobody knows which
     second.close()
     coordinator.close()
     coordinator.close()
-    for _ in range(2):  # reads of the minute in which it closed are written after that
-        await trio.sleep(60)
-        written.audit.flush()
+    assert written.groups.all()  # reads of the minute in which it closed are written after that
+    await trio.sleep(120)
+    assert written.groups.all() == []
     assert written.audit.group_of(reader) is None
-    tells(written.audit.client("10.0.0.1:4", alice), b"c", b"shipping")
+    tells(written.named("10.0.0.1:4", alice), b"c", b"shipping")
     assert written.audit.group_of(reader) == "shipping"
 
 
 async def test_no_more_groups_are_remembered_than_there_is_room_for(written: Written) -> None:
-    clients = [written.audit.client(f"10.0.0.1:{port}", Signed()) for port in range(GROUPS_MAX + 1)]
+    clients = [written.named(f"10.0.0.1:{port}", Signed()) for port in range(GROUPS_MAX + 1)]
     for number, client in enumerate(clients):
         tells(client, b"c%d" % number, b"group")
     assert [client.wants_group for client in clients] == [False] * GROUPS_MAX + [True]
+
+
+async def test_what_a_reader_is_called_is_shown_with_every_group_of_any_worker(written: Written) -> None:
+    other, alice = Groups(trio.current_time), Signed("alice")
+    reader = written.named("10.0.0.1:2", alice)
+    reader.calls_itself("c")
+    assert reader.row() == {"client": "10.0.0.1:2", "client_id": "c", "sign_in_name": "alice", "groups": []}
+    tells(written.named("10.0.0.1:1", alice), b"c", b"billing")
+    for client_id, group in ((b"c", b"shipping"), (b"d", b"audit")):
+        tells(ClientName(other, "10.0.0.1:3", alice), client_id, group)
+    rows = [reader.row()]
+    join_groups(rows, [*group_rows(written.groups), *group_rows(other)])
+    assert rows[0]["groups"] == ["billing", "shipping"]
+
+
+async def test_a_client_whose_name_nobody_wants_is_known_by_its_address() -> None:
+    name = ClientName(None, "10.0.0.1:2")
+    name.calls_itself("c")
+    tells(name, b"c", b"billing")
+    assert name.row() == {"client": "10.0.0.1:2", "client_id": None, "sign_in_name": None, "groups": []}
 
 
 # --- what has left ---
@@ -151,7 +176,7 @@ class Sent:
     """One answer on its way to a client that takes as much of it as it is let."""
 
     def __init__(self, written: Written, tier: Tier, records: Sequence[TierRecords]) -> None:
-        self.audit = written.audit.client("10.0.0.1:2", Signed("alice"))
+        self.audit = written.audit.client(written.named("10.0.0.1:2", Signed("alice")))
         self.reads = ClientReads(audit=self.audit)
         for records_of_one in records:
             self.reads.hold(records_of_one)
@@ -269,7 +294,9 @@ async def test_a_client_is_named_once_the_broker_has_let_it_in(tier: Tier) -> No
     for api_version, piece_bytes in itertools.product((0, 1), (1, None)):
         written = Written()
         with case(api_version, piece_bytes):
-            async with conversation(limits=DEMANDING, piece_bytes=piece_bytes, audit=written.audit) as talk:
+            async with conversation(
+                limits=DEMANDING, piece_bytes=piece_bytes, audit=written.audit, groups=written.groups
+            ) as talk:
                 await talk.exchange(group_frame(b"c", b"not-yet"), response(5))
                 await talk.exchange(handshake(2, "PLAIN", api_version), handshake_response(2))
                 if api_version:
@@ -285,7 +312,7 @@ async def test_a_client_is_named_once_the_broker_has_let_it_in(tier: Tier) -> No
 
 
 async def test_a_refused_second_sign_in_names_nobody_else(written: Written, tier: Tier) -> None:
-    async with conversation(limits=DEMANDING, audit=written.audit) as talk:
+    async with conversation(limits=DEMANDING, audit=written.audit, groups=written.groups) as talk:
         for name, error_code in (("alice", 0), ("admin", 58)):
             await talk.exchange(handshake(2, "PLAIN"), handshake_response(2))
             await talk.exchange(authenticate(f"\0{name}\0x".encode()), authenticated(3, b"", error_code))

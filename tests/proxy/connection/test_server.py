@@ -20,7 +20,8 @@ from protocol.sign_in_name import SignInName
 from proxy.connection import server as server_module
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target, hear_server_names
-from proxy.connection.audit import Audit, Signed
+from proxy.connection.audit import Audit
+from proxy.connection.names import ClientName, Groups
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits, Spells
@@ -119,6 +120,7 @@ async def world(
     upstream_tls: ssl.SSLContext | None = None,
     handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
     proxy_trusted: Sequence[Network] | None = None,
+    groups: Groups | None = None,
     audit: Audit | None = None,
     **changed: Any,
 ) -> AsyncIterator[World]:
@@ -144,6 +146,7 @@ async def world(
                 meter=Meters(registry).relay,
                 upstream_tls=upstream_tls,
                 proxy_trusted=proxy_trusted,
+                groups=groups,
                 audit=audit,
             )
             server.addresses = ScriptedAddresses()
@@ -205,8 +208,8 @@ class Noting:
     def __init__(self) -> None:
         self.began: list[tuple[str, SignInName | None]] = []
 
-    def client(self, address: str, sign_in: Signed) -> None:
-        self.began.append((address.partition(":")[0], sign_in.signed_in_as))
+    def client(self, name: ClientName) -> None:
+        self.began.append((name.application.host, name.signed_in_as))
 
 
 async def test_a_certificate_that_is_asked_for_names_the_client(tmp_path: Path) -> None:
@@ -219,7 +222,7 @@ async def test_a_certificate_that_is_asked_for_names_the_client(tmp_path: Path) 
         server_context.verify_mode = asks
         audit = Noting()
         async with (
-            world(client_tls=server_context, audit=cast(Audit, audit)) as made,
+            world(client_tls=server_context, groups=Groups(), audit=cast(Audit, audit)) as made,
             await made.connect_by_tls(client_context) as client,
         ):
             await ask(client)

@@ -37,6 +37,7 @@ def full(word: str) -> Status:
     stream: dict[str, Any] = dict.fromkeys(
         ("partition", "about_offset", "lag_offsets", "bytes_per_s", "ahead_bytes", "idle_ms"), 5
     )
+    named = {"client_id": word, "sign_in_name": word, "groups": [word]}
     return document(
         ready=False,
         reasons=[word],
@@ -46,7 +47,7 @@ def full(word: str) -> Status:
         catalog=catalog(metadata_partition(1, lag=3, problem=word)),
         cache=[{"level": word, "size_bytes": 1, "max_bytes": 2, "available": False, "hit_ratio": 0.5}],
         partitions={**partitions(row(word, left_to_broker=word, problem=word)), "topic": word, "pages": 2},
-        streams={"total": 1, "rows": [{**stream, "client": word, "topic": word, "waits_for": word}]},
+        streams={"total": 1, "rows": [{**stream, "client": word, "topic": word, "waits_for": word, **named}]},
         fallbacks=[{"reason": word, "detail": word, "partitions": 1, "since_ms": 5, "examples": [word]}],
         copy=copied(word),
         limits=[{"key": word, "client": word, "used": 1, "max": 1}],
