@@ -4,16 +4,19 @@ Rule 1. Topics are those that `copy.topics` names or that one of its expressions
         expression never means a topic of Kafka's own, nor the metadata topic.
 Rule 2. Refused by name, and logged once: a compacted topic (KIP-405 has none), one with `remote.storage.enable=true`
         (the brokers copy it themselves), one whose configuration we may not see. The others go on.
-Rule 3. A topic of the catalog is gone when upstream, asked by name, says twice, an interval apart, that there is none,
-        or another one; and when then each broker that any broker names says so itself, since one that was cut off from
-        its controller knows old metadata. They are asked by topic id, of which a missing right hides nothing; before
-        Kafka 3.1, which has no such question, by name. What one of them has, or does not tell, is kept and shown.
-Rule 4. If all topics of the tier seem gone, be it one or many, the brokers may be others than those that the tier was
-        copied from: then nothing is taken for gone, unless this process has seen one of them in that cluster before. So
-        the last topic goes if it is deleted while a copier runs, or once something else has been copied from here.
+Rule 3. A topic that the tier has and that is not copied any more is held: what deletes from it goes on. But not where
+        its tier may be the brokers' by now: with `remote.storage.enable=true`, or if that is not known.
+Rule 4. A topic of the catalog is gone when upstream, asked by name, says that there is none, or another one; and when
+        then each broker that any broker names says so itself, since one that was cut off from its controller knows old
+        metadata. They are asked by topic id, of which a missing right hides nothing; before Kafka 3.1, which has no
+        such question, by name. One that does not name itself has no metadata yet, or is fenced: it says nothing. What
+        one of them has, or does not tell, is kept and shown.
+Rule 5. If all topics of the tier seem gone, be it one or many, the brokers may be others than those that the tier was
+        copied from. They are those if the tier's metadata topic is in their cluster too. If it is elsewhere, nothing is
+        taken for gone, unless this process has seen one of the topics in that cluster before.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +36,7 @@ from storage.model import TopicIdPartition, Uuid
 _TOPIC_RESOURCE: Final = 2
 _CONFIG_KEYS: Final = ("cleanup.policy", "remote.storage.enable", "retention.ms", "retention.bytes")
 _NO_TOPIC_ID: Final = bytes(16)
+NOT_NAMED: Final = "copy.topics does not name it"
 NAMED_MAX: Final = 5
 """Topics, in one sentence."""
 
@@ -51,56 +55,80 @@ class CopyTopic:
     configs: Configs
     refused: str | None = None
 
+    @property
+    def held(self) -> str | None:
+        """Why nothing is deleted from its tier if it is not copied, a sentence; None: that goes on (rule 3)."""
+        if not self.configs:
+            return f"its configuration is not known: ACL DescribeConfigs on Topic {self.name} may be missing"
+        if self.configs.get("remote.storage.enable") == "true":
+            return "it has remote.storage.enable=true: the brokers delete from its tier"
+        return None
+
 
 @dataclass(slots=True)
 class CopyTopics:
     """What was seen last; `look` looks again. Owned by the trio thread.
 
-    `refused`: why each topic of these is not copied. `kept`: why topics that seem gone stay in the tier, a sentence.
-    `left`: topics of the tier that upstream has, and that are not copied: nobody owns their partitions, so that nothing
-    of them is deleted either.
+    `tier_cluster_id`: of the cluster that has the tier's metadata topic. `refused`: why each topic of these is not
+    copied. `kept`: why topics that seem gone stay in the tier, a sentence. `left`: topics of the tier that upstream
+    has, and that are not copied: each with what keeps everything of it, a sentence; None: nothing does (rule 3).
     """
 
     cluster: Cluster
     settings: CopyConfig
     in_tier: Callable[[], Iterable[TopicIdPartition]]
+    tier_cluster_id: Callable[[], str | None]
     topics: Mapping[str, CopyTopic] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     _told: str | None = None
-    _missed: frozenset[TopicIdPartition] = frozenset()
-    """Partitions of the tier whose topics were not there at the last look."""
     kept: str | None = None
-    left: Sequence[str] = ()
+    left: Mapping[str, str | None] = field(default_factory=dict)
     _seen_in: str | None = None
     """The cluster in which a topic of the tier was seen last."""
 
     async def look(self) -> Sequence[TopicIdPartition]:
-        """Ask upstream for everything; the partitions of the tier whose topics are gone (rule 3).
+        """Ask upstream for everything; the partitions of the tier whose topics are gone (rules 4 and 5).
 
         Raises:
             UpstreamError: no answer; what was seen last stands.
         """
         assert self.settings.topics is not None, "checked before anything is copied"
-        found = await find_topics(self.cluster, self.settings.topics)
-        self._tell_refused({name: topic.refused for name, topic in found.items() if topic.refused is not None})
+        in_tier = list(self.in_tier())
+        found = await find_topics(self.cluster, self.settings.topics, {each.topic for each in in_tier})
+        refused = {name: topic.refused for name, topic in found.items() if topic.refused is not None}
+        self._tell_refused({name: reason for name, reason in refused.items() if reason != NOT_NAMED})
         self.topics = found
-        return await self._find_gone()
+        living = {
+            each.topic for each in in_tier if each.topic in refused and found[each.topic].topic_id == each.topic_id
+        }
+        self._tell_left({name: found[name].held for name in sorted(living)})
+        return await self._find_gone(in_tier)
 
     def copied(self) -> dict[str, Uuid]:
         """The topics to copy, with their ids."""
         return {topic.name: Uuid(topic.topic_id) for topic in self.topics.values() if topic.refused is None}
 
-    def partitions(self) -> set[Partition]:
-        """Those of the topics to copy."""
-        copied = (topic for topic in self.topics.values() if topic.refused is None)
-        return {(topic.name, number) for topic in copied for number in range(topic.partition_count)}
+    def held(self) -> dict[str, Uuid]:
+        """The topics of which the tier is deleted from, though they are not copied (rule 3), with their ids."""
+        return {name: Uuid(self.topics[name].topic_id) for name, reason in self.left.items() if reason is None}
+
+    def is_copied(self, topic: str) -> bool:
+        """Whether what is new in the topic goes to the tier."""
+        known = self.topics.get(topic)
+        return known is not None and known.refused is None
+
+    def partitions(self, topics: Iterable[str]) -> set[Partition]:
+        """Those of the topics."""
+        return {(name, number) for name in topics for number in range(self.topics[name].partition_count)}
 
     def retention_of(self, topic: str) -> Retention:
-        """What the tier keeps of the topic; of one that is not known, everything."""
+        """What the tier keeps of the topic; everything of one that is not known, or that is compacted by now: a broker
+        does not go by its retention then."""
         if not self.settings.retention_from_topic:
             return Retention(retention_ms=self.settings.retention_ms, retention_bytes=self.settings.retention_bytes)
         known = self.topics.get(topic)
-        configs = {} if known is None else known.configs
+        is_by_age = known is not None and "delete" in known.configs.get("cleanup.policy", "delete")
+        configs = known.configs if known is not None and is_by_age else {}
         return Retention(
             retention_ms=int(configs.get("retention.ms", "-1")),
             retention_bytes=int(configs.get("retention.bytes", "-1")),
@@ -118,7 +146,7 @@ class CopyTopics:
         self.refused = refused
 
     async def confirm_gone(self, partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
-        """Whose topics there are not, as all brokers say that any of them names, each asked itself and now (rule 3).
+        """Whose topics there are not, as all brokers say that any of them names, each asked itself and now (rule 4).
 
         Asked before the first object of one goes.
         """
@@ -131,33 +159,31 @@ class CopyTopics:
             except UpstreamError as error:
                 self._keep(gone, f"{self.cluster.name_of(node_id)} does not say so: {error}")
                 return []
+            if node_id not in named:
+                self._keep(gone, f"{self.cluster.name_of(node_id)} does not name itself among the brokers")
+                return []
             waiting |= named - asked
             if present := [each for each in gone if each.topic_id not in absent]:
                 self._keep(present, f"{self.cluster.name_of(node_id)} has them")
             gone = [each for each in gone if each.topic_id in absent]
         return gone if asked else []
 
-    async def _find_gone(self) -> list[TopicIdPartition]:
+    async def _find_gone(self, in_tier: Sequence[TopicIdPartition]) -> list[TopicIdPartition]:
         self._told, self.kept = self.kept, None
-        held = list(self.in_tier())
-        names = sorted({partition.topic for partition in held})
-        answers = {topic.name: topic for topic in await self.cluster.learn_topics(names)} if names else {}
-        missed = frozenset(each for each in held if is_missed(answers.get(each.topic), each))
-        if not {each.topic_id for each in held}.isdisjoint(topic.topic_id for topic in answers.values()):
-            self._seen_in = self.cluster.cluster_id
-        elif missed and len(missed) == len(held) and self._seen_in != self.cluster.cluster_id:
-            self._missed = frozenset()
-            self._keep(held, "they are all that the tier has, so these brokers may be others than it was copied from")
+        here = self.cluster.cluster_id
+        known = {name: topic.topic_id for name, topic in self.topics.items()}
+        missed = [each for each in in_tier if known.get(each.topic) not in (each.topic_id, _NO_TOPIC_ID)]
+        if any(known.get(each.topic) == each.topic_id for each in in_tier):
+            self._seen_in = here
+        elif missed and len(missed) == len(in_tier) and here not in (self.tier_cluster_id(), self._seen_in):
+            self._keep(missed, "they are all that the tier has, so these brokers may be others than it was copied from")
             return []
-        living = {each.topic for each in held if (found := answers.get(each.topic)) and found.topic_id == each.topic_id}
-        self._tell_left(sorted(living - self.copied().keys()))
-        gone, self._missed = missed & self._missed, missed
-        return await self.confirm_gone(sorted(gone, key=lambda each: (each.topic, each.topic_id, each.partition)))
+        return await self.confirm_gone(sorted(missed, key=lambda each: (each.topic, each.topic_id, each.partition)))
 
-    def _tell_left(self, left: Sequence[str]) -> None:
-        for name in left:
-            if name not in self.left:
-                _log.warning("copy_topic_left", topic=name)
+    def _tell_left(self, left: Mapping[str, str | None]) -> None:
+        for name, reason in left.items():
+            if name not in self.left or self.left[name] != reason:
+                _log.warning("copy_topic_left", topic=name, reason=reason or "what deletes from its tier goes on")
         self.left = left
 
     def _keep(self, partitions: Iterable[TopicIdPartition], reason: str) -> None:
@@ -187,8 +213,13 @@ class CopyTopics:
         return absent, named
 
 
-async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTopic]:
+async def find_topics(
+    cluster: Cluster, wanted: TopicNames, others: Collection[str] = frozenset()
+) -> dict[str, CopyTopic]:
     """The topics that are meant and that there are, by name in order, each with its verdict (rules 1 and 2).
+
+    Args:
+        others: are described as well, and not copied.
 
     Raises:
         UpstreamError: no answer.
@@ -196,7 +227,7 @@ async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTop
     names = set(wanted.names)
     if wanted.patterns:
         names |= await _matching(cluster, wanted)
-    described = [topic for topic in await cluster.learn_topics(sorted(names)) if topic.name] if names else []
+    described = [topic for topic in await cluster.learn_topics(sorted(names | {*others})) if topic.name]
     configs = await topic_configs(cluster, [topic.name or "" for topic in described if topic.error_code == 0])
     found = {}
     for topic in sorted(described, key=lambda each: each.name or ""):
@@ -204,7 +235,7 @@ async def find_topics(cluster: Cluster, wanted: TopicNames) -> dict[str, CopyTop
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             continue  # it may be made yet
         configs_of = configs.get(name, "")
-        refused = _refusal(topic, configs_of)
+        refused = _refusal(topic, configs_of) if name in names else NOT_NAMED
         known = {} if isinstance(configs_of, str) else configs_of
         found[name] = CopyTopic(name, topic.topic_id, len(topic.partitions), known, refused)
     return found

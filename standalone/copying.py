@@ -14,6 +14,9 @@ Rules:
   once a spell and shown (`problems`). What ends by a fault of ours begins again from nothing after a back-off, counted;
   the group has given its partitions to others by then.
 - The membership's thread calls back into trio by the run's token, so that its calls are answered while tasks end.
+- Topics of the tier that are not copied any more are taken part for as well, and only deleted from. But only while all
+  of the group name the same topics, which each member's client id tells: else it would be given partitions that
+  another one is to copy.
 - At the end partitions are let go of before the group is left, within LET_GO_S_MAX of the membership.
 """
 
@@ -30,6 +33,7 @@ import trio
 from metrics.copy_meters import CopyMeter
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
+from protocol.client.messages import Partition
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
@@ -45,7 +49,7 @@ from standalone.serving.group_offsets import GroupOffsets
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.metadata.topic_log import TopicMetadataEventLog
-from storage.model import TopicIdPartition
+from storage.model import TopicIdPartition, Uuid
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +58,7 @@ RESTART_S_MAX = 60.0
 
 UNOWNED_NAMED_MAX = 3
 
+_NOT_OF_ONE_MIND = "other copiers of the group have another copy.topics"
 
 MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
 
@@ -92,7 +97,9 @@ class Copying:
         self._parts = parts
         self._make_copier = make_copier
         self._stop_asked, self._ended = trio.Event(), trio.Event()
-        self.topics = CopyTopics(parts.cluster, parts.settings, parts.in_tier)
+        self.topics = CopyTopics(
+            parts.cluster, parts.settings, parts.in_tier, lambda: parts.metadata_cluster.cluster_id
+        )
         self.copier: Copier | None = None
         """None until it copies."""
         self.joined = trio.Event()
@@ -101,9 +108,15 @@ class Copying:
         self._trouble: str | None = None
         self._lock: int | None = None
         self._group = GroupOffsets(parts.cluster, parts.settings.group_id)
-        self._missing: frozenset[tuple[str, int]] = frozenset()
-        """Partitions to copy that nobody in the group had at the last look."""
-        self._unowned: frozenset[tuple[str, int]] = frozenset()
+        assert parts.settings.topics is not None, "checked before anything is copied"
+        self._client_id = f"{parts.properties['client.id']}-{parts.settings.topics.digest()}"
+        self._gone: Sequence[TopicIdPartition] = ()
+        """Of the tier, without a topic at the last look."""
+        self._is_of_one_mind = False
+        """Whether all of the group were to copy the same topics when it said so last."""
+        self._missing: frozenset[Partition] = frozenset()
+        """Partitions that nobody in the group had at the last look."""
+        self._unowned: frozenset[Partition] = frozenset()
         """… and at the look before."""
 
     @property
@@ -115,8 +128,9 @@ class Copying:
         """What keeps topics or partitions from being copied, a sentence each."""
         found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
         found += [
-            f"topic {name} is in the tier, and copied no more: unless another copier has it, nothing of it is deleted"
-            for name in self.topics.left
+            f"topic {name} is in the tier, and copied no more; nothing of it is deleted: {reason or _NOT_OF_ONE_MIND}"
+            for name, reason in self.topics.left.items()
+            if reason is not None or not self._is_of_one_mind
         ]
         found += [each for each in (self.topics.kept, self._trouble) if each is not None]
         if self._membership is not None and self._membership.trouble is not None:
@@ -139,6 +153,13 @@ class Copying:
     def assigned(self) -> list[TopicIdPartition]:
         """The partitions that this process has now."""
         return [] if self._membership is None else self._membership.owned()
+
+    def partitions(self) -> set[Partition]:
+        """Those that the group is to share."""
+        return self.topics.partitions(self._taken_part_for())
+
+    def _taken_part_for(self) -> dict[str, Uuid]:
+        return self.topics.copied() | (self.topics.held() if self._is_of_one_mind else {})
 
     async def run(self) -> None:
         """Copy until `aclose`, or for ever.
@@ -259,47 +280,53 @@ class Copying:
     async def _take_part(self, copier: Copier, nursery: trio.Nursery) -> None:
         parts = self._parts
         listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
+        properties = {**parts.properties, "client.id": self._client_id}
         membership = self._membership = Membership(
-            parts.properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
+            properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
         )
-        membership.subscribe(self.topics.copied())
-        nursery.start_soon(self._follow_topics, copier, membership, nursery)
+        membership.subscribe(self._taken_part_for())
+        await copier.follow_gone(self._gone)
+        nursery.start_soon(self._follow_topics, copier, membership)
         nursery.start_soon(_stop_when_cancelled, membership)
         if self._stop_asked.is_set():
             membership.stop()
         self.joined.set()
         await trio.to_thread.run_sync(membership.run, limiter=trio.CapacityLimiter(1))
 
-    async def _follow_topics(self, copier: Copier, membership: Membership, nursery: trio.Nursery) -> None:
+    async def _follow_topics(self, copier: Copier, membership: Membership) -> None:
         while True:
             await trio.sleep(self._parts.settings.interval_ms / 1000)
             try:
-                gone = await self._look()
+                await self._look()
             except UpstreamError as error:
                 self._note_trouble(f"topics are as they were seen last: {error}")
                 continue
             self._note_trouble(None)
-            membership.subscribe(self.topics.copied())
-            await copier.follow_gone(gone)
-            await self._find_unowned()
+            membership.subscribe(self._taken_part_for())
+            await copier.follow_gone(self._gone)
 
-    async def _look(self) -> Sequence[TopicIdPartition]:
-        gone = await self.topics.look()
+    async def _look(self) -> None:
+        self._gone = await self.topics.look()
         for name in self.topics.copied():
             self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
-        return gone
+        await self._look_at_group()
 
-    async def _find_unowned(self) -> None:
-        """What nobody in the group has at two looks in a row. Members may be asked for all that they have; a group that
-        does not say it has what we have ourselves."""
+    async def _look_at_group(self) -> None:
+        """Whether all of it are to copy the same, and what nobody in it has at two looks in a row. A group that
+        is not described has what we have ourselves."""
+        assigned = {(each.topic, each.partition) for each in self.assigned()}
         try:
-            assigned = await self._group.assigned()
+            members = await self._group.members()
         except UpstreamError as error:
             _log.debug("copy_group_not_described", group=self.group_id, reason=str(error))
-            assigned = {(each.topic, each.partition) for each in self.assigned()}
-        if assigned is None:
-            return  # they are being dealt out
-        missing = frozenset(self.topics.partitions() - assigned)
+        else:
+            if members is None:
+                return  # partitions are being dealt out
+            self._is_of_one_mind = all(member.client_id == self._client_id for member in members)
+            assigned = {each for member in members for each in member.partitions}
+        if self._membership is None:
+            return
+        missing = frozenset(self.partitions() - assigned)
         self._unowned, self._missing = missing & self._missing, missing
         self._parts.meter.on_unowned(len(self._unowned))
 

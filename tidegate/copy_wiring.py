@@ -81,6 +81,7 @@ def open_copying(
             meter=meter,
             retention_of=topics.retention_of,
             is_disabled=is_disabled,
+            is_copied=topics.is_copied,
             deletions_stopped=deletions_stopped,
             copies_all=copies_all,
         ),

@@ -54,6 +54,13 @@ _COORDINATOR_CODES = frozenset({14, 15, 16})
 """It is loading, not known just now, or another: COORDINATOR_LOAD_IN_PROGRESS, …_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
+class GroupMember(NamedTuple):
+    """A member as the coordinator describes it."""
+
+    client_id: str
+    partitions: frozenset[Partition]
+
+
 class GroupOffset(NamedTuple):
     """One partition's offset, and the text that is kept beside it."""
 
@@ -159,10 +166,10 @@ def fetch_group_offsets(
     return offsets
 
 
-def assigned_partitions(
+def group_members(
     view: ClusterView, settings: ClientSettings, group: str, coordinator: int | None = None
-) -> Steps[set[Partition] | None]:
-    """Which partitions the group's members have; None while they are being dealt out.
+) -> Steps[list[GroupMember] | None]:
+    """The group's members, with the partitions that each has; None while these are being dealt out.
 
     Args:
         coordinator: the broker that keeps the group; None: it is asked for.
@@ -184,7 +191,10 @@ def assigned_partitions(
     if described.group_state not in _SETTLED_STATES:
         return None
     try:
-        return {each for member in described.members for each in _assignment(member.member_assignment)}
+        return [
+            GroupMember(member.client_id, frozenset(_assignment(member.member_assignment)))
+            for member in described.members
+        ]
     except (struct.error, UnicodeDecodeError) as error:
         raise UpstreamProtocolError(f"{name}: an assignment in group {group} cannot be read: {error}") from error
 

@@ -1,5 +1,6 @@
 """The keys of `copy.*`: what is copied, how fast, and what is deleted from the tier (docs/configuration.md)."""
 
+import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ class TopicNames:
     def holds(self, topic: str) -> bool:
         """Whether the topic is meant."""
         return topic in self.names or any(pattern.fullmatch(topic) for pattern in self.patterns)
+
+    def digest(self) -> str:
+        """The same for the same names and expressions, in whatever order."""
+        items = sorted({*self.names, *(pattern.pattern for pattern in self.patterns)})
+        return hashlib.sha256(",".join(items).encode()).hexdigest()[:16]
 
 
 def parse_topic_names(value: str) -> TopicNames:

@@ -64,6 +64,7 @@ class Copier:
         retention_of: what the tier keeps of a topic; may change.
         notes: of deletions that wait.
         is_disabled: copy.disable, as it is now.
+        is_copied: whether what is new in a topic goes to the tier; may change.
         confirm_gone: asks every broker.
         deletions_stopped: why nothing may be deleted now, a sentence; None: it may.
         copies_all: a segment ends where upstream's log ends, however small it is.
@@ -85,6 +86,7 @@ class Copier:
         meter: CopyMeter,
         retention_of: Callable[[str], Retention],
         is_disabled: Callable[[], bool],
+        is_copied: Callable[[str], bool] = lambda _topic: True,
         confirm_gone: Confirm,
         deletions_stopped: Callable[[], str | None] = lambda: None,
         copies_all: bool = False,
@@ -104,6 +106,7 @@ class Copier:
         self._meter = meter
         self._retention_of = retention_of
         self._is_disabled = is_disabled
+        self._is_copied = is_copied
         self._confirm_gone = confirm_gone
         self._deletions_stopped = deletions_stopped
         self._copies_all = copies_all
@@ -195,6 +198,7 @@ class Copier:
             retention_of=self._retention_of,
             deletions_stopped=self._deletions_stopped,
             is_disabled=self._is_disabled,
+            is_copied=self._is_copied,
             copies_all=self._copies_all,
             slots=Slots(settings.concurrent_max, self._meter.on_slots),
             rate=CopyRate(settings.bytes_per_second_max),

@@ -112,7 +112,8 @@ class Intake:
         """
         tools, settings = self._tools, self._tools.settings
         state = await resume(self._ledger, tools.brokers, tools.storage, tools.threads)
-        if self._ledger.end_offset() < 0 and self.upstream is not None:
+        begins = self._ledger.end_offset() < 0 and tools.is_copied(self._partition.topic)
+        if begins and self.upstream is not None:
             # Where copying began is kept: else nobody would count what is lost before the first segment.
             log_start = self.upstream.log_start_offset
             begun_at = await tools.log_starts.get(self._partition)

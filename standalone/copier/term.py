@@ -134,8 +134,8 @@ class Term:
         tools, intake, progress = self._tools, self._intake, self._progress
         if self._ledger.is_superseded:
             return False
-        if tools.is_disabled():
-            progress.waits_for = "copy.disable"
+        if (off := self._off()) is not None:
+            progress.waits_for = off
             return False
         if not intake.ready:
             self._stall, progress.waits_for = Stall.UPSTREAM, "records from upstream"
@@ -180,7 +180,7 @@ class Term:
     async def _copy_rest(self) -> None:
         """What is staged, since the next owner may not find it at upstream any more."""
         intake = self._intake
-        if self._ledger.is_superseded or self._tools.is_disabled():
+        if self._ledger.is_superseded or self._off() is not None:
             return
         try:
             await intake.roll()
@@ -196,6 +196,12 @@ class Term:
         await self._deletions.look(upstream.log_start_offset, local_only_bytes=self._progress.lag_bytes)
 
     # --- what is due, and what others see of it ---
+
+    def _off(self) -> str | None:
+        """Why nothing is copied, whatever there is."""
+        if not self._tools.is_copied(self._partition.topic):
+            return "nothing: its topic is not copied any more"
+        return "copy.disable" if self._tools.is_disabled() else None
 
     def _is_due(self, staged: StagedSegment) -> bool:
         """KIP-1241: both lags hold, unless upstream is about to delete it."""
@@ -244,6 +250,8 @@ class Term:
 
         By our own clock, or by its timestamp if that is older: it may have been there before we looked.
         """
+        if not self._tools.is_copied(self._partition.topic):
+            return None
         if self._intake.upstream is None:
             return self._begun_ms
         since_ms = self._backlog.since_ms(self._ledger.end_offset())

@@ -18,7 +18,8 @@ from storage.remote_storage_manager import RemoteStorageManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopierTools:
-    """`log_starts`: the tier's; `notes`: of deletions. `deletions_stopped`: why nobody may delete now, a sentence."""
+    """`log_starts`: the tier's; `notes`: of deletions. `deletions_stopped`: why nobody may delete now, a sentence.
+    `is_copied`: whether what is new in a topic goes to the tier."""
 
     settings: CopyConfig
     brokers: BrokerLog
@@ -30,6 +31,7 @@ class CopierTools:
     retention_of: Callable[[str], Retention]
     deletions_stopped: Callable[[], str | None]
     is_disabled: Callable[[], bool]
+    is_copied: Callable[[str], bool]
     copies_all: bool
     slots: Slots
     rate: CopyRate

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from protocol.client.connection import drive_async
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
 from protocol.client.groups import (
+    GroupMember,
     GroupOffset,
-    assigned_partitions,
     commit_group_offsets,
     fetch_group_offsets,
     find_coordinator,
+    group_members,
 )
 from protocol.client.leaders import AskMetadata, Step, Steps
 from protocol.client.messages import Partition
@@ -69,13 +70,13 @@ class GroupOffsets:
         for some in _slices(offsets):
             await self._run(self._committing({key: offsets[key] for key in some}))
 
-    async def assigned(self) -> set[Partition] | None:
-        """Which partitions the group's members have; None while they are being dealt out.
+    async def members(self) -> list[GroupMember] | None:
+        """The group's members, with the partitions that each has; None while these are being dealt out.
 
         Raises:
             UpstreamError: no answer, or a right is missing.
         """
-        return await self._run(partial(assigned_partitions, self._cluster, self._cluster.settings, self.group))
+        return await self._run(partial(group_members, self._cluster, self._cluster.settings, self.group))
 
     def _fetching(
         self, some: list[Partition], refused: dict[Partition, UpstreamRefusedError]

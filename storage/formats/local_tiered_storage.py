@@ -11,7 +11,7 @@ Behaviour, besides that of `segment_files` and `object_store.filesystem`:
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.errors import RemoteStoreNotFoundError, StorageConfigError
+from storage.errors import DeletionRefusedError, RemoteStoreNotFoundError, StorageConfigError
 from storage.formats.segment_files import SegmentFiles
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.config_keys import DEFAULT_PREFIX
@@ -46,7 +46,7 @@ class LocalTieredStorage(SegmentFiles):
             raise StorageConfigError(f"{prefix}dir is not set: LocalTieredStorage needs the brokers' folder")
         self._root = Path(directory).absolute() / ROOT_DIRECTORY_NAME
         self._delete_enabled = _boolean(config, "delete.enable", default=True, prefix=prefix)
-        self._dir_key = f"{prefix}dir"
+        self._dir_key, self._delete_key = f"{prefix}dir", f"{prefix}delete.enable"
         super().__init__(FileSystemStore(self._root, keeps_folders=True), shown_prefix=f"{self._root}/")
 
     @property
@@ -55,9 +55,14 @@ class LocalTieredStorage(SegmentFiles):
         return f"local-tiered-storage {self._root}"
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove a segment's objects, or nothing while `delete.enable` is false."""
-        if self._delete_enabled:
-            super().delete_log_segment_data(metadata)
+        """Remove a segment's objects.
+
+        Raises:
+            DeletionRefusedError: `delete.enable` is false. Kafka's own says that it has deleted.
+        """
+        if not self._delete_enabled:
+            raise DeletionRefusedError(f"{self._root}: nothing is deleted while {self._delete_key}=false")
+        super().delete_log_segment_data(metadata)
 
     def make_folder(self) -> None:
         """What a broker does when it starts; for who stands in for brokers. Raises OSError."""

@@ -197,6 +197,7 @@ class Hands:
         self.meter = CopyMeter(self.registry)
         self.retention = Retention()
         self.is_disabled = False
+        self.is_copied = True
         self.deletions_stopped: str | None = None
         self.folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
 
@@ -213,6 +214,7 @@ class Hands:
             meter=self.meter,
             retention_of=lambda _: self.retention,
             is_disabled=lambda: self.is_disabled,
+            is_copied=lambda _: self.is_copied,
             confirm_gone=self.confirm_gone,
             deletions_stopped=lambda: self.deletions_stopped,
             threads=self,

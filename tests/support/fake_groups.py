@@ -36,6 +36,8 @@ class FakeGroup:
     state: str = "Stable"
     assignments: list[bytes] = field(default_factory=list)
     """Of each member."""
+    client_ids: dict[int, str] = field(default_factory=dict)
+    """By the member's number."""
     hang_s: float = 0.0
     """Before a fetch is answered."""
 
@@ -87,7 +89,7 @@ class FakeGroup:
         members = [
             {
                 "member_id": f"m{number}",
-                "client_id": "c",
+                "client_id": self.client_ids.get(number, "c"),
                 "client_host": "h",
                 "member_metadata": b"",
                 "member_assignment": each,

@@ -1,11 +1,12 @@
 """`tidegate copy FILE`: the copier alone, without the proxy (docs/standalone.md).
 
 Runs until SIGTERM; with `--once` until everything that upstream had at the beginning is in the tier, segments under way
-too, and retention was looked at once. What happens is in the log, a line for each event; how far a first catch-up is
-stands in a bar on a terminal, elsewhere in a line of the log every PROGRESS_INTERVAL_S.
+too, retention was looked at once, and what the tier has of topics that are gone is deleted or marked. What happens is
+in the log, a line for each event; how far a first catch-up is stands in a bar on a terminal, elsewhere in a line of the
+log every PROGRESS_INTERVAL_S.
 
-SIGTERM lets go of all partitions: a segment that is being copied is finished or given back, what is staged is dropped
-and fetched again by the next run. A second one stops at once; what that leaves the next owner cleans up.
+SIGTERM lets go of all partitions: a segment that is being copied is finished or given back, what is staged is copied. A
+second one stops at once; what that leaves the next owner cleans up.
 """
 
 import os
@@ -269,7 +270,7 @@ def _records(progress: Iterable[PartitionProgress]) -> tuple[int, int]:
 
 async def _end_when_copied(copying: Copying, stop: trio.MemorySendChannel[int], outcome: _Outcome) -> None:
     await copying.joined.wait()
-    wanted = copying.topics.partitions()
+    wanted = copying.partitions()
     mine: set[tuple[str, int]] = set()
     deadline_s = trio.current_time() + ONCE_ASSIGNED_S_MAX
     while not wanted <= mine and trio.current_time() < deadline_s:
@@ -279,7 +280,8 @@ async def _end_when_copied(copying: Copying, stop: trio.MemorySendChannel[int], 
         _log.warning("copy_once_partial", partitions=missing, reason="other members of the group have these partitions")
     while True:
         progress = [each for each in copying.progress() if (each.topic, each.partition) in mine]
-        if len(progress) == len(mine) and all(each.looks > 0 or each.is_poisoned for each in progress):
+        is_copied = len(progress) == len(mine) and all(each.looks > 0 or each.is_poisoned for each in progress)
+        if is_copied and all(each.deletion or each.last_error for each in copying.gone()):
             break
         await trio.sleep(ONCE_POLL_S)
     poisoned = sum(each.is_poisoned for each in progress)

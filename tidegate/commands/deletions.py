@@ -23,9 +23,7 @@ from standalone.copier.waits import Noted
 from standalone.copy_topics import CopyTopics, is_missed
 from storage.config.model import Mode
 from storage.errors import MetadataRecordError, RetriableRemoteStorageError, TierError
-from storage.metadata.encoding import encode
 from storage.metadata.event_log import MetadataEvent, metadata_partition
-from storage.metadata.record_batches import build_batches
 from storage.metadata.serde import decode
 from storage.model import (
     RemotePartitionDeleteMetadata,
@@ -36,7 +34,7 @@ from storage.model import (
 )
 from tidegate import exit_codes
 from tidegate.commands.deletion_waits import Waits, names_of, notes_of, waits_of
-from tidegate.commands.metadata import read_records
+from tidegate.commands.metadata import publish_marks, read_records
 from tidegate.commands.output import iso_time, print_json, print_table, size
 from tidegate.commands.selection import Place, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
@@ -46,9 +44,6 @@ SETTLE_S = 1.0
 """A copier that has read a note before ours was written has written its own by then."""
 
 TRIES_MAX: Final = 5
-
-NOBODY: Final = -1
-"""In place of a broker's id."""
 
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
@@ -191,8 +186,8 @@ async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) ->
         left = [partition for partition in gone if not _stands(partition, marks.get(partition), word)]
         if not left:
             return
-        for partition in left:
-            await _publish_mark(tier, partition, word)
+        marked_ms = {Word.HOLD: HELD_MS + 1, Word.APPROVE: 0, Word.RELEASE: _now_ms()}[word]
+        await publish_marks(tier.metadata, left, marked_ms)
     raise TierError("the word does not stand yet: a copier marks the topic at the same moments; run the command again")
 
 
@@ -217,15 +212,6 @@ def _stands(partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | N
     return is_approved if word is Word.APPROVE else not is_approved and mark.event_timestamp_ms <= HELD_MS
 
 
-async def _publish_mark(tier: OpenTier, partition: TopicIdPartition, word: Word) -> None:
-    now_ms = _now_ms()
-    marked_ms = {Word.HOLD: HELD_MS + 1, Word.APPROVE: 0, Word.RELEASE: now_ms}[word]
-    record = RemotePartitionDeleteMetadata(partition, _MARKED, marked_ms, NOBODY)
-    number = _metadata_partition(tier, partition)
-    for batch in build_batches([MetadataEvent(number, -1, now_ms, None, encode(record))]):
-        await tier.metadata.client.produce_batch(number, batch)
-
-
 # --- all ---
 
 
@@ -245,7 +231,7 @@ async def _missed(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> lis
 async def _confirm_gone(tier: OpenTier, missed: Sequence[TopicIdPartition]) -> None:
     if not missed:
         return
-    topics = CopyTopics(tier.upstream, tier.config.copy, list)
+    topics = CopyTopics(tier.upstream, tier.config.copy, list, lambda: None)
     if len(await topics.confirm_gone(missed)) < len(missed):
         raise TierError(f"{topics.kept}: nothing was said of them")
 

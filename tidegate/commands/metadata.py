@@ -8,6 +8,8 @@
   (standalone.takeover.cluster_facts); import passes over them.
 - Import is a dry run unless `writes`. It refuses a topic that has records of one of these segments already, since a
   record that is read twice is an illegal change of state to every broker; `appends` says that this is meant.
+- No topic of another cluster has the ids of these records. So that a copier takes none of them for deleted, an import
+  from another cluster marks all partitions as held (mode=standalone; `tidegate deletions`).
 - Lines are published in chunks, in the order of each metadata partition; an interrupted import says where to go on.
 
 Memory: a chunk of lines, and of an import 16 bytes and an entry of a set for each segment.
@@ -17,17 +19,19 @@ import base64
 import binascii
 import json
 import sys
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import trio
 
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.copier.gone_topics import HELD_MS
 from standalone.takeover.cluster_facts import TAKEOVER_LINES, takeover_lines
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
@@ -41,6 +45,7 @@ from storage.model import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     TopicIdPartition,
     Uuid,
     uuid_to_text,
@@ -63,7 +68,11 @@ LINE_CHARACTERS_MAX = 4 * 1024 * 1024
 OTHER_LINES = ("dump", *TAKEOVER_LINES)
 """Lines of a dump that are no records, by the key of their only member."""
 
+NOBODY: Final = -1
+"""In place of a broker's id."""
+
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 
 
 # --- dump ---
@@ -220,7 +229,7 @@ class Plan:
     source: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
     types: Counter[str] = field(default_factory=Counter)
-    topics: set[str] = field(default_factory=set)
+    partitions: set[TopicIdPartition] = field(default_factory=set)
     segments: set[bytes] = field(default_factory=set)
 
     def add(self, event: MetadataEvent) -> None:
@@ -229,9 +238,18 @@ class Plan:
         record = _decoded(event)
         self.types["undecodable" if record is None else _record_fields(record)["type"]] += 1
         if record is not None:
-            self.topics.add(_partition_of(record).topic)
+            self.partitions.add(_partition_of(record))
         if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
             self.segments.add(record.segment_id.id)
+
+    @property
+    def topics(self) -> set[str]:
+        """By name."""
+        return {partition.topic for partition in self.partitions}
+
+    def is_from(self, cluster_id: str | None) -> bool:
+        """Whether the lines say that they are of this cluster."""
+        return bool(self.source.get("cluster_id") == cluster_id)
 
     def lines(self, topic: MetadataTopic) -> Iterator[str]:
         """The plan for people."""
@@ -258,10 +276,10 @@ class Plan:
 
 def import_lines(config: Config, options: ImportOptions, out: TextIO) -> int:
     """Publish them, or say what would be published."""
-    return _on_topic(config, partial(_import, options, out))
+    return _on_topic(config, partial(_import, config.mode, options, out))
 
 
-async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic, _upstream: Cluster) -> int:
+async def _import(mode: Mode, options: ImportOptions, out: TextIO, topic: MetadataTopic, _upstream: Cluster) -> int:
     plan = Plan()
     count = topic.description.partition_count
     for event in _events(options, plan):
@@ -276,10 +294,15 @@ async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic, _up
             "one: nothing was published. --append publishes them all the same"
         )
     published = await publish(options, topic, plan) if options.writes else 0
+    is_held = options.writes and mode is Mode.STANDALONE and not plan.is_from(topic.cluster.cluster_id)
+    if is_held:
+        await publish_marks(topic, plan.partitions, HELD_MS + 1)
     if options.as_json:
         print_json(out, plan.document(topic, known, published))
     elif options.writes:
         out.write(f"{published} records published\n")
+        if is_held:
+            out.write("all of them are held: `tidegate deletions release` lets copiers delete what has no topic here\n")
     else:
         out.write("nothing was published: this was a dry run; --yes does it\n")
     return exit_codes.DONE
@@ -331,6 +354,21 @@ async def _publish_chunk(topic: MetadataTopic, chunk: dict[int, list[MetadataEve
         published += len(events)
     chunk.clear()
     return published
+
+
+async def publish_marks(topic: MetadataTopic, partitions: Iterable[TopicIdPartition], marked_ms: int) -> None:
+    """Say that these are to be deleted as wholes, as of then (standalone.copier.gone_topics).
+
+    Raises:
+        RemoteStorageError: the topic does not take it.
+    """
+    chunk: dict[int, list[MetadataEvent]] = {}
+    now_ms = int(time.time() * 1000)
+    for partition in partitions:
+        number = _partition_for(partition, topic.description.partition_count)
+        record = RemotePartitionDeleteMetadata(partition, _MARKED, marked_ms, NOBODY)
+        chunk.setdefault(number, []).append(MetadataEvent(number, -1, now_ms, None, encode(record)))
+    await _publish_chunk(topic, chunk)
 
 
 def place_of(event: MetadataEvent, partition_count: int, source: Mapping[str, Any]) -> int:

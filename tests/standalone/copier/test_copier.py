@@ -197,6 +197,28 @@ async def test_disabled_it_copies_nothing_and_deletes_what_is_old(world: CopyWor
     assert world.store.objects == {}
 
 
+async def test_of_a_topic_that_is_not_copied_any_more_what_is_old_is_deleted(world: CopyWorld) -> None:
+    """It has neither an age nor a stall, and where copying begins is not noted where nothing was copied. When it is
+    named again it is copied again."""
+    world.upstream.append(20)
+    hands = world.hands()
+    async with running(hands, delete_grace_ms=0):
+        await until(lambda: world.ledger().end_offset() == 59)
+    hands.is_copied = False
+    world.upstream.append(20)
+    async with running(hands, delete_grace_ms=0, partitions=FIVE[:2], generation=2) as copier:
+        await until(lambda: len(copier.progress()) == 2 and all(each.looks > 1 for each in copier.progress()))
+        assert {each.waits_for for each in copier.progress()} == {"nothing: its topic is not copied any more"}
+        assert [(each.lag_ms, each.stall) for each in copier.progress()] == [(0, None)] * 2
+        assert value(hands, "tidegate_copy_age_seconds", topic="orders") == 0
+        hands.retention = Retention(retention_bytes=0)
+        await until(lambda: world.finished() == [])
+        assert world.committed == {PARTITION: 60}
+        hands.is_copied, hands.retention = True, Retention()
+        await until(lambda: world.ledger().end_offset() == 119)
+    assert value(hands, "tidegate_copy_gaps_total") == 0
+
+
 def _magic_1(base_offset: int) -> bytes:
     batch = bytearray(data_batch(base_offset))
     batch[16] = 1

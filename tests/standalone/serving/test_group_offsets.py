@@ -114,19 +114,21 @@ ANOTHERS = ONE_MEMBERS + bytes.fromhex("00000001 00000005") + b"the assignor's o
 
 
 async def test_what_members_have_is_known_once_it_is_dealt_out(group: FakeGroup, offsets: GroupOffsets) -> None:
-    assert await offsets.assigned() == set()
+    assert await offsets.members() == []
     group.assignments = [ANOTHERS, b""]
-    assert await offsets.assigned() == {("orders", 0), ("orders", 2), ("x", 5)}
+    group.client_ids = {1: "another"}
+    has = frozenset({("orders", 0), ("orders", 2), ("x", 5)})
+    assert await offsets.members() == [("c", has), ("another", frozenset())]
     for state in ("PreparingRebalance", "CompletingRebalance"):
         group.state = state
-        assert await offsets.assigned() is None
+        assert await offsets.members() is None
     group.codes = [ErrorCode.group_authorization_failed]
     with pytest.raises(GroupAuthorizationError, match="ACL Describe on Group a-group is missing"):
-        await offsets.assigned()
+        await offsets.members()
 
 
 @pytest.mark.parametrize("size", range(1, len(ONE_MEMBERS) + 7))
 async def test_an_assignment_that_is_cut_is_no_answer(group: FakeGroup, offsets: GroupOffsets, size: int) -> None:
     group.assignments = [ANOTHERS[:size]]
     with pytest.raises(UpstreamError, match="an assignment in group a-group cannot be read"):
-        await offsets.assigned()
+        await offsets.members()

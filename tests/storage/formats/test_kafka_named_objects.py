@@ -15,6 +15,7 @@ import trio
 
 from storage.errors import (
     CorruptObjectError,
+    DeletionRefusedError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -286,8 +287,10 @@ def test_a_delete_leaves_the_partitions_folder_and_other_files(metadata: Metadat
     assert list(stranger.parent.iterdir()) == [stranger]
 
 
-def test_a_delete_does_nothing_while_deletes_are_disabled(metadata: Metadata, tmp_path: Path) -> None:
-    open_tier(tmp_path, **{"delete.enable": "false"}).delete_log_segment_data(metadata)
+def test_a_delete_is_refused_while_deletes_are_disabled(metadata: Metadata, tmp_path: Path) -> None:
+    """Failed before: it did nothing and said nothing, so a copier published that the objects are gone."""
+    with pytest.raises(DeletionRefusedError, match=r"nothing is deleted while rsm\.config\.delete\.enable=false"):
+        open_tier(tmp_path, **{"delete.enable": "false"}).delete_log_segment_data(metadata)
     assert len(tree(tmp_path)) == 6
 
 
