@@ -166,13 +166,21 @@ def _configured(run: "Callable[[Config, argparse.Namespace], int]") -> Run:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="open every segment, not 200 spread over time")
     parser.add_argument("--json", action="store_true", help="one JSON document: keys, findings by section, verdict")
+    parser.add_argument("--keys", action="store_true", help="list keys that have their defaults, too")
 
 
 def _check(config: "Config", options: argparse.Namespace) -> int:
     from tidegate.commands.check import run
     from tidegate.workers.shares import worker_count
 
-    return run(config, sys.stdout, opens_all=options.all, as_json=options.json, workers=worker_count(config))
+    return run(
+        config,
+        sys.stdout,
+        opens_all=options.all,
+        as_json=options.json,
+        shows_defaults=options.keys,
+        workers=worker_count(config),
+    )
 
 
 def _copy_arguments(parser: argparse.ArgumentParser) -> None:

@@ -294,6 +294,7 @@ WRONG = {
     "cache.sizeGiB=40": "cache.sizeGiB: too small for cache.diskGiB",
     "brokers={1,60000}": "brokers: broker-60000 would have port 79092",
     "listener.port=9462": "listener.port: broker-1 would have port 9464",
+    "properties.audit\\.log=/var/log/audit.jsonl": "audit.log: /var/log/audit.jsonl is on the pod's read-only",
 }
 
 
@@ -303,6 +304,14 @@ def test_wrong_values_are_refused_by_name() -> None:
         with pytest.raises(subprocess.CalledProcessError) as caught:
             template("tidegate", CHART, "--values", str(FOLDER / "values.yaml"), "--set", setting)
         assert message in caught.value.stderr, setting
+
+
+@pytest.mark.needs("helm")
+def test_an_audit_log_is_rendered_where_it_can_be_written() -> None:
+    # Failed before: any path was rendered, and no pod started.
+    for place in ("stdout", "/var/cache/tidegate/audit.jsonl", "/tmp/audit.jsonl"):
+        values = ("--values", str(FOLDER / "values.yaml"), "--set", f"properties.audit\\.log={place}")
+        assert f"audit.log={place}" in template("tidegate", CHART, *values)
 
 
 def test_the_charts_versions_are_the_projects() -> None:

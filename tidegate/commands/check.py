@@ -1,8 +1,9 @@
 """`tidegate check FILE`: ask everything that `serve` will need, and say what is wrong.
 
-In this order: the effective keys; what of them is insecure; the upstream brokers, each of them; this machine (ports,
-the cache's folder, open files; `check_machine`); the metadata topic (reached, ids, retention, readable); the topics
-that the tier holds (may we describe them?); the tier (segments of every age; `check_tier`).
+In this order: what is odd about the keys; what of them is insecure; the upstream brokers, each of them; this machine
+(ports, memory, the folders of cache and audit log, open files; `check_machine`); the metadata topic (reached, ids,
+retention, readable); the topics that the tier holds (may we describe them?); the tier (segments of every age;
+`check_tier`); and last the keys. Whatever one of them runs into, the others are looked at.
 
 ACLs that Tidegate's own identity needs, found out against a broker with StandardAuthorizer: Read (which implies
 Describe) on Topic __remote_log_metadata, Describe on each topic to be served. Nothing on Cluster. DescribeConfigs on
@@ -14,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 import trio
@@ -37,8 +39,9 @@ from storage.metadata.record_batches import NO_TOPIC_ID
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from storage.registry import MetadataManagerKind, metadata_manager_kind
 from tidegate import exit_codes
+from tidegate.commands.acl_lines import grant_line, with_grant
 from tidegate.commands.check_copy import check_copy
-from tidegate.commands.check_machine import check_cache, check_listeners, check_open_files, check_security
+from tidegate.commands.check_machine import check_machine, check_security
 from tidegate.commands.check_tier import check_tier
 from tidegate.commands.report import Report
 from tidegate.commands.selection import finished
@@ -59,32 +62,43 @@ _LOCAL_LOG_STARTS_VERSION = 8
 
 
 def run(
-    config: Config, out: TextIO, *, opens_all: bool = False, as_json: bool = False, workers: int | None = None
+    config: Config,
+    out: TextIO,
+    *,
+    opens_all: bool = False,
+    as_json: bool = False,
+    shows_defaults: bool = False,
+    workers: int | None = None,
 ) -> int:
     """Check a configuration that has been loaded, printing to `out`.
 
     Args:
         opens_all: open every segment, and read the metadata topic to its end however long that takes.
         as_json: one document instead of lines (`tidegate.commands.report`).
+        shows_defaults: list keys that nobody set, too.
         workers: how many there will be; None: as `proxy.workers` says, `auto` taken for one.
 
     Returns:
         exit_codes.DONE or exit_codes.FOUND_WRONG; exit_codes.USAGE where `serve` would refuse the configuration.
     """
     configure_logs("critical")  # the report says what is wrong; a log line between would say it twice
-    report = Report(out, as_json=as_json, progress=sys.stderr)
-    report.section("Configuration")
-    report.keys(config.effective)
-    for warning in config.warnings:
-        report.warning(warning)
-    report.section("Security")
-    check_security(config, report)
+    report = Report(out, as_json=as_json, progress=sys.stderr, complete=partial(with_grant, config=config))
+    with report.section("Configuration"):
+        for warning in config.warnings:
+            report.warning(warning)
+        if not config.warnings:
+            report.ok("the keys fit together")
+    with report.section("Security"):
+        check_security(config, report)
+    is_usable = True
     try:
-        is_usable = trio.run(_check, config, report, opens_all, workers or max(1, config.proxy.workers))
+        with report.guarded("the check"):
+            is_usable = trio.run(_check, config, report, opens_all, workers or max(1, config.proxy.workers))
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None  # the command line knows what to do with that one
         raise
+    report.keys(config.effective, shows_defaults=shows_defaults)
     report.verdict()
     if not is_usable:
         return exit_codes.USAGE
@@ -93,17 +107,15 @@ def run(
 
 async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
     """Whether `serve` would take the configuration."""
+    reached, is_usable = False, True
     async with trio.open_nursery() as nursery:
         upstream = Cluster(client_settings(config.upstream), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
-        report.section("Upstream brokers")
-        is_own = config.mode is Mode.STANDALONE
-        reached = await _check_brokers(config, upstream, report)
-        report.section("This machine")
-        nodes = [NodeAddress(node.node_id, node.host, node.port) for node in upstream.brokers.values()]
-        await check_listeners(config, nodes, report)
-        is_usable = await trio.to_thread.run_sync(check_cache, config, report)
-        check_open_files(config, report, workers)
+        with report.section("Upstream brokers"):
+            reached = await _check_brokers(config, upstream, report)
+        with report.section("This machine"):
+            nodes = [NodeAddress(node.node_id, node.host, node.port) for node in upstream.brokers.values()]
+            is_usable = await check_machine(config, nodes, report, workers)
         scan = _Scan(Catalog(config.catalog.segments_max))
         try:
             kind = metadata_manager_kind(config.remote_log_metadata_manager_class_name)
@@ -111,24 +123,22 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
             report.wrong(str(error))
             is_usable, kind = False, MetadataManagerKind.IN_MEMORY
         if kind is MetadataManagerKind.TOPIC_BASED and (reached or metadata is not upstream):
-            report.section("Metadata topic")
-            limit_s = math.inf if opens_all else SCAN_TIME_LIMIT_S
-            if is_own and await _is_metadata_topic_to_come(metadata):
-                report.ok(f"there is no {METADATA_TOPIC} yet: nothing has been copied")
-            else:
-                await _check_metadata_topic(metadata, scan, report, limit_s)
-        if reached and is_own:
-            report.section("Copying")
-            await check_copy(config, upstream, metadata, report)
+            with report.section("Metadata topic"):
+                if config.mode is Mode.STANDALONE and await _is_metadata_topic_to_come(metadata):
+                    report.ok(f"there is no {METADATA_TOPIC} yet: nothing has been copied")
+                else:
+                    limit_s = math.inf if opens_all else SCAN_TIME_LIMIT_S
+                    await _check_metadata_topic(metadata, scan, report, limit_s)
+        if reached and config.mode is Mode.STANDALONE:
+            with report.section("Copying"):
+                await check_copy(config, upstream, metadata, report)
         if reached:
-            report.section("Topics in the tier")
-            await _check_topics(upstream, scan, report, is_own=is_own)
-        report.section("Tier")
-
-        def ask_store() -> bool:
-            return check_tier(config, scan.catalog, report, opens_all=opens_all)
-
-        is_usable &= await trio.to_thread.run_sync(ask_store)
+            with report.section("Topics in the tier"):
+                await _check_topics(config, upstream, scan, report)
+        with report.section("Tier"):
+            is_usable &= await trio.to_thread.run_sync(
+                partial(check_tier, config, scan.catalog, report, opens_all=opens_all)
+            )
         nursery.cancel_scope.cancel()
     return is_usable
 
@@ -298,12 +308,12 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
         offset = fetched.next_offset
 
 
-async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report, *, is_own: bool) -> None:
+async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report: Report) -> None:
     """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?
 
     Of a tier that is our own the copier deletes what is of topics that are gone, and the local log is upstream's whole.
     """
-    segments = scan.segments_of_topics()
+    is_own, segments = config.mode is Mode.STANDALONE, scan.segments_of_topics()
     if not segments:
         report.ok("none yet")
         return
@@ -319,7 +329,10 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report, *, is_o
             f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all; grant it"
         )
     if len(denied) > TOPICS_SHOWN_MAX:
-        report.wrong(f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more: grant it on Topic '*'")
+        line = grant_line(config.upstream, ["Describe"], "topic", "*")
+        report.wrong(
+            f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more; grant it on all: {line}"
+        )
     for topic in found:
         if topic.error_code not in (0, _TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_OR_PARTITION):
             report.wrong(f"topic {topic.name}: Metadata answered with error code {topic.error_code}; ask again later")

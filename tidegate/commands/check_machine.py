@@ -1,5 +1,5 @@
-"""The part of `check` that looks at this machine: ports, what clients are told, the cache's folder, open files; and at
-what of the configuration is insecure.
+"""The part of `check` that looks at this machine: ports, what clients are told, the folders of cache and audit log,
+memory, open files; and at what of the configuration is insecure.
 
 Ports are bound as `serve` binds them, and given back. Where a Tidegate with this configuration is running, it has them,
 which is no fault.
@@ -9,9 +9,12 @@ import errno
 import http.client
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import trio
@@ -25,8 +28,9 @@ from storage.cache.disk_folder import examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
 from tidegate.commands.report import Report
-from tidegate.config.model import AdminConfig, Config
-from tidegate.open_files import shortage
+from tidegate.config.model import STDOUT, AdminConfig, Config
+from tidegate.memory_limit import memory_bytes, memory_shortage
+from tidegate.open_files import shortage as files_shortage
 
 ANSWER_S_MAX = 2.0
 """For a Tidegate that runs here to answer on its admin listener."""
@@ -34,15 +38,29 @@ AUTHORITY_AGE_MS_MAX = 60_000
 """Longer than this a right that was taken away is felt as still there."""
 
 
-async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: Report) -> None:
+async def check_machine(config: Config, nodes: Sequence[NodeAddress], report: Report, workers: int) -> bool:
+    """Whatever one look runs into, the others are made. False: `serve` would not start."""
+    is_running, is_usable = await trio.to_thread.run_sync(_running, config.admin), True
+    if is_running:
+        report.ok(f"a serve is running with these addresses: it answers at admin.listen {config.admin.listen}")
+    with report.guarded("the look at ports"):
+        await check_listeners(config, nodes, report, is_running=is_running)
+    with report.guarded("the look at cache.path"):
+        look = partial(check_cache, config, report, is_running=is_running)
+        is_usable = await trio.to_thread.run_sync(look)
+    with report.guarded("the look at audit.log"):
+        await trio.to_thread.run_sync(check_audit_log, config, report)
+    check_memory(config, report, workers)
+    check_open_files(config, report, workers)
+    return is_usable
+
+
+async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: Report, *, is_running: bool) -> None:
     """Bind what `serve` will bind; what clients will be told for each of these brokers."""
     proxy, admin = config.proxy, config.admin.listen
-    running = await trio.to_thread.run_sync(_running, config.admin)
 
     def taken(sentence: str) -> None:
-        if running:
-            report.ok(f"{sentence.partition(';')[0]}: by the Tidegate that answers at admin.listen {admin}")
-        else:
+        if not is_running:  # else that one has it
             report.wrong(sentence)
 
     async with trio.open_nursery() as nursery:
@@ -130,29 +148,29 @@ def _running(admin: AdminConfig) -> bool:
     return isinstance(answer, dict) and {"ready", "degraded"} <= answer.keys()
 
 
-def check_cache(config: Config, report: Report) -> bool:
+def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
     """Blocking: whether the cache's folder can be used, without making or changing anything in it. False: `serve` would
     not start."""
     path = config.cache.path
     if path is None:
         report.ok("cache.path is not set: blocks are cached in memory only")
         return True
-    owner = path.stat().st_uid if path.exists() else os.geteuid()
-    if owner != os.geteuid() == 0:
-        report.warning(
-            f"cache.path {path} belongs to user {owner}, and this check is root's: run it as the user of serve"
-        )
-        return True
     try:
+        owner = path.stat().st_uid if path.exists() else os.geteuid()
+        if owner != os.geteuid() == 0:
+            report.warning(
+                f"cache.path {path} belongs to user {owner}, and this check is root's: run it as the user of serve"
+            )
+            return True
         for part in (path, *sorted((path / "workers").glob("[0-9]*"))):
             examine_folder(part)
         existing = next(folder for folder in (path, *path.parents) if folder.exists())
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        _require_writable(existing)
         free_bytes = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
+        held_bytes = _held_bytes(path)
     except StorageConfigError as error:
-        if "in use by another process" in str(error) and _running(config.admin):
-            report.ok(f"cache.path {path} is used by the Tidegate that answers at admin.listen {config.admin.listen}")
+        if is_running and "in use by another process" in str(error):
+            report.ok(f"cache.path {path} is that one's")
             return True
         report.wrong(str(error))
         return False
@@ -163,7 +181,6 @@ def check_cache(config: Config, report: Report) -> bool:
         )
         return True
     report.ok(f"cache.path {path} can be written")
-    held_bytes = _held_bytes(config)
     if free_bytes + held_bytes < config.cache.disk_bytes:
         report.warning(
             f"cache.path {path} has {free_bytes >> 20} MiB free, and cache.disk.bytes may take "
@@ -172,16 +189,55 @@ def check_cache(config: Config, report: Report) -> bool:
     return True
 
 
-def _held_bytes(config: Config) -> int:
+def _require_writable(folder: Path) -> None:
+    """Raises OSError. The file has no name, and is gone at once."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _held_bytes(path: Path) -> int:
     """What the cache holds already."""
-    assert config.cache.path is not None
-    files = (config.cache.path / "blocks").rglob("*-*-*")
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in (path / "blocks").rglob("*-*-*") if file.is_file())
+
+
+def check_audit_log(config: Config, report: Report) -> None:
+    """Blocking: whether `serve` could add to the audit log, or make it, without doing so."""
+    if config.audit.log is None or config.audit.log == STDOUT:
+        return
+    path = Path(config.audit.log)
+    try:
+        status = path.lstat() if os.path.lexists(path) else None
+        if status is None:
+            _require_writable(path.parent)
+        elif not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or not os.access(path, os.W_OK):
+            report.wrong(
+                f"audit.log {path} is not a file that this user ({os.geteuid()}) owns and can write, so serve does not "
+                "start: name another one, or run this check as the user of serve"
+            )
+            return
+    except OSError as error:
+        report.wrong(
+            f"audit.log {path} cannot be made, so serve does not start: {path.parent}: {error.strerror}; make that "
+            "folder for the user of serve, name another one, or set stdout"
+        )
+        return
+    report.ok(f"audit.log {path} can be written")
+
+
+def check_memory(config: Config, report: Report, workers: int) -> None:
+    """Whether there is as much memory as the configuration allows itself."""
+    limit_bytes = memory_bytes()
+    shortage = memory_shortage(config, workers, limit_bytes)
+    if shortage is None:
+        report.ok(f"there is memory for memory.max.bytes: {limit_bytes >> 20} MiB")
+    else:
+        sentence, is_sure = shortage
+        (report.wrong if is_sure else report.warning)(sentence)
 
 
 def check_open_files(config: Config, report: Report, workers: int) -> None:
     """Whether each process may have as many files open as its connections need."""
-    problem = shortage(config, workers)
+    problem = files_shortage(config, workers)
     if problem is None:
         report.ok(f"the limit on open files is enough for proxy.connections.max {config.proxy.connections_max}")
     else:

@@ -19,21 +19,24 @@ from rich.table import Table
 from rich.text import Text
 
 PIPED_COLUMNS = 200
-"""Where the output is no terminal: wide enough that a row stays on one line."""
+"""Of what is no table, where the output is no terminal."""
+_ROW_COLUMNS_MAX = 1_000_000
 
 Cell = str | int | None
 
 
 def print_table(out: TextIO, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """A table without borders; numbers stand right, None is empty."""
-    console = _console(out)
+    """A table without borders; numbers stand right, None is empty. A row is one line, however long, so that an id or a
+    key can be copied: where it is wider than a terminal, that wraps it."""
+    console = _console(out, _ROW_COLUMNS_MAX)
     listed = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         is_number = bool(listed) and all(isinstance(row[number], int | None) for row in listed)
-        table.add_column(heading, overflow="fold", justify="right" if is_number else "left")
+        table.add_column(heading, no_wrap=True, justify="right" if is_number else "left")
     for row in listed:
         table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+    console.width = console.measure(table).maximum
     console.print(table)
 
 
@@ -116,6 +119,5 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def _console(out: TextIO) -> Console:
-    width = None if out.isatty() else PIPED_COLUMNS
+def _console(out: TextIO, width: int) -> Console:
     return _Console(file=out, width=width, highlight=False, soft_wrap=True, emoji=False)

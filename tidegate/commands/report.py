@@ -1,6 +1,7 @@
-"""What a command prints: findings as they are made, tables, and a verdict; or all of that as one JSON document.
+"""What a command prints: findings as they are made, then keys and a verdict; or all of that as one JSON document.
 
-A finding is one line: `ok`, `warning` or `WRONG` and a sentence. Nothing here knows what is looked at.
+A finding is one line: `ok`, `warning` or `WRONG` and a sentence. Nothing here knows what is looked at. Whatever an
+examination raises is a finding too, and the next one is made all the same.
 
 The document (docs/operations.md#check) is written at the end, by `verdict`:
 
@@ -9,17 +10,20 @@ The document (docs/operations.md#check) is written at the end, by `verdict`:
 """
 
 import json
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from tidegate.commands.output import PIPED_COLUMNS, print_table
 from tidegate.config.model import EffectiveKey
 
-_PIPED_COLUMNS = 200
-"""Where the output is no terminal: wide enough that a key, its value and its origin stay on one line."""
+DEFAULT = "default"
+"""Origin of a value that nobody gave."""
 
 
 class Report:
@@ -28,38 +32,58 @@ class Report:
     Args:
         as_json: print nothing but one document, at the verdict.
         progress: where `progress` writes, if that is a terminal; None: nowhere.
+        complete: what each sentence becomes before it is printed.
     """
 
-    def __init__(self, out: TextIO, *, as_json: bool = False, progress: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        as_json: bool = False,
+        progress: TextIO | None = None,
+        complete: Callable[[str], str] = str,
+    ) -> None:
         self.wrong_count = 0
         self.warning_count = 0
         self._out = out
         self._as_json = as_json
+        self._complete = complete
         self._progress = progress if progress is not None and progress.isatty() else None
         self._keys: list[dict[str, str]] = []
         self._sections: list[dict[str, Any]] = []
         self._console = Console(
-            file=out, width=None if out.isatty() else _PIPED_COLUMNS, highlight=False, soft_wrap=True, emoji=False
+            file=out, width=None if out.isatty() else PIPED_COLUMNS, highlight=False, soft_wrap=True, emoji=False
         )
 
-    def keys(self, effective: Sequence[EffectiveKey]) -> None:
-        """Every effective key with its origin; secrets come masked already."""
+    def keys(self, effective: Sequence[EffectiveKey], *, shows_defaults: bool) -> None:
+        """Keys with their origins, those that nobody gave only if they are wanted; secrets come masked already. The
+        document has them all."""
         if self._as_json:
             self._keys = [{"name": key.name, "value": key.value, "origin": key.origin} for key in effective]
             return
-        table = Table(box=None, pad_edge=False)
-        for heading in ("key", "value", "origin"):
-            table.add_column(heading, overflow="fold")
-        for key in effective:
-            table.add_row(Text(key.name), Text(key.value), Text(key.origin))
-        self._console.print(table)
+        shown = [key for key in effective if shows_defaults or key.origin != DEFAULT]
+        self._title("Keys")
+        print_table(self._out, ("key", "value", "origin"), [(key.name, key.value, key.origin) for key in shown])
+        if len(shown) < len(effective):
+            self._console.print(Text(f"{len(effective) - len(shown)} more have their defaults: --keys shows them"))
 
-    def section(self, title: str) -> None:
+    @contextmanager
+    def section(self, title: str) -> Iterator[None]:
+        """Findings about one thing."""
         if self._as_json:
             self._sections.append({"title": title, "findings": []})
-            return
-        self._console.print()
-        self._console.print(Text(title, style="bold"))
+        else:
+            self._title(title)
+        with self.guarded(f"section {title}"):
+            yield
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """What is raised in here is a finding, and ends here."""
+        try:
+            yield
+        except Exception as error:
+            self.wrong(f"{what} ended early: {_words(error)}")
 
     def ok(self, sentence: str) -> None:
         self._line("ok", "green", sentence)
@@ -87,11 +111,22 @@ class Report:
         self._console.print()
         self._console.print(Text(words, style="bold red" if self.wrong_count else "bold green"))
 
+    def _title(self, title: str) -> None:
+        self._console.print()
+        self._console.print(Text(title, style="bold"))
+
     def _line(self, word: str, style: str, sentence: str) -> None:
+        sentence = self._complete(sentence)
         if self._as_json:
-            if not self._sections:
-                self.section("")
             self._sections[-1]["findings"].append({"verdict": word.lower(), "sentence": sentence})
             return
         self.progress("")
         self._console.print(Text.assemble((f"{word:<8}", style), sentence))
+
+
+def _words(error: BaseException) -> str:
+    """What was raised, and where: of a group, the first of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{type(error).__name__}: {error}" + "".join(f" ({Path(at.filename).name}:{at.lineno})" for at in where)

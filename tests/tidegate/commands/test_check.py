@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.aiven_writer import make_key_pair
 from tests.support.command_world import CommandWorld
 from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED
+from tests.support.scripted_http import response, scripted_http
 from tidegate import exit_codes
 from tidegate.commands import check, check_tier
 
@@ -65,9 +67,10 @@ class World(CommandWorld):
         segment_id = RemoteLogSegmentId(partition, Uuid(bytes([number]) * 16))
         self.publish(RemoteLogSegmentMetadataUpdate(segment_id, number, state, 1))
 
-    def run(self, prefix: str = "rsm.config.") -> tuple[int, str]:
+    def run(self, prefix: str = "rsm.config.", *, shows_defaults: bool = False) -> tuple[int, str]:
         out = io.StringIO()
-        code = check.run(self.config(prefix), out, opens_all=self.opens_all, as_json=self.as_json)
+        config = self.config(prefix)
+        code = check.run(config, out, opens_all=self.opens_all, as_json=self.as_json, shows_defaults=shows_defaults)
         return code, out.getvalue()
 
     def warnings(self) -> list[str]:
@@ -352,3 +355,80 @@ def test_one_document_holds_keys_findings_and_verdict(world: World) -> None:
     [finding] = document["sections"][2]["findings"]
     assert finding["verdict"] == "wrong"
     assert "cannot connect to a:1" in finding["sentence"]
+
+
+def test_findings_come_first_and_defaults_only_if_wanted(world: World) -> None:
+    # Failed before: 122 keys, most of them defaults, stood before the first finding.
+    _, text = world.run()
+    findings, _, keys = text.partition("\nKeys\n")
+    assert "ok      the keys fit together" in findings
+    assert "admin.listen" in keys
+    assert "cache.disk.bytes" not in keys
+    assert "more have their defaults: --keys shows them" in keys
+    assert "cache.disk.bytes" in world.run(shows_defaults=True)[1].partition("\nKeys\n")[2]
+
+
+def test_whatever_a_section_runs_into_the_others_are_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Failed before: a traceback, and nothing after it.
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    for name in ("check_security", "_check_brokers", "check_machine", "_check_metadata_topic", "_check_topics"):
+        with monkeypatch.context() as patched:
+            patched.setattr(check, name, broken)
+            text = world.assert_wrong(
+                "ended early: RuntimeError: a bug of ours (test_check.py:", "\nTier\nok", "1 wrong"
+            )
+        assert text.count("WRONG") == 1, name
+    monkeypatch.setattr(check, "check_tier", broken)
+    world.assert_wrong("WRONG   section Tier ended early: RuntimeError", "1 wrong")
+
+
+def test_a_cache_folder_that_cannot_be_looked_at_is_a_sentence(world: World) -> None:
+    # Failed before: a traceback where the parent may not be entered; a name that is too long is refused to root, too.
+    world.lines = f"cache.path={world.folder / ('x' * 300)}\n"
+    world.assert_wrong("WRONG   cache.path", "File name too long; name a folder that belongs to it", "1 wrong")
+
+
+def test_an_audit_log_that_serve_could_not_write_is_wrong(world: World) -> None:
+    # Failed before: nothing was wrong, and `serve` did not start.
+    for place, said in (
+        (world.folder / "absent" / "audit.jsonl", "No such file or directory; make that folder for the user of serve"),
+        (world.tier, "is not a file that this user"),
+        (Path("/sys/kernel/audit.jsonl"), "cannot be made, so serve does not start: /sys/kernel"),
+    ):
+        world.lines = f"audit.log={place}\n"
+        world.assert_wrong(f"WRONG   audit.log {place}", said, "1 wrong")
+    for fine in (str(world.folder / "audit.jsonl"), "stdout"):
+        world.lines = f"audit.log={fine}\n"
+        world.assert_done()
+    assert not (world.folder / "audit.jsonl").exists()
+
+
+def test_more_memory_than_there_is_is_wrong(world: World) -> None:
+    # Failed before: nothing was wrong, and the kernel killed `serve`.
+    world.lines = "memory.max.bytes=1000 GiB\n"
+    world.assert_wrong("WRONG   memory.max.bytes 1024000 MiB", "lower the key, or raise the limit")
+
+
+def test_a_serve_that_is_running_here_is_said_once(world: World) -> None:
+    # Failed before: "ok cannot listen on …: Address already in use", for each port.
+    with socket.create_server(("127.0.0.1", 0)) as other, scripted_http() as admin:
+        admin.answer(response(200, b'{"ready": true, "degraded": false}'))
+        taken = f"proxy.listen=127.0.0.1:{other.getsockname()[1]}\n"
+        world.lines = f"{taken}admin.listen={admin.endpoint_url.removeprefix('http://')}\n"
+        text = world.assert_done(
+            "ok      a serve is running with these addresses: it answers at admin.listen 127.0.0.1:"
+        )
+        assert "cannot listen" not in text
+        world.lines = taken
+        world.assert_wrong("WRONG   cannot listen on 127.0.0.1:")
+
+
+def test_a_missing_right_comes_with_the_line_that_grants_it(world: World) -> None:
+    # Failed before: the right was named, and its grant was left to the reader.
+    world.add_segment(1)
+    world.cluster.topics["orders"].error_code = ErrorCode.topic_authorization_failed
+    world.configs_code = ErrorCode.topic_authorization_failed
+    line = "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation"
+    world.assert_wrong(f"{line} Describe --topic orders", f"{line} DescribeConfigs --topic {METADATA_TOPIC}")

@@ -54,6 +54,9 @@ broker-{{ int . }}: {{ add (int $.Values.listener.port) 1 (sub (int .) $first) }
 {{- if and .sni.gateway.className (not .sni.gateway.name) }}{{ fail "sni.gateway.className needs sni.gateway.name, the Gateway that is made" }}{{ end }}
 {{- if and .sni.gateway.name (not .sni.enabled) }}{{ fail "sni.gateway.name needs sni.enabled: a port for each broker does not fit Gateway API" }}{{ end }}
 {{- if and (ne .cache.volume "none") (lt (mul (int .cache.sizeGiB) 9) (mul (int .cache.diskGiB) 10)) }}{{ fail "cache.sizeGiB: too small for cache.diskGiB, which leaves a tenth of it free" }}{{ end }}
+{{- $audit := toString (index .properties "audit.log" | default "stdout") }}
+{{- $writable := ternary "^(stdout$|/tmp/)" "^(stdout$|/tmp/|/var/cache/tidegate/)" (eq .cache.volume "none") }}
+{{- if not (regexMatch $writable $audit) }}{{ fail (printf "properties: audit.log: %s is on the pod's read-only file system: set stdout, or a file below /var/cache/tidegate with a cache.volume" $audit) }}{{ end }}
 {{- end }}
 {{- range $name, $port := include "tidegate.ports" . | fromYaml }}
 {{- if gt (int $port) 65535 }}{{ fail (printf "brokers: %s would have port %d: raise no id so far above the lowest, or use sni" $name (int $port)) }}{{ end }}
