@@ -11,7 +11,13 @@ import time
 from typing import Any, Self
 
 from protocol.client.connection import LENGTH_BYTES, ClientSettings, ConnectionState, drive
-from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamTimeoutError, UpstreamTlsError
+from protocol.client.errors import (
+    UpstreamConnectionError,
+    UpstreamError,
+    UpstreamTimeoutError,
+    UpstreamTlsError,
+    require_address,
+)
 from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
 
@@ -108,6 +114,7 @@ class BrokerConnection:
 
 
 def _connect(host: str, port: int, settings: ClientSettings) -> socket.socket:
+    require_address(host, port)
     try:
         plain = socket.create_connection((host, port), settings.connect_timeout_s)
     except OSError as error:

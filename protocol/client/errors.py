@@ -42,6 +42,9 @@ def _causes(error: BaseException) -> Iterator[OSError]:
         yield error
 
 
+PORT_MAX = 65535
+
+
 class UpstreamError(Exception):
     """Root of every error that the client raises."""
 
@@ -66,6 +69,22 @@ class UpstreamTimeoutError(UpstreamConnectionError):
 
 class UpstreamTlsError(UpstreamError):
     """The TLS handshake failed for a reason that stays: the certificate, the name in it, a port that speaks no TLS."""
+
+
+def require_address(host: str, port: int) -> None:
+    """Before a socket is opened to what a broker or a file names: sockets raise several errors for what is no address.
+
+    Raises:
+        UpstreamConnectionError: the host's name cannot be encoded for a look-up, or there is no such port.
+    """
+    reason = "there is no such port"
+    try:
+        if host and "\0" not in host and host.encode("idna") and 0 < port <= PORT_MAX:
+            return
+        reason = reason if host and "\0" not in host else "this is no host's name"
+    except UnicodeError as error:
+        reason = f"this is no host's name: {error}"
+    raise UpstreamConnectionError(f"cannot connect to {host!r}, port {port}: {reason}")
 
 
 class UpstreamProtocolError(UpstreamError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.identifiers import ApiKey
-from protocol.wire.primitives import Cursor
+from protocol.wire.primitives import STRING_BYTES_MAX, Cursor
 
 LENGTH_BYTES = 4
 RECEIVE_BUFFER_BYTES = 256 * 1024
@@ -255,7 +255,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
     """The header of a whole frame (length field included), for an API in FLEXIBLE_FROM.
 
     Raises:
-        PeerProtocolError: truncated, or a bad client id.
+        PeerProtocolError: truncated, or a client id of a length that cannot be.
     """
     cursor = Cursor(frame, 4)
     api_key, api_version = cursor.int16(), cursor.int16()
@@ -270,7 +270,8 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
 
 def encode_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
     """A header of our own, without the length field; an empty tagged section where the version has one."""
-    raw = b"" if client_id is None else client_id.encode("utf-8")
+    # What was replaced in it makes it longer.
+    raw = b"" if client_id is None else client_id.encode("utf-8")[:STRING_BYTES_MAX]
     length = -1 if client_id is None else len(raw)
     tags = b"\x00" if is_flexible(api_key, api_version) else b""
     return struct.pack(">hhih", api_key, api_version, correlation_id, length) + raw + tags

@@ -92,16 +92,13 @@ class Cursor:
         return count
 
     def string(self, *, flexible: bool) -> str | None:
-        """A nullable string."""
+        """A nullable string. What is not UTF-8 in it is replaced, as by Java's brokers."""
         size = self.compact_length() if flexible else self.int16()
         if size < 0:
             if size != -1:
                 raise PeerProtocolError(f"string of length {size}")
             return None
-        try:
-            return self.raw(size).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise PeerProtocolError(f"string at {self.position} is not UTF-8") from error
+        return self.raw(size).decode("utf-8", "replace")
 
     def skip_string(self, *, flexible: bool) -> None:
         """Pass a nullable string unread."""

@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from metrics.meters import RelayMeter
-from protocol.client.errors import UpstreamError
+from protocol.client.errors import UpstreamError, require_address
 from proxy.connection.address_book import Target
 from proxy.upstream.transport import Transport, open_transport, race
 
@@ -156,8 +156,9 @@ class UpstreamConnector:
 
         async def ask(address: Address) -> None:
             try:
+                require_address(*address)
                 stream = await trio.open_tcp_stream(*address)
-            except OSError:
+            except (OSError, UpstreamError):
                 return  # just what is being asked
             answering.add(address)
             await trio.aclose_forcefully(stream)

@@ -4,7 +4,8 @@ Rules:
 - A request whose time limit passes closes the connection: the answer may still come, and a broker that
   hangs once hangs for those behind. A request that is cancelled from outside does not; its answer is dropped.
 - Losing the connection fails every waiting request with UpstreamConnectionError; nothing is sent twice here.
-- One reader task a connection, in the nursery it was opened with; it ends with the connection and never raises.
+- One reader task a connection, in the nursery it was opened with; it ends with the connection and never raises:
+  whatever a broker sends ends this connection alone. An answer that belongs to nobody is dropped.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,10 +15,17 @@ import structlog
 import trio
 
 from protocol.client.connection import LENGTH_BYTES, ClientSettings, ConnectionState, drive_async
-from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, UpstreamTimeoutError
+from protocol.client.errors import (
+    TransportError,
+    UpstreamConnectionError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeoutError,
+)
 from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
 from proxy.upstream.transport import Transport, open_transport
+from proxy.upstream.waiters import Waiter, Waiters
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +70,7 @@ class BrokerConnection:
         self._state = ConnectionState(broker_name, settings, role)
         self._transport = transport
         self._settings = settings
-        self._waiting: dict[int, _Waiter] = {}
+        self._waiters = Waiters[bytearray]()
         self._slots = trio.Semaphore(settings.requests_in_flight_max)
         self._send_lock = trio.Lock()
         self._failure: UpstreamError | None = None
@@ -128,6 +136,9 @@ class BrokerConnection:
                     self._close_if_drained()
         except UpstreamError as error:
             self._fail(error)
+        except Exception as error:  # a fault of ours, which what this broker sent has brought about
+            log.error("upstream_reader_fault", broker=self.broker_name, exc_info=error)
+            self._fail(UpstreamProtocolError(f"{self.broker_name}: an answer could not be taken: {error!r}"))
         finally:
             self.abort()
 
@@ -138,21 +149,21 @@ class BrokerConnection:
 
     async def _exchange(self, question: Question[Any], version: int) -> bytearray:
         await self._slots.acquire()
-        waiter: _Waiter | None = None
+        waiter: Waiter[bytearray] | None = None
         try:
             async with self._send_lock:
                 if self._failure is not None:
                     self._raise_failure()
                 correlation_id, frame = self._state.request(question, version)
-                waiter = self._waiting[correlation_id] = _Waiter()
+                waiter = self._waiters.add(correlation_id)
                 await self._send(frame)
         finally:
             if waiter is None:
                 self._slots.release()  # otherwise whoever takes the waiter from the table does
-        await waiter.answered.wait()
-        if waiter.frame is None:
+        answer = await waiter.wait()
+        if answer is None:
             self._raise_failure()
-        return waiter.frame
+        return answer
 
     async def _send(self, frame: bytes) -> None:
         try:
@@ -183,13 +194,11 @@ class BrokerConnection:
                 filled_bytes += count
 
     def _deliver(self, frame: bytearray) -> None:
-        waiter = self._waiting.pop(self._state.answered(frame))
-        waiter.frame = frame
-        waiter.answered.set()
-        self._slots.release()
+        if self._waiters.hand_over(self._state.answered(frame), frame):
+            self._slots.release()
 
     def _close_if_drained(self) -> None:
-        if self._retired and not self._waiting:
+        if self._retired and not self._waiters:
             self.abort()
 
     def _fail(self, error: UpstreamError) -> None:
@@ -199,10 +208,8 @@ class BrokerConnection:
             log.debug(
                 "upstream_connection_ended", broker=self.broker_name, client_id=self._state.client_id, why=str(error)
             )
-        for waiter in self._waiting.values():
-            waiter.answered.set()
+        for _ in range(self._waiters.end()):
             self._slots.release()
-        self._waiting.clear()
         self._reader_scope.cancel()
         self._transport.abort()
 
@@ -211,16 +218,6 @@ class BrokerConnection:
         assert failure is not None, "no failure to raise"
         # a fresh exception for each waiting task: one shared object would collect all their tracebacks
         raise type(failure)(*failure.args) from failure
-
-
-class _Waiter:
-    """A request under way. `frame` stays None when the connection is lost."""
-
-    __slots__ = ("answered", "frame")
-
-    def __init__(self) -> None:
-        self.answered = trio.Event()
-        self.frame: bytearray | None = None
 
 
 # One place in the pool of own connections: a connection that is opened once for all who want it.

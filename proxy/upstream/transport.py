@@ -26,7 +26,13 @@ from typing import Protocol, TypeVar
 import trio
 from cryptography import x509
 
-from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, connect_reason
+from protocol.client.errors import (
+    TransportError,
+    UpstreamConnectionError,
+    UpstreamError,
+    connect_reason,
+    require_address,
+)
 
 Bytes = bytes | bytearray | memoryview
 
@@ -118,8 +124,9 @@ async def open_transport(
         server_hostname: the name for SNI and the certificate check; default is `host`.
 
     Raises:
-        UpstreamConnectionError: nobody listens, the name does not resolve, or the handshake failed.
+        UpstreamConnectionError: nobody listens, the name is none or does not resolve, or the handshake failed.
     """
+    require_address(host, port)
     try:
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:

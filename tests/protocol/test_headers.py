@@ -46,7 +46,6 @@ def test_a_header_cut_at_any_byte_is_the_peers_error(api_key: int, api_version: 
 
 BAD_HEADERS = {
     "client id of length -2": b"\x00\x01\x00\x04\x00\x00\x00\x01\xff\xfe",
-    "client id not UTF-8": b"\x00\x01\x00\x04\x00\x00\x00\x01\x00\x02\xff\xff",
     "tag cut off": b"\x00\x01\x00\x0c\x00\x00\x00\x01\xff\xff\x01",
     "unknown api key": b"\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff",
     "HTTP": b"GET / HTTP/1.1\r\n\r\n",
@@ -57,6 +56,14 @@ BAD_HEADERS = {
 def test_a_bad_header_is_the_peers_error(raw: bytes) -> None:
     with pytest.raises(PeerProtocolError):
         decode_request_header(memoryview(kio_frames.with_length(raw)))
+
+
+def test_a_client_id_that_is_not_utf_8_is_read_as_brokers_read_it() -> None:
+    """How it failed: the connection was closed, which no broker does."""
+    raw = b"\x00\x01\x00\x04\x00\x00\x00\x01\x7f\xff" + b"\xff" * 0x7FFF
+    header = decode_request_header(memoryview(kio_frames.with_length(raw)))
+    assert header.client_id == "\ufffd" * 0x7FFF
+    assert len(encode_request_header(1, 4, 1, header.client_id)) == len(raw)
 
 
 def test_a_response_without_its_tagged_section_is_the_peers_error() -> None:

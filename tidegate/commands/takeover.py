@@ -21,8 +21,9 @@ from typing import Any, Final, TextIO
 
 import trio
 
-from protocol.client.errors import UpstreamConnectionError
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.cluster import Cluster
+from proxy.upstream.transport import open_transport
 from standalone.copier.index_files import encode_leader_epochs
 from standalone.takeover import broker_folders
 from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS
@@ -122,11 +123,11 @@ async def _do_listen(addresses: Collection[tuple[str, int]]) -> bool:
     async def look(host: str, port: int) -> None:
         try:
             with trio.fail_after(CONNECT_S_MAX):
-                stream = await trio.open_tcp_stream(host, port)
-        except (OSError, trio.TooSlowError):
+                transport = await open_transport(host, port)
+        except (UpstreamError, trio.TooSlowError):
             return
         listening.append((host, port))
-        await trio.aclose_forcefully(stream)
+        transport.abort()
 
     async with trio.open_nursery() as nursery:
         for host, port in addresses:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from proxy.upstream.waiters import Waiters
 from tidegate.workers.frames import DESCRIPTORS_MAX, Frame, FrameDecoder, FrameError, FrameKind, encode
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -73,7 +74,7 @@ class Channel:
         self._outgoing: deque[_Outgoing] = deque()
         self._more = trio.Event()
         self._ids = itertools.count(1)
-        self._asked: dict[int, tuple[trio.Event, list[Mapping[str, Any]]]] = {}
+        self._asked = Waiters[Mapping[str, Any]]()
         self._is_closed = False
 
     async def run(self) -> None:
@@ -87,6 +88,8 @@ class Channel:
             _log.debug("worker_channel_broke", reason=str(group.exceptions[0]))
         except* FrameError as group:
             _log.error("worker_channel_fault", reason=str(group.exceptions[0]))
+        except* Exception as group:  # a fault of ours in what was heard: it ends this channel, and a worker at most
+            _log.error("worker_channel_fault", reason=repr(group.exceptions[0]), exc_info=group)
         finally:
             self._close()
 
@@ -100,22 +103,22 @@ class Channel:
 
         Raises:
             ChannelClosedError: there will be none.
-        QuestionFailedError: a fault of ours at the other end.
+            QuestionFailedError: a fault of ours at the other end.
         """
         if self._is_closed:
             raise ChannelClosedError
         id_ = next(self._ids)
-        answered, answers = self._asked[id_] = trio.Event(), []
+        asked = self._asked.add(id_)
         self._put(_Outgoing(encode(FrameKind.ASK, {"what": what, **body}, id_), None))
         try:
-            await answered.wait()
+            answer = await asked.wait()
         finally:
-            self._asked.pop(id_, None)
-        if not answers:
+            self._asked.forget(id_)
+        if answer is None:
             raise ChannelClosedError
-        if _FAILED in answers[0]:
-            raise QuestionFailedError(answers[0][_FAILED])
-        return answers[0]
+        if _FAILED in answer:
+            raise QuestionFailedError(answer[_FAILED])
+        return answer
 
     async def give(self, sock: trio.socket.SocketType, **body: object) -> None:
         """Give an accepted connection; the caller closes its own copy of it, and only then.
@@ -185,11 +188,7 @@ class Channel:
             case FrameKind.ASK:
                 nursery.start_soon(self._answer_to, frame)
             case FrameKind.ANSWER:
-                # Nobody waits any more when the asker was cancelled.
-                if (asked := self._asked.get(frame.id)) is not None:
-                    event, answers = asked
-                    answers.append(frame.body)
-                    event.set()
+                self._asked.hand_over(frame.id, frame.body)
             case _:
                 self._hear(frame)
 
@@ -213,5 +212,4 @@ class Channel:
         for outgoing in self._outgoing:
             outgoing.done.set()
         self._outgoing.clear()
-        for event, _ in self._asked.values():
-            event.set()
+        self._asked.end()
