@@ -335,8 +335,8 @@ class ProxyConfig:
         "proxy.held.bytes.max",
         size(4 * MIB, TIB),
         "What is held in memory for all clients together: requests that are decoded, responses that are rewritten or "
-        "merged. Beyond it requests and responses wait, and then the connection that has kept others waiting longest "
-        "ends.",
+        "merged, and whatever else a frame's buffer has beyond 16 KiB. Beyond it requests and responses wait, and then "
+        "the connections that have kept others waiting longest end.",
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(

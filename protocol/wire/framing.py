@@ -9,6 +9,8 @@ Rule 4. Big storage belongs to traffic, not to connections: a stream that falls 
         the next one that needs it takes it from a pool, its pages already there. While BIG_BUFFERS_MAX are in use (of
         streams whose peers take nothing, for one), others get on with SMALL_BUFFER_BYTES.
 Rule 5. Storage follows what has arrived, not what a length announces: it is doubled when it is full.
+Rule 6. What a stream has beyond SMALL_BUFFER_BYTES, and not of the pool, is its owner's to account for, who asks
+        `beyond_small` before `prepare`.
 """
 
 import struct
@@ -69,16 +71,20 @@ def pooled_buffers() -> int:
 class FrameBuffer:
     """Bytes received and not yet handled: `view[start:end]` of one buffer that follows the traffic.
 
-    It starts at IDLE_BUFFER_BYTES, becomes RECEIVE_BUFFER_BYTES when a read fills it, grows further only when a
-    frame must be held whole (`reserve`), and shrinks back. `close` must follow.
+    It starts at IDLE_BUFFER_BYTES, is doubled when a read fills it and becomes RECEIVE_BUFFER_BYTES, grows further only
+    when a frame must be held whole (`reserve`), and shrinks back. `close` must follow.
     """
 
-    __slots__ = ("_quiet_reads", "_reserved_bytes", "_storage", "end", "start", "view")
+    __slots__ = ("_is_big", "_quiet_reads", "_reserved_bytes", "_storage", "_was_filled", "end", "start", "view")
 
     def __init__(self) -> None:
         self._storage: bytearray | None = bytearray(IDLE_BUFFER_BYTES)
         """None while a big buffer is given back (`rest`)."""
         self.view = memoryview(self._storage)
+        self._is_big = False
+        """Its storage is one of BIG_BUFFERS_MAX."""
+        self._was_filled = False
+        """By the last read."""
         self._quiet_reads = 0
         self._reserved_bytes = 0
         self.start = 0
@@ -86,8 +92,7 @@ class FrameBuffer:
 
     def __del__(self) -> None:
         # Not closed: its storage may still be referred to, so it goes to no other stream.
-        if self._storage is not None and len(self._storage) == RECEIVE_BUFFER_BYTES:
-            _Big.in_use -= 1
+        _Big.in_use -= self._is_big
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -99,33 +104,54 @@ class FrameBuffer:
 
     @property
     def is_resting(self) -> bool:
-        """Whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then."""
+        """Whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then, or what there is."""
         return self._storage is None
+
+    @property
+    def beyond_small(self) -> int:
+        """Bytes that it holds now and its owner accounts for (rule 6)."""
+        return 0 if self._is_big else max(0, len(self.view) - SMALL_BUFFER_BYTES)
+
+    @property
+    def beyond_small_next(self) -> int:
+        """The same, as it will be after the next `prepare`."""
+        size, is_big = self._next()
+        return 0 if is_big else max(0, size - SMALL_BUFFER_BYTES)
 
     def rest(self) -> None:
         """Before a wait of unknown length: an empty buffer that is not small gives its storage back."""
         if self.start == self.end and len(self.view) > IDLE_BUFFER_BYTES and not self._reserved_bytes:
             if self._quiet_reads > QUIET_READS_MAX:
-                self._replace(IDLE_BUFFER_BYTES)
+                self._replace(IDLE_BUFFER_BYTES, is_big=False)
             else:
                 self._give_back()
-                self._storage, self.view = None, _NOTHING
 
     def prepare(self) -> memoryview:
         """Non-empty space for the next read, at the cost of moving what is left to the front."""
-        left = self.end - self.start
-        capacity = len(self.view)
-        needed = max(left + 1, self._reserved_bytes)
-        if self._storage is None or capacity > RECEIVE_BUFFER_BYTES >= needed:
-            self._replace(_traffic_bytes(left))
-        elif capacity > IDLE_BUFFER_BYTES >= needed and self._quiet_reads > QUIET_READS_MAX:
-            self._replace(IDLE_BUFFER_BYTES)
-        elif left == capacity:
-            wanted = min(2 * capacity, needed) if self._reserved_bytes > left else 2 * capacity
-            self._replace(max(RECEIVE_BUFFER_BYTES, wanted))
+        size, is_big = self._next()
+        if (size, is_big) != (len(self.view), self._is_big):
+            self._replace(size, is_big=is_big)
         elif self.start:
             self._to_front()
         return self.view[self.end :]
+
+    def _next(self) -> tuple[int, bool]:
+        """The size that its storage is to have for the next read, and whether that is one of BIG_BUFFERS_MAX."""
+        left, capacity = self.end - self.start, len(self.view)
+        needed = max(left + 1, self._reserved_bytes)
+        if capacity > IDLE_BUFFER_BYTES >= needed and self._quiet_reads > QUIET_READS_MAX:
+            return IDLE_BUFFER_BYTES, False
+        if self._storage is None:
+            return _busy_size(SMALL_BUFFER_BYTES)
+        if self.beyond_small and needed <= capacity // 2:
+            return _busy_size(max(SMALL_BUFFER_BYTES, 1 << left.bit_length()))
+        if left == capacity:
+            if self._reserved_bytes > left:
+                return min(2 * capacity, self._reserved_bytes), False
+            return (2 * capacity, False) if capacity < SMALL_BUFFER_BYTES else _busy_size(2 * capacity)
+        if self._was_filled and capacity <= SMALL_BUFFER_BYTES and not self._reserved_bytes:
+            return (2 * capacity, False) if capacity < SMALL_BUFFER_BYTES else _busy_size(capacity)
+        return capacity, self._is_big
 
     def received(self, size: int) -> None:
         """So many bytes were read into what `prepare` gave."""
@@ -134,10 +160,7 @@ class FrameBuffer:
         else:
             self._quiet_reads += 1
         self.end += size
-        if self.end == len(self.view) < RECEIVE_BUFFER_BYTES:
-            larger = _traffic_bytes(self.end - self.start)
-            if larger > len(self.view):
-                self._replace(larger)
+        self._was_filled = self.end == len(self.view)
 
     def consume(self, size: int) -> None:
         """So many bytes from the start were handled."""
@@ -156,7 +179,6 @@ class FrameBuffer:
     def close(self) -> None:
         """Hold nothing any more; what was received is lost."""
         self._give_back()
-        self._storage, self.view = None, _NOTHING
         self.start = self.end = self._reserved_bytes = 0
 
     def _to_front(self) -> None:
@@ -164,27 +186,28 @@ class FrameBuffer:
         self.view[:left] = self.view[self.start : self.end]
         self.start, self.end = 0, left
 
-    def _replace(self, size: int) -> None:
+    def _replace(self, size: int, *, is_big: bool) -> None:
         left = self.end - self.start
-        storage = _pool.pop() if size == RECEIVE_BUFFER_BYTES and _pool else bytearray(size)
+        storage = _pool.pop() if is_big and _pool else bytearray(size)
         storage[:left] = self.view[self.start : self.end]
         self._give_back()
-        _Big.in_use += size == RECEIVE_BUFFER_BYTES
-        self._storage, self.view = storage, memoryview(storage)
+        _Big.in_use += is_big
+        self._storage, self.view, self._is_big, self._was_filled = storage, memoryview(storage), is_big, False
         self.start, self.end = 0, left
 
     def _give_back(self) -> None:
-        if self._storage is not None and len(self._storage) == RECEIVE_BUFFER_BYTES:
+        if self._is_big and self._storage is not None:
             _Big.in_use -= 1
             if len(_pool) < POOLED_BUFFERS_MAX:
                 _pool.append(self._storage)
+        self._storage, self.view, self._is_big = None, _NOTHING, False
 
 
-def _traffic_bytes(left_bytes: int) -> int:
-    """The size of a busy stream's buffer that holds so many bytes already."""
-    if _Big.in_use < BIG_BUFFERS_MAX or left_bytes >= SMALL_BUFFER_BYTES:
-        return RECEIVE_BUFFER_BYTES
-    return SMALL_BUFFER_BYTES
+def _busy_size(otherwise: int) -> tuple[int, bool]:
+    """The size of a busy stream's buffer, `otherwise` if it must be larger or BIG_BUFFERS_MAX are in use; and whether
+    it is one of these."""
+    is_big = otherwise <= RECEIVE_BUFFER_BYTES and _Big.in_use < BIG_BUFFERS_MAX
+    return (RECEIVE_BUFFER_BYTES if is_big else otherwise), is_big
 
 
 # Peeking request headers, and which responses have which header (docs/protocol.md#headers).

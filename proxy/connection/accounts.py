@@ -42,6 +42,8 @@ AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
 """So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
 Should it become too much all the same, rule 3 holds."""
 
+OVERDRAWN_TIMES = 2
+
 
 @dataclass(slots=True)
 class AccountSettings:
@@ -133,12 +135,14 @@ class Account:
         """
         return Wait(blocks, self._waits)
 
-    async def hold(self, size_bytes: int) -> None:
-        """Hold that much more: AT_ONCE_BYTES_MAX at once, and what is larger once there is room for it.
+    async def hold(self, size_bytes: int, *, at_once_bytes_max: int = AT_ONCE_BYTES_MAX) -> None:
+        """Hold that much more: up to `at_once_bytes_max` at once, unless OVERDRAWN_TIMES of what there is room for is
+        held already; what is larger once there is room for it.
 
         Cancellation: nothing is held.
         """
-        if size_bytes <= AT_ONCE_BYTES_MAX:
+        held = self._accounts.held
+        if size_bytes <= at_once_bytes_max and held.held < OVERDRAWN_TIMES * held.bytes_max:
             self._accounts.overdraw(size_bytes)
         elif not self._accounts.held.try_acquire(size_bytes):
             await self._accounts.held.acquire(size_bytes, self)
@@ -236,14 +240,17 @@ class Accounts:
         holders = [account for account in self._open if account.held_bytes]
         share_bytes = self.held.bytes_max // (len(holders) + 1)
         waiting = [(since_s, account) for account in holders if (since_s := account.waits_since_s) is not None]
+        wanted_bytes = self.held.wanted + self.held.held - self.held.bytes_max
         for since_s, account in sorted(waiting, key=lambda pair: pair[0]):
+            if wanted_bytes <= 0:
+                return
             if self._is_to_give_way(since_s, account.held_bytes >= share_bytes, SHARE_WAIT_HELD_S):
                 waited_s = trio.current_time() - since_s
+                wanted_bytes -= account.held_bytes  # free in a moment
                 account.end(
                     f"waited {waited_s:.1f} s for its peer and held {account.held_bytes} bytes, "
                     "which others wait for (proxy.held.bytes.max)"
                 )
-                return  # one at a time: its bytes are free in a moment
 
     def _is_to_give_way(self, since_s: float, has_share: bool, share_wait_s: float) -> bool:
         waited_s = trio.current_time() - since_s

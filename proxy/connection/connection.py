@@ -53,6 +53,7 @@ from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import (
     LENGTH_BYTES,
     REQUEST_HEADER_PREFIX_BYTES,
+    SMALL_BUFFER_BYTES,
     RequestPrefix,
     ResponseSequencer,
     Turn,
@@ -228,15 +229,19 @@ class ClientConnection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._response_loop, CloseCause.CLIENT)
                     await self._guard(self._request_loop, CloseCause.UPSTREAM)
+            self._free()  # others may wait for it
             await self._client.aclose()
         finally:
             self._client.abort()
             self._upstream.abort()
             self._handlers.close()
-            self._requests.close()
-            self._responses.close()
-            self._account.close()
+            self._free()
         return self._report()
+
+    def _free(self) -> None:
+        self._requests.close()
+        self._responses.close()
+        self._account.close()
 
     def drain(self) -> None:
         """Take no further request; end when those under way are answered."""
@@ -426,7 +431,9 @@ class ClientConnection:
 
     async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
         sending = AnswerSending(buffers, self._reads)
+        made_bytes = max(0, sending.made_bytes - self._own_bytes - SMALL_BUFFER_BYTES)
         with self._account.waiting(sending) as wait:
+            await self._account.hold(made_bytes)
             while not turn.is_current:
                 await self._wait_change()
             self._answering = wait
@@ -436,6 +443,7 @@ class ClientConnection:
                 raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
             finally:
                 self._answering = None
+        self._account.let_go(made_bytes)
         self._complete(turn)
 
     # Requests of our own, for exchanges.
@@ -518,14 +526,13 @@ class ClientConnection:
             walker = FetchResponseWalker(expected.api_version, rename=False, editor=expected.relay.editor)
             await self._responses.pass_on_through(size, self._client, walker.feed)
         elif expected.route in _REWRITTEN:
-            rewritten = await self._rewritten(await self._held_response(size, expected), expected)
-            # What is smaller lies in the buffer that a busy stream has anyway.
-            held_bytes = len(rewritten) if len(rewritten) > self._limits.relay_rewrite_bytes_max else 0
-            if held_bytes:
-                await self._account.hold(held_bytes)
+            frame = await self._held_response(size, expected)
+            copy_bytes = max(0, size - SMALL_BUFFER_BYTES)  # about
             with self._account.waiting():
+                await self._account.hold(copy_bytes)
+                rewritten = await self._rewritten(frame, expected)
                 await self._client.send_all(rewritten)
-            self._account.let_go(held_bytes)
+            self._account.let_go(copy_bytes)
             self._meter.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
             self._responses.buffer.consume(size)
         else:

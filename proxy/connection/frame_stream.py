@@ -79,7 +79,7 @@ class FrameStream:
     Args:
         ended: the cause to give when the source breaks.
         on_passed: told how many bytes were passed on.
-        account: charged with what is held beyond the buffer of a busy stream, and waits for the rest of frames.
+        account: charged with what the buffer holds beyond a small one, and waits for the rest of frames.
     """
 
     def __init__(
@@ -123,7 +123,13 @@ class FrameStream:
             PeerProtocolError: the source ended.
             ConnectionEnd: it broke.
         """
-        self.buffer.received(await self._receive_into(self.buffer.prepare()))
+        buffer = self.buffer
+        while (growth := buffer.beyond_small_next - self._charged_bytes) > 0:
+            await self._account.hold(growth, at_once_bytes_max=0)
+            self._charged_bytes += growth
+        space = buffer.prepare()
+        self._settle()
+        buffer.received(await self._receive_into(space))
 
     async def hold(self, size: int) -> memoryview:
         """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet.
@@ -136,7 +142,6 @@ class FrameStream:
             buffer.reserve(size)
             with self._account.waiting():
                 while len(buffer) < size:
-                    await self._charge(min(size, 2 * len(buffer)) - RECEIVE_BUFFER_BYTES)
                     await self.receive_inside()
         return buffer.view[buffer.start : buffer.start + size]
 
@@ -171,16 +176,11 @@ class FrameStream:
             raise PeerProtocolError("the stream ended inside a frame")
         return size
 
-    async def _charge(self, size_bytes: int) -> None:
-        if size_bytes > self._charged_bytes:
-            await self._account.hold(size_bytes - self._charged_bytes)
-            self._charged_bytes = size_bytes
-
     def _settle(self) -> None:
         """What the buffer holds no more is free."""
-        if self._charged_bytes and self.buffer.capacity_bytes <= RECEIVE_BUFFER_BYTES:
-            self._account.let_go(self._charged_bytes)
-            self._charged_bytes = 0
+        if self._charged_bytes > self.buffer.beyond_small:
+            self._account.let_go(self._charged_bytes - self.buffer.beyond_small)
+            self._charged_bytes = self.buffer.beyond_small
 
     async def pass_on(self, size: int, destination: Transport) -> None:
         """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""
@@ -199,15 +199,17 @@ class FrameStream:
     async def pass_on_through(self, size: int, destination: Transport, feed: Callable[[memoryview], int]) -> None:
         """Like `pass_on`, through a filter that says how many of the bytes at hand may go (and may patch them)."""
         buffer, left = self.buffer, size
-        while left:
-            part = feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))]) if len(buffer) else 0
-            if part:
-                await destination.send_all(buffer.view[buffer.start : buffer.start + part])
-                buffer.consume(part)
-                left -= part
-                self._on_passed(part)
-            if left and (not part or not len(buffer)):
-                await self.receive_inside()
+        with self._account.waiting() as wait:
+            while left:
+                part = feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))]) if len(buffer) else 0
+                if part:
+                    await destination.send_all(buffer.view[buffer.start : buffer.start + part])
+                    buffer.consume(part)
+                    left -= part
+                    wait.passed(part)
+                    self._on_passed(part)
+                if left and (not part or not len(buffer)):
+                    await self.receive_inside()
 
     async def discard(self, size: int) -> None:
         """Drop the frame of `size` bytes that begins at the buffer's start, as it arrives.
@@ -278,6 +280,12 @@ class AnswerSending:
         """Bytes of the blocks that the answer holds."""
         again_bytes = 0 if self._again is None else self._again[1].blocks_bytes
         return self._client.blocks_bytes + again_bytes
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of the answer that are not the tier's."""
+        records_bytes = sum(len(view) for records in self._client.held for view in records.buffers)
+        return sum(map(len, self._left)) - records_bytes
 
     async def send(self, transport: Transport, wait: Wait) -> None:
         """Send all of it.

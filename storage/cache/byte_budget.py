@@ -87,6 +87,8 @@ class ByteBudget:
         """That whose turn it is first."""
         self._waiting = 0
         """In both."""
+        self.wanted = 0
+        """Bytes that those want who wait."""
         self._preferred: set[Hashable] = set()
         self._on_room: list[Callable[[], None]] = []
         self._on_short: list[Callable[[], None]] = []
@@ -121,6 +123,7 @@ class ByteBudget:
         line = self._preferred_line if owner in self._preferred else self._other_line
         waiter = line.join(size_bytes, owner)
         self._waiting += 1
+        self.wanted += size_bytes
         for call in self._on_short:
             call()
         try:
@@ -132,6 +135,7 @@ class ByteBudget:
             else:
                 line.leave(waiter)
                 self._waiting -= 1
+                self.wanted -= size_bytes
                 self._admit()
             raise
 
@@ -175,6 +179,7 @@ class ByteBudget:
                 break
             waiter = line.serve_first()
             self._waiting -= 1
+            self.wanted -= waiter.size_bytes
             self._lines.sort(key=lambda each: each is line)  # the other's turn
             self._hold(waiter.size_bytes)
             waiter.admitted.set()

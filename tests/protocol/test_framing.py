@@ -48,11 +48,15 @@ def test_a_frames_size_includes_its_length_field_and_is_bounded() -> None:
             frame_size(memoryview(struct.pack(">i", length)), 0, frame_bytes_max=100, body_bytes_min=8)
 
 
-def test_a_read_that_fills_the_buffer_makes_it_big_and_quiet_reads_give_that_back() -> None:
+def test_reads_that_fill_the_buffer_double_it_and_quiet_reads_give_that_back() -> None:
     buffer = FrameBuffer()
-    receive(buffer, bytes(IDLE_BUFFER_BYTES))
-    assert (buffer.capacity_bytes, len(buffer)) == (RECEIVE_BUFFER_BYTES, IDLE_BUFFER_BYTES)
-    buffer.consume(IDLE_BUFFER_BYTES)
+    sizes = []
+    for _ in range(4):
+        sizes.append(len(buffer.prepare()))
+        receive(buffer, bytes(sizes[-1]))
+        buffer.consume(sizes[-1])
+    assert sizes == [IDLE_BUFFER_BYTES, 2 * IDLE_BUFFER_BYTES, SMALL_BUFFER_BYTES, RECEIVE_BUFFER_BYTES]
+    assert buffer.beyond_small == 0
     read_quietly(buffer)
     assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
     buffer.prepare()
@@ -70,8 +74,9 @@ def test_room_for_a_frame_follows_what_has_arrived() -> None:
     while len(buffer) < size:
         receive(buffer, bytes(min(1000, size - len(buffer))))
         capacities.append(buffer.capacity_bytes)
-        assert buffer.capacity_bytes <= max(RECEIVE_BUFFER_BYTES, 2 * len(buffer))
-    assert len(set(capacities)) == 4
+        assert buffer.capacity_bytes <= max(IDLE_BUFFER_BYTES, 2 * len(buffer))
+        assert buffer.beyond_small == max(0, buffer.capacity_bytes - SMALL_BUFFER_BYTES)
+    assert len(set(capacities)) == 9
     assert buffer.capacity_bytes == size
 
 
@@ -97,8 +102,10 @@ def test_streams_beyond_a_number_get_on_with_small_buffers() -> None:
     big = [busy_buffer() for _ in range(BIG_BUFFERS_MAX)]
     late = busy_buffer()
     assert late.capacity_bytes == SMALL_BUFFER_BYTES
-    receive(late, bytes(SMALL_BUFFER_BYTES + 1))
-    assert len(late) == SMALL_BUFFER_BYTES + 1
+    receive(late, bytes(SMALL_BUFFER_BYTES))
+    assert late.beyond_small_next == SMALL_BUFFER_BYTES
+    receive(late, b"x")
+    assert (len(late), late.beyond_small) == (SMALL_BUFFER_BYTES + 1, SMALL_BUFFER_BYTES)
 
     for buffer in big:
         buffer.close()
@@ -109,8 +116,11 @@ def test_streams_beyond_a_number_get_on_with_small_buffers() -> None:
 def busy_buffer() -> FrameBuffer:
     """Empty, after traffic that made it big."""
     buffer = FrameBuffer()
-    receive(buffer, bytes(IDLE_BUFFER_BYTES))
-    buffer.consume(IDLE_BUFFER_BYTES)
+    for _ in range(3):
+        size = len(buffer.prepare())
+        receive(buffer, bytes(size))
+        buffer.consume(size)
+    buffer.prepare()
     return buffer
 
 
@@ -236,12 +246,25 @@ def test_a_buffer_filled_and_not_handled_grows() -> None:
     assert bytes(buffer.view[buffer.start : buffer.end]) == data
 
 
+def test_what_a_held_frame_needed_goes_with_it_though_the_next_one_has_begun() -> None:
+    for size in (20_000, 5 * RECEIVE_BUFFER_BYTES):
+        buffer = FrameBuffer()
+        buffer.reserve(size)
+        receive(buffer, bytes(size - 10))
+        assert buffer.beyond_small > 0
+        buffer.consume(size - 20)
+        buffer.prepare()
+        assert (buffer.beyond_small, len(buffer)) == (0, 10)
+
+
 def test_a_reserved_size_between_idle_and_busy_does_not_stay_for_ever() -> None:
     # Failed before: only the idle size grew when a read filled it, so a busy stream kept reading into 5,000 bytes.
     buffer = FrameBuffer()
     buffer.reserve(5000)
     receive(buffer, bytes(5000))
-    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+    buffer.consume(5000)
+    buffer.prepare()
+    assert buffer.capacity_bytes > 5000
 
     quiet = FrameBuffer()
     quiet.reserve(5000)

@@ -43,6 +43,8 @@ what this is to find, one client that keeps the others from theirs, lasts until 
 TIMES_QUIET = 5
 QUIET_S = 1.0
 GIVEN_BACK_S = 20.0
+LISTENS = "0A"
+"""A listener's state in /proc/net/tcp."""
 TASKS_SLACK = 4
 """The page that shows the number is itself answered by tasks."""
 
@@ -292,6 +294,17 @@ def descriptors(tidegate: RunningTidegate) -> Counter[str]:
                 name = f"listener :{local}"
             found[name.partition(":[")[0]] += 1
     return found
+
+
+def unread_bytes(tidegate: RunningTidegate) -> int:
+    """Bytes that have come for the process, by all of its connections, and that it has not read."""
+    process = Path(f"/proc/{tidegate.process.pid}")
+    own = set[str]()
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):
+            own.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in (process / "net" / "tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].rpartition(":")[2], 16) for row in rows if row[9] in own and row[3] != LISTENS)
 
 
 def _status_bytes(tidegate: RunningTidegate, name: str) -> int:

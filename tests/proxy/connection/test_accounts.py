@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -146,6 +147,31 @@ async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World) -> Non
         await trio.sleep(2 * SHARE_WAIT_HELD_S)
     assert len(world.ended) == 1
     assert world.accounts.held.held == AT_ONCE_BYTES_MAX
+
+
+async def test_what_waits_for_nobody_has_an_end(world: World) -> None:
+    """Failed before: 1,500 connections with 128 KiB each held 190 MiB of a budget of eight."""
+    account = world.account()
+    for _ in range(2 * HELD_BYTES_MAX // AT_ONCE_BYTES_MAX):
+        await account.hold(AT_ONCE_BYTES_MAX)
+    with trio.move_on_after(SHARE_WAIT_HELD_S / 2) as waiting:
+        await world.account().hold(1)
+    assert waiting.cancelled_caught
+
+
+async def test_as_many_end_at_once_as_it_takes_for_all_who_wait(world: World) -> None:
+    """Failed before: one every RELIEF_INTERVAL_S, so that a thousand who held a little kept others out for a minute."""
+    share = HELD_BYTES_MAX // 100
+    for _ in range(100):
+        account = world.account()
+        await account.hold(share)
+        account.waiting().__enter__()
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(partial(world.account().hold, share, at_once_bytes_max=0))
+    assert trio.current_time() - began_s <= SHARE_WAIT_HELD_S + 2 * RELIEF_INTERVAL_S
+    assert len(world.ended) == 20
 
 
 async def test_a_fetch_of_our_own_may_ask_for_half_of_the_room(world: World) -> None:

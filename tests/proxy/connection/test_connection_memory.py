@@ -16,6 +16,7 @@ from tests.support.memory_transport import LIMITS, conversation, request, respon
 from tests.support.tier import Tier
 from tests.support.tier_world import client_frame
 
+KIB = 1024
 MIB = 1024 * 1024
 
 
@@ -46,6 +47,36 @@ async def test_a_rewritten_response_is_charged_until_the_client_has_it() -> None
         await talk.upstream.send(response(1, struct.pack(">hi", 0, 16_000) + body[:96_000]))
         await trio.testing.wait_all_tasks_blocked()
         assert talk.accounts.held.held > 0
+        await talk.client.receive_frame()
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 0
+
+
+@pytest.mark.parametrize("side", ["request", "answer"])
+async def test_an_unfinished_frame_is_charged_with_its_buffer_beyond_a_small_one(side: str) -> None:
+    """Failed before: a buffer of up to 256 KiB was in no budget."""
+    async with conversation() as talk:
+        if side == "request":
+            await talk.client.send(request(ApiKey.FETCH, 12, 1, bytes(64 * KIB))[: 17 * KIB])
+        else:
+            await talk.pass_on(request(ApiKey.API_VERSIONS, 0, 1))
+            await talk.upstream.send(response(1, bytes(64 * KIB))[: 17 * KIB])
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 16 * KIB
+    assert talk.accounts.held.held == 0
+
+
+async def test_an_answer_of_ours_is_charged_until_the_client_has_it() -> None:
+    """Failed before: what was made for an answer, and is not the tier's, was in no budget."""
+
+    async def make(_frame: memoryview, _connection: UpstreamWire) -> Sequence[Bytes]:
+        whole = response(1, bytes(100 * KIB))
+        return [whole[: 50 * KIB], whole[50 * KIB :]]
+
+    async with conversation(handle_fetch=make, lockstep=True) as talk:
+        await talk.client.send(fetch(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 84 * KIB + 8
         await talk.client.receive_frame()
         await trio.testing.wait_all_tasks_blocked()
         assert talk.accounts.held.held == 0
