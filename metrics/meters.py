@@ -168,6 +168,8 @@ class FallbackReason(enum.StrEnum):
     """No byte came in time, several times over."""
     FAULT = "fault"
     """Anything else: a fault of our own."""
+    NOT_DESCRIBED = "not_described"
+    """Tidegate's own identity may not describe the topic. Nobody need have asked for it."""
 
 
 class SnapshotOutcome(enum.StrEnum):
@@ -425,7 +427,7 @@ class FallbackMeter:
     def __init__(self, registry: Registry) -> None:
         self._partitions = registry.gauge_by(
             "tidegate_fallback_partitions",
-            "Partitions that are left to the brokers for now, as reading them from the tier failed.",
+            "Partitions that are left to the brokers for now, as they could not be read from the tier.",
             "reason",
             FallbackReason,
         )

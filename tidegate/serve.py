@@ -73,7 +73,8 @@ from tidegate.standalone_wiring import Standalone, open_standalone, tier_log_sta
 from tidegate.start_lines import say_end, say_errors, say_start
 from tidegate.status.collect import Collector, TierSide
 from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
-from tidegate.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
+from tidegate.topics import follow_topics
+from tidegate.upkeep import follow_brokers, take_gauges, watch_loop, watch_tier
 
 # The listeners towards clients: the bootstrap listener, and how a broker is told from another.
 
@@ -382,7 +383,8 @@ async def run(
             admin = await front.show(pages, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)
             nursery.start_soon(reloader.run)
-            nursery.start_soon(follow_upstream, cluster, listening.addresses, listening.known, readiness)
+            nursery.start_soon(follow_brokers, cluster, listening.addresses, listening.known, readiness)
+            nursery.start_soon(follow_topics, cluster, catalog, read_tier.fallback)
             nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
             nursery.start_soon(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)

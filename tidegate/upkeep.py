@@ -19,7 +19,7 @@ from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, KnownBrokersFile
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
-from proxy.upstream.cluster import TOPICS_MAX, Cluster
+from proxy.upstream.cluster import Cluster
 from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,
@@ -36,9 +36,6 @@ from storage.remote_storage_manager import RemoteStorageManager
 UPSTREAM_INTERVAL_S = 5.0
 """How often upstream's brokers are asked for, to listen for those that are new and no more for those that left. A new
 one that a relayed answer names before that has its listener at once."""
-
-TOPICS_INTERVAL_S = 30.0
-"""How often learned topics are: a name that became another topic is found at once by the probe, which goes by id."""
 
 UPSTREAM_RETRY_S = 0.5
 UPSTREAM_ANSWER_S_MAX = 10.0
@@ -57,13 +54,6 @@ GAUGES_INTERVAL_S = 1.0
 MEASURE_INTERVAL_S = 15.0
 
 _log = structlog.get_logger(__name__)
-
-
-async def follow_upstream(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
-    """Keep the brokers, their listeners, and the names and leaders of the topics that were asked for, current."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow_topics, cluster)
-        await follow_brokers(cluster, addresses, known, readiness)
 
 
 async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
@@ -94,22 +84,6 @@ async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersF
             # Not before they are listened for: clients that are sent here go to them at once.
             readiness.upstream_answered(len(brokers))
         await trio.sleep(UPSTREAM_INTERVAL_S)
-
-
-async def _follow_topics(cluster: Cluster) -> None:
-    """Each learned topic once in TOPICS_INTERVAL_S, in small requests spread over it."""
-    while True:
-        names = cluster.topic_names()
-        parts = [names[at : at + TOPICS_MAX] for at in range(0, len(names), TOPICS_MAX)] or [[]]
-        for part in parts:
-            await trio.sleep(TOPICS_INTERVAL_S / len(parts))
-            try:
-                with trio.move_on_after(UPSTREAM_ANSWER_S_MAX):
-                    if part:
-                        await cluster.learn_topics(part)
-            except UpstreamError as error:
-                # It is said, once a spell, by the task that asks for the brokers.
-                _log.debug("topics_not_refreshed", topics=len(part), reason=str(error))
 
 
 async def follow_catalog(

@@ -10,11 +10,12 @@ Rules:
 
 import itertools
 import math
+import shlex
 import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -71,6 +72,14 @@ class ClientSettings:
     def principal(self) -> str:
         """Who we are, for messages."""
         return "an anonymous client" if self.sasl is None else repr(self.sasl.username)
+
+    def grant(self, operation: str, topics: Sequence[str]) -> str:
+        """The command of Kafka's that gives us a right on these topics."""
+        (host, port), user = self.bootstrap_servers[0], "ANONYMOUS" if self.tls is None else "CN=…"
+        user = f"User:{user if self.sasl is None else self.sasl.username}"
+        arguments = ["--bootstrap-server", f"{host}:{port}", "--add", "--allow-principal", user]
+        arguments += ["--operation", operation, *(word for topic in topics for word in ("--topic", topic))]
+        return f"kafka-acls.sh {shlex.join(arguments)}"
 
     def client_id(self, role: str) -> str:
         """`tidegate-<role>-<host>`."""

@@ -15,11 +15,14 @@ Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a
         Of a tier of our own no broker can read what lies below its log: all of it comes again, in a spell too
         (docs/protocol.md#standalone).
 Rule 4. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
+Rule 5. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that is told to
+        begin and to end (`leave_undescribed`), and in which nothing is tried.
 """
 
 import enum
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -156,8 +159,23 @@ class Fallback:
 
     def reason_of(self, partition: TopicIdPartition) -> FallbackReason | None:
         """Why the broker reads the partition, if it does. May be asked from any thread."""
-        spell = self._spell_of.get(partition)
+        spell, undescribed = self._spell_of.get(partition), self._spells.get(FallbackReason.NOT_DESCRIBED)
+        if spell is None and undescribed is not None and partition in undescribed.partitions:
+            spell = undescribed
         return None if spell is None else spell.reason
+
+    def leave_undescribed(self, partitions: Collection[TopicIdPartition], detail: str) -> None:
+        """Of the catalog's partitions, these are of topics that we may not describe; `detail`: and what to do."""
+        reason = FallbackReason.NOT_DESCRIBED
+        spell = self._spells.get(reason)
+        if not partitions:
+            if spell is not None:
+                self._end(spell, "we may describe their topics")
+            return
+        if spell is None:
+            spell = self._begin(reason, detail, partition=str(next(iter(partitions))))
+        spell.partitions, spell.detail, spell.asked_s = set(partitions), detail, math.inf
+        self._meter.on_spell(reason, len(partitions))
 
     def spells(self) -> list[SpellView]:
         """All spells as they are; what `complaints` says in words."""
@@ -212,10 +230,7 @@ class Fallback:
         now = trio.current_time()
         spell = self._spells.get(reason)
         if spell is None:
-            spell = self._spells[reason] = _Spell(reason, detail, now, now + SPELL_S_MIN, now, SPELL_S_MIN)
-            _log.warning(
-                "tier_fallback_begun", reason=reason.value, partition=str(partition), offset=offset, detail=detail
-            )
+            spell = self._begin(reason, detail, partition=str(partition), offset=offset)
         elif spell.trial == partition:
             spell.trial, spell.failed_last, spell.detail = None, partition, detail
             spell.length_s = min(2 * spell.length_s, SPELL_S_MAX)
@@ -266,6 +281,12 @@ class Fallback:
             for spell in self._spells.values()
         ]
 
+    def _begin(self, reason: FallbackReason, detail: str, **example: object) -> _Spell:
+        now = trio.current_time()
+        spell = self._spells[reason] = _Spell(reason, detail, now, now + SPELL_S_MIN, now, SPELL_S_MIN)
+        _log.warning("tier_fallback_begun", reason=reason.value, detail=detail, **example)
+        return spell
+
     def _leave(self, spell: _Spell, partition: TopicIdPartition) -> None:
         spell.partitions.discard(partition)
         self._meter.on_spell(spell.reason, len(spell.partitions))
@@ -275,7 +296,8 @@ class Fallback:
     def _end(self, spell: _Spell, why: str) -> None:
         del self._spells[spell.reason]
         for partition in spell.partitions:
-            del self._spell_of[partition]
+            if self._spell_of.get(partition) is spell:
+                del self._spell_of[partition]
         self._meter.on_spell(spell.reason, 0)
         _log.info(
             "tier_fallback_ended",

@@ -10,6 +10,7 @@ Rules:
 
 import functools
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import structlog
@@ -49,7 +50,9 @@ NAMES_WAITING_MAX = 10_000
 
 
 DENIED_TOPICS_MAX = 10_000
-"""Of which it is kept that we may not describe them."""
+"""It is kept of so many that we may not describe them."""
+
+DENIED_TOPICS_NAMED_MAX = 5
 
 _TOPIC_AUTHORIZATION_FAILED = 29
 
@@ -100,11 +103,20 @@ class Cluster(ClusterView):
             self._denied.discard(topic)
         elif topic not in self._denied and len(self._denied) < DENIED_TOPICS_MAX:
             self._denied.add(topic)
-            _log.warning(
-                "topic_not_described",
-                topic=topic,
-                reason=f"ACL Describe on Topic {topic} is missing for our own identity: we serve nothing of it",
-            )
+            _log.warning("topic_not_described", topic=topic, reason=self.describe_missing([topic]))
+
+    @property
+    def denied(self) -> AbstractSet[str]:
+        """Topics that we may not describe, as brokers said last."""
+        return self._denied
+
+    def describe_missing(self, topics: Sequence[str]) -> str:
+        """That we may not describe these topics, and what grants it."""
+        named = topics[:DENIED_TOPICS_NAMED_MAX]
+        more = f" and {len(topics) - len(named)} more" if len(topics) > len(named) else ""
+        grant = self.settings.grant("Describe", ["*"] if more else topics)
+        what = f"ACL Describe on Topic {', '.join(named)}{more} is missing for {self.settings.principal}"
+        return f"{what}, so we serve nothing of it: {grant}"
 
     @property
     def names_room(self) -> int:

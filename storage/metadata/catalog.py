@@ -170,6 +170,11 @@ class Catalog:
         """Whether any partition of a topic of this name is known: a topic keeps its name as long as it has its id."""
         return topic in self._names
 
+    def topic_names(self) -> set[str]:
+        """The names of all topics."""
+        with self._lock:
+            return set(self._names)
+
     def generation(self, topic_id: bytes, partition: int) -> int:
         """A number that changes whenever the partition's view does and never comes back; 0 while it is unknown."""
         partitions = self._topics.get(topic_id)

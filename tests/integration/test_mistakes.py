@@ -242,7 +242,12 @@ setting(
 )
 
 
-@mistake("ACL Describe on Topic tiered-secret", "is missing: its frontier cannot be learned")
+@mistake(
+    "ACL Describe on Topic tiered-secret",
+    "is missing",
+    "kafka-acls.sh --bootstrap-server",
+    "--operation Describe --topic tiered-secret",
+)
 def no_right_to_describe_a_topic(stage: Stage) -> None:
     stage.kafka.allow("checker", READ, METADATA_TOPIC)
     stage.open.callback(stage.kafka.withdraw, "checker", READ, METADATA_TOPIC)

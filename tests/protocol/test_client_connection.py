@@ -148,3 +148,12 @@ def test_answers_come_in_the_order_of_the_requests_and_none_that_nobody_asked_fo
 def test_garbage_is_a_protocol_error_that_names_the_broker(api: Any, says: str) -> None:
     with pytest.raises(errors.UpstreamProtocolError, match=says):
         state_of().decode(api, api.version_max, framed(struct.pack(">i", 1) + b"\xff" * 30))
+
+
+def test_the_command_that_grants_a_right_names_us_and_can_be_pasted() -> None:
+    signed_in = ClientSettings(bootstrap_servers=(("a", 1),), sasl=SaslCredentials("PLAIN", "team a", "x"))
+    assert signed_in.grant("Read", ["orders", "*"]) == (
+        "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal 'User:team a' --operation Read "
+        "--topic orders --topic '*'"
+    )
+    assert " User:ANONYMOUS " in ClientSettings(bootstrap_servers=(("a", 1),)).grant("Read", ["orders"])

@@ -18,7 +18,6 @@ from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import ConditionName, ConditionState, Readiness
-from proxy.upstream.cluster import TOPICS_MAX
 from storage import errors
 from tests.support.waiting import HANG_S_MAX, settled, until
 from tidegate import upkeep
@@ -52,10 +51,7 @@ class Upstream:
         self.readiness = Readiness()
         self.brokers = {node_id: BrokerNode(node_id, f"kafka-{node_id}", 9092, None) for node_id in (1, 2)}
         self.error: Exception | None = None
-        self.topics_error: Exception | None = None
         self.is_silent = False
-        self.names = ["orders"]
-        self.learned: list[list[str]] = []
         self.followed: list[list[NodeAddress]] = []
         self.retries = 0
         self.withheld: dict[int, str] = {}
@@ -63,7 +59,7 @@ class Upstream:
         self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
 
     def following(self) -> AbstractAsyncContextManager[Callable[[], list[str]]]:
-        return running(upkeep.follow_upstream, self, self, self, self.readiness)
+        return running(upkeep.follow_brokers, self, self, self, self.readiness)
 
     def state(self) -> tuple[ConditionState, str]:
         return state(self.readiness, ConditionName.UPSTREAM)
@@ -74,15 +70,6 @@ class Upstream:
             await trio.sleep_forever()
         if self.error is not None:
             raise self.error
-
-    def topic_names(self) -> list[str]:
-        return self.names
-
-    async def learn_topics(self, names: list[str]) -> None:
-        await trio.lowlevel.checkpoint()
-        self.learned.append(names)
-        if self.topics_error is not None:
-            raise self.topics_error
 
     async def follow(self, nodes: list[NodeAddress]) -> None:
         await trio.lowlevel.checkpoint()
@@ -134,20 +121,6 @@ async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock
         await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
         assert upstream.state()[0] is ConditionState.MET
         assert events() == ["upstream_unavailable", "upstream_back"]
-
-
-async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_interval(mock_clock: MockClock) -> None:
-    """Failed before: all of them, up to 100,000, in one request."""
-    upstream = Upstream()
-    upstream.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
-    async with upstream.following() as events:
-        for number in range(1, 4):
-            await step(mock_clock, upkeep.TOPICS_INTERVAL_S / 3)
-            assert len(upstream.learned) == number
-            upstream.topics_error = UpstreamConnectionError("one that passes") if number == 1 else None
-        assert [len(names) for names in upstream.learned] == [TOPICS_MAX, TOPICS_MAX, 1]
-        assert [name for names in upstream.learned for name in names] == upstream.names
-        assert events() == ["topics_not_refreshed"]
 
 
 class ScriptedCatalog:

@@ -90,14 +90,15 @@ def config_of(folder: Path, lines: str = "", *, keeps_catalog: bool = False) -> 
 
 async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -> None:
     kafka.add(1, "a")
-    for name in ("follow_upstream", "watch_tier", "take_gauges", "watch_loop"):
+    for name in ("follow_brokers", "follow_topics", "watch_tier", "take_gauges", "watch_loop"):
         noted.task(serve, name)
     for owner in (Accounts, AuditLog, Reloader, TierStorage):
         noted.task(owner, "run")
     noted.task(Server, "watch")
     async with serve.run(config_of(tmp_path, f"audit.log={tmp_path / 'audit'}\n")) as application:
         await noted.all_run()
-        assert noted.calls["serve.follow_upstream"][0] is application.cluster
+        assert noted.calls["serve.follow_brokers"][0] is application.cluster
+        assert noted.calls["serve.follow_topics"][:2] == (application.cluster, application.catalog)
         assert noted.calls["serve.watch_tier"][-1] is application.readiness
         assert noted.calls["Server.watch"] == (application.server,)
         assert noted.calls["Reloader.run"] == (application.reloader,)

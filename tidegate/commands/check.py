@@ -325,9 +325,7 @@ async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report:
     living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
     denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
     for name in denied[:TOPICS_SHOWN_MAX]:
-        report.wrong(
-            f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all; grant it"
-        )
+        report.wrong(cluster.describe_missing([name]))
     if len(denied) > TOPICS_SHOWN_MAX:
         line = grant_line(config.upstream, ["Describe"], "topic", "*")
         report.wrong(

@@ -300,10 +300,12 @@ class Collector:
         problem = None
         if known_id is not None and known_id != partition.topic_id:
             problem = "the topic was deleted, and its name is another topic's"
+        elif partition.topic in self._cluster.denied:
+            problem = self._cluster.describe_missing([partition.topic])
         elif leader is None:
             problem = reason or "upstream names no leader"
         elif frontier is None:
-            problem = f"broker {leader} does not tell its offsets: it may be away, or Describe may be missing"
+            problem = f"broker {leader} does not tell its offsets: it may be away"
         elif summary is not None and (hole := hole_of(summary, frontier)) is not None:
             problem = hole
         row = _row_of(partition, summary, frontier, problem)

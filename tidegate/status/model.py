@@ -8,6 +8,7 @@ Rule 3. Trouble comes first: what keeps it from being ready, then what fails, th
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypedDict, cast
@@ -443,6 +444,8 @@ def _merged_fallbacks(spells: Iterable[FallbackStatus]) -> list[FallbackStatus]:
     found: dict[str, FallbackStatus] = {}
     for spell in spells:
         known = found.setdefault(spell["reason"], cast(FallbackStatus, {**spell, "partitions": 0}))
-        known["partitions"] += spell["partitions"]
+        # What we may not describe all workers know of, and what the tier failed each for its own clients.
+        summed = max if spell["reason"] == "not_described" else operator.add
+        known["partitions"] = summed(known["partitions"], spell["partitions"])
         known["since_ms"] = max(known["since_ms"], spell["since_ms"])
     return [*found.values()]

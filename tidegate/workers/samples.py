@@ -15,6 +15,7 @@ from typing import Any, Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from metrics.meters import FallbackReason
 from metrics.registry import Registry
 
 SUPERVISOR: Final = "supervisor"
@@ -81,6 +82,9 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
 }
 """Of each gauge, by its family's name; a test holds it complete. All that begins with `process_` is EACH."""
+
+_UNDESCRIBED: Final = ("reason", FallbackReason.NOT_DESCRIBED.value)
+"""Each worker knows all that Tidegate may not describe; of what the tier failed only its own."""
 
 Families = Sequence[Mapping[str, Any]]
 """What `samples_of` gives: plain values, as JSON has them."""
@@ -191,7 +195,7 @@ class _Series:
             before = self._values.get(key)
             if before is None:
                 self._values[key] = value
-            elif self._rule is Rule.HIGHEST:
+            elif self._rule is Rule.HIGHEST or _UNDESCRIBED in key[1]:
                 self._values[key] = max(before, value)
             elif self._rule is Rule.LOWEST:
                 self._values[key] = min(before, value)

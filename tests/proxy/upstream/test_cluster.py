@@ -223,5 +223,8 @@ async def test_a_topic_that_we_may_not_describe_is_a_line_once_until_we_may(fake
         with structlog.testing.capture_logs() as logs:
             await cluster.learn_topics(["orders"])
         told.append([entry["reason"] for entry in logs if entry["event"] == "topic_not_described"])
-    line = ["ACL Describe on Topic orders is missing for our own identity: we serve nothing of it"]
+    line = [
+        "ACL Describe on Topic orders is missing for an anonymous client, so we serve nothing of it: kafka-acls.sh "
+        "--bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation Describe --topic orders"
+    ]
     assert told == [line, [], [], line]

@@ -32,6 +32,7 @@ def cache(hits: int, misses: int, *, available: bool = True) -> dict[str, object
 
 def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     spell = {"reason": "denied", "detail": "403", "partitions": 2, "since_ms": 5_000, "examples": ["orders-0"]}
+    undescribed = {**spell, "reason": "not_described"}
     stream = {"worker": None, "client": "10.0.0.7:1"}
     first = document(
         brokers=[broker(1), broker(2)],
@@ -39,7 +40,7 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
         cache=[cache(30, 10)],
         partitions=partitions(row(offsets_age_ms=9), row("payments", offsets_age_ms=9)),
         streams={"total": 1, "rows": [stream]},
-        fallbacks=[spell],
+        fallbacks=[spell, undescribed],
         errors=[error("older", age_ms=5_000)],
     )
     second = document(
@@ -47,7 +48,7 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
         catalog=catalog(metadata_partition(0), metadata_partition(1, lag=4), segments=9),
         cache=[cache(0, 40, available=False)],
         partitions=partitions(row(offsets_age_ms=3, high_watermark=5), row("payments")),
-        fallbacks=[{**spell, "partitions": 3, "since_ms": 1_000}],
+        fallbacks=[{**spell, "partitions": 3, "since_ms": 1_000}, undescribed],
     )
     status = merged(document(errors=[error("newer")], workers=[{"worker": 0}]), {"0": first, "1": second})
     assert [each["reachable"] for each in status["brokers"]] == [True, False]
@@ -60,6 +61,6 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     assert [each["offsets_age_ms"] for each in status["partitions"]["rows"]] == [3, 9]
     assert status["streams"]["total"] == 1
     assert status["streams"]["rows"][0]["worker"] == "0"
-    assert [(each["partitions"], each["since_ms"]) for each in status["fallbacks"]] == [(5, 5_000)]
+    assert [(each["partitions"], each["since_ms"]) for each in status["fallbacks"]] == [(5, 5_000), (2, 5_000)]
     assert [(each["event"], each["worker"]) for each in status["errors"]] == [("newer", None), ("older", "0")]
-    assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier"]
+    assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier", "tier"]

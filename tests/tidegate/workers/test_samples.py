@@ -5,7 +5,7 @@ import json
 import pytest
 
 from metrics.kip405 import Kind
-from metrics.meters import Direction, Meters
+from metrics.meters import Direction, FallbackReason, Meters
 from metrics.registry import Registry, render
 from tidegate.workers.samples import RULES, Collected, Rule, Together, samples_of
 
@@ -62,7 +62,12 @@ def test_what_each_worker_knows_of_the_whole_counts_once(world: World) -> None:
     world.workers[1].catalog.on_segments(42)
     world.workers[0].tls.on_certificate("proxy.tls.certificate.file", 2000)
     world.workers[1].tls.on_certificate("proxy.tls.certificate.file", 1000)
+    for meters, partitions in zip(world.workers, (7, 5), strict=True):
+        meters.fallback.on_spell(FallbackReason.NOT_DESCRIBED, partitions)
+        meters.fallback.on_spell(FallbackReason.DENIED, partitions)
     world.hear()
+    assert world.value("tidegate_fallback_partitions", reason="not_described") == 7
+    assert world.value("tidegate_fallback_partitions", reason="denied") == 12
     assert world.value("tidegate_catalog_segments") == 42
     assert world.value("tidegate_certificate_expiry_timestamp_seconds", key="proxy.tls.certificate.file") == 1000
 
