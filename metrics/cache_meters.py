@@ -293,6 +293,8 @@ class GetMeter:
             "tidegate_inflight_bytes", "Bytes held by GETs under way and by answers not yet sent."
         )
         self._of_store: _StoreSeries | None = None
+        self.ended = 0
+        """GETs that have ended, of any object and in any way."""
 
     def on_store(self, store: str) -> None:
         """GETs go to a store of this kind: `s3`, `filesystem`, `local`; told once, before the first."""
@@ -301,6 +303,7 @@ class GetMeter:
     def on_end(self, kind: GetObject, outcome: GetOutcome, duration_s: float, received_bytes: int = 0) -> None:
         """A GET has ended; `received_bytes` is of a segment's log, as stored (0 for other objects)."""
         series = self._of_store or self._begin(UNNAMED_STORE)
+        self.ended += 1
         series.gets[kind, outcome].inc()
         series.bytes[outcome].inc(received_bytes)
         series.seconds[outcome].observe(duration_s)

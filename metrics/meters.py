@@ -327,6 +327,8 @@ class RelayMeter:
         )
         self._requests = Children[tuple[int, Route], Counter](requests, LabelLimit(_API_KEYS_MAX))
         self._served = registry.counter("tidegate_served_tier_bytes", "Record bytes from the tier sent to clients.")
+        self.served_bytes = 0
+        """The same."""
         self._malformed = registry.counter(
             "tidegate_malformed_frames", "Frames of a peer that closed their connection."
         )
@@ -382,6 +384,7 @@ class RelayMeter:
     def on_tier_served(self, byte_count: int) -> None:
         """Record bytes from the tier were put into an answer."""
         self._served.inc(byte_count)
+        self.served_bytes += byte_count
 
     def on_request(self, api_key: int, route: Route) -> None:
         """A request's way was decided."""

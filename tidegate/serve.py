@@ -378,8 +378,9 @@ async def run(
             )
             server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
             listening = await front.listen(cluster, server, readiness, nursery)
-            status = Collector(readiness, cluster, read_tier, server, meters.cache).status
-            pages = OwnPages(readiness, meters.registry, tier_storage.streams, status, server.groups)
+            collector = Collector(readiness, cluster, read_tier, server, meters)
+            nursery.start_soon(collector.run)
+            pages = OwnPages(readiness, meters.registry, tier_storage.streams, collector.status, server.groups)
             admin = await front.show(pages, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)
             nursery.start_soon(reloader.run)
@@ -548,7 +549,16 @@ def _serving(
             is_catalog_loaded=is_loaded,
         )
     server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, nursery, tier_offsets)
-    return server, TierSide(catalog, started, tier.frontiers, storage, parts.disk_blocks, fallback, standalone)
+    return server, TierSide(
+        catalog,
+        started,
+        tier.frontiers,
+        storage,
+        parts.disk_blocks,
+        fallback,
+        parts.storage_manager.identity,
+        standalone,
+    )
 
 
 def _tier_storage(

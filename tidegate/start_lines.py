@@ -44,13 +44,9 @@ def store_words(config: Config) -> Mapping[str, str]:
 def say_start(config: Config, workers: int = 1) -> None:
     """One line, and one more if there are too few open files even after the limit was raised."""
     raise_limit()
-    try:
-        ours = version("tidegate")
-    except PackageNotFoundError:
-        ours = "a checkout"
     _log.info(
         "starting",
-        version=ours,
+        version=own_version(),
         file=str(config.files[""]),
         workers=workers,
         **store_words(config),
@@ -62,6 +58,14 @@ def say_start(config: Config, workers: int = 1) -> None:
     problem = shortage(config, workers)
     if problem is not None:
         _log.warning("open_files_few", reason=problem)
+
+
+def own_version() -> str:
+    """As it is installed."""
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "a checkout"
 
 
 def say_end(exit_code: int) -> None:

@@ -153,6 +153,7 @@ _KINDS = {
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("haproxy", _command("haproxy"), "install HAProxy 2.4 or newer (Debian: apt-get install haproxy)"),
         Kind("cargo", _command("cargo"), "install Rust"),
+        Kind("chromium", _command("chromium"), "install Chromium (Debian: apt-get install chromium)"),
         Kind("curl", _command("curl"), "install curl (Debian: apt-get install curl)"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
         Kind(

@@ -46,6 +46,7 @@ from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from tidegate.live_settings import LiveSettings
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
+from tidegate.sizes import shown_size
 from tidegate.standalone_wiring import open_guard
 from tidegate.start_lines import say_end, say_errors, say_start
 from tidegate.status.collect import empty_status
@@ -237,7 +238,7 @@ async def _tell_progress(copying: Copying) -> None:
                 done, total = _records(progress)
                 copied_bytes = sum(each.copied_bytes for each in progress)
                 rate = copied_bytes / max(0.001, trio.current_time() - started_s)
-                bar.told(done, total, f", {rate / 1e6:.1f} MB/s")
+                bar.told(done, total, f", {shown_size(rate)}/s")
                 if trio.current_time() - told_s >= PROGRESS_INTERVAL_S and not is_terminal:
                     told_s = trio.current_time()
                     _log.info(

@@ -35,10 +35,11 @@ from storage.model import (
 from tidegate import exit_codes
 from tidegate.commands.deletion_waits import Waits, names_of, notes_of, waits_of
 from tidegate.commands.metadata import publish_marks, read_records
-from tidegate.commands.output import iso_time, print_json, print_table, size
+from tidegate.commands.output import iso_time, print_json, print_table
 from tidegate.commands.selection import Place, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
+from tidegate.sizes import shown_size
 
 SETTLE_S = 1.0
 """A copier that has read a note before ours was written has written its own by then."""
@@ -87,7 +88,7 @@ def list_deletions(config: Config, options: DeletionOptions, out: TextIO) -> int
                     f"{each.partition.topic}:{each.partition.partition}",
                     uuid_to_text(each.partition.topic_id),
                     each.segments,
-                    size(each.size_bytes),
+                    shown_size(each.size_bytes),
                     None if each.until_ms is None else iso_time(each.until_ms),
                     each.why,
                 )

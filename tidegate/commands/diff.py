@@ -41,11 +41,12 @@ from tidegate.commands.diff_questions import (
     is_settled,
     questions,
 )
-from tidegate.commands.output import Progress, print_json, print_table, size
+from tidegate.commands.output import Progress, print_json, print_table
 from tidegate.commands.report import Report
 from tidegate.commands.through_serve import BothSides, both_sides
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
+from tidegate.sizes import shown_size
 
 ROLE: Final = "diff"
 
@@ -318,7 +319,7 @@ def _announce(asked: Sequence[Asked], seed: int, options: DiffOptions, out: Text
     remote = sum(each.is_remote for each in asked)
     out.write(
         f"{len(asked)} questions (seed {seed}), {options.per_second:g} a second at most. Each side answers all of them:"
-        f" about {remote} of them are reads from the tier for the brokers, of {size(FETCH_BYTES_MAX)} at most.\n\n"
+        f" about {remote} of them are reads from the tier for the brokers, {shown_size(FETCH_BYTES_MAX)} at most.\n\n"
     )
     out.flush()
 
@@ -362,7 +363,7 @@ def show(tally: Tally, out: TextIO) -> None:
         *((f"the same error: {code_name(code)}", count) for code, count in sorted(tally.errors.items())),
     ]
     print_table(out, ("what", "count"), rows)
-    out.write(f"\n{size(tally.record_bytes)} of records compared\n\n")
+    out.write(f"\n{shown_size(tally.record_bytes)} of records compared\n\n")
     report = Report(out)
     for asked, found in tally.differences[:SHOWN_MAX]:
         report.wrong(f"{asked}: {'; '.join(found)}")

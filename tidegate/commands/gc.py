@@ -32,10 +32,11 @@ from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager, StoredObject
 from tidegate import exit_codes
 from tidegate.commands.metadata_records import WholeTopic, whole_topic
-from tidegate.commands.output import Progress, iso_time, print_json, print_table, printable, size
+from tidegate.commands.output import Progress, iso_time, print_json, print_table, printable
 from tidegate.commands.report import Report
 from tidegate.commands.tier import open_metadata_topic, run_command
 from tidegate.config.model import Config
+from tidegate.sizes import shown_size
 
 PLAN_BYTES_MAX: Final = 1024**3
 
@@ -139,12 +140,14 @@ def run(config: Config, options: GcOptions, out: TextIO, *, is_json: bool = Fals
 def _show(result: GcResult, options: GcOptions, out: TextIO) -> None:
     survey, report = result.survey, Report(out)
     rows = [
-        (each.value, survey.objects[each], size(survey.size_bytes[each]), survey.uploads[each])
+        (each.value, survey.objects[each], shown_size(survey.size_bytes[each]), survey.uploads[each])
         for each in Standing
         if survey.objects[each] or survey.uploads[each] or each is Standing.ORPHAN
     ]
     print_table(out, ("objects and unfinished uploads", "objects", "size", "uploads"), rows)
-    named = [(name, size(size_bytes), iso_time(changed_ms)) for name, size_bytes, changed_ms in result.plan.objects]
+    named = [
+        (name, shown_size(size_bytes), iso_time(changed_ms)) for name, size_bytes, changed_ms in result.plan.objects
+    ]
     named += [(f"{name} (upload)", "", iso_time(started_ms)) for name, _, started_ms in result.plan.uploads]
     out.write("\n")
     # Not as a table, which would cut long names into lines.
@@ -172,7 +175,7 @@ def _show_done(result: GcResult, plan: Path | None, report: Report) -> None:
     if result.failures:
         report.wrong(f"{len(result.failures)} could not be deleted: mend that, and run it again with the same plan")
     if result.deletes:
-        freed = size(sum(each.size_bytes for each in result.deleted))
+        freed = shown_size(sum(each.size_bytes for each in result.deleted))
         report.ok(f"{len(result.deleted)} objects deleted ({freed}), {len(result.aborted)} uploads given up")
         if result.changed:
             report.ok(f"{result.changed} of the plan left alone: no orphans any more, replaced, or gone")

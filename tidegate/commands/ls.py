@@ -17,11 +17,12 @@ from storage.config.model import Mode
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
 from tidegate.commands.deletion_waits import Waits, waits_of
-from tidegate.commands.output import iso_time, print_json, print_table, size
+from tidegate.commands.output import iso_time, print_json, print_table
 from tidegate.commands.selection import Place, finished, holes, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.commands.tier_lineage import TierLineage
 from tidegate.config.model import Config
+from tidegate.sizes import shown_size
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SHORT_STATES = {
@@ -138,7 +139,7 @@ def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options:
             uuid_to_text(topic_id),
             each.partitions,
             each.segments,
-            size(each.size_bytes),
+            shown_size(each.size_bytes),
             iso_time(each.max_timestamp_ms),
             each.hole_count,
             each.shown_states(),
@@ -190,7 +191,7 @@ def list_partitions(
             each.start_offset,
             each.end_offset,
             each.segments,
-            size(each.size_bytes),
+            shown_size(each.size_bytes),
             iso_time(each.max_timestamp_ms),
             _shown_holes(each.holes),
             each.shown_states(),
@@ -226,7 +227,7 @@ def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], option
             uuid_to_text(segment.segment_id.id),
             segment.start_offset,
             segment.end_offset,
-            size(segment.segment_size_bytes),
+            shown_size(segment.segment_size_bytes),
             iso_time(segment.max_timestamp_ms),
             ", ".join(f"{epoch}@{start}" for epoch, start in segment.segment_leader_epochs.items()),
             "dead" if segment.segment_id.id in dead else _SHORT_STATES[segment.state],

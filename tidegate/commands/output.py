@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
@@ -53,11 +52,6 @@ def print_json(out: TextIO, document: Mapping[str, Any]) -> None:
 def print_json_line(out: TextIO, document: Mapping[str, Any]) -> None:
     """One of many documents, a line each."""
     out.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def size(size_bytes: int) -> str:
-    """For people: 1.2 GB."""
-    return decimal(size_bytes)
 
 
 def iso_time(timestamp_ms: int) -> str | None:

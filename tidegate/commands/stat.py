@@ -20,10 +20,11 @@ from storage.object_store.retries import call_with_retries, wait_in_thread
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentInspection, SegmentObject
 from tidegate import exit_codes
 from tidegate.commands.ls import segment_fields
-from tidegate.commands.output import iso_time, print_json, print_table, printable, size
+from tidegate.commands.output import iso_time, print_json, print_table, printable
 from tidegate.commands.selection import Place, find_segment
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
+from tidegate.sizes import shown_size
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -112,7 +113,7 @@ def _shown(name: str, value: Any) -> str:
     if name.endswith("timestamp_ms"):
         return f"{value} ({iso_time(value)})"
     if name.endswith("bytes") and isinstance(value, int):
-        return f"{value} ({size(value)})"
+        return f"{value} ({shown_size(value)})"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(str(key), each)}" for key, each in value.items())
     if isinstance(value, list):

@@ -7,6 +7,7 @@ Rule 2. Brokers are asked what nobody knows yet, ASK_S_MAX at most and not again
 Rule 3. What fails is a part of the page that says so; the others are shown.
 """
 
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Any, Final, cast
 import structlog
 import trio
 
-from metrics.cache_meters import CacheLevel, CacheMeter
+from metrics.cache_meters import CacheLevel
+from metrics.meters import Meters
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import BrokerNode, metadata_question
 from proxy.connection.server import Server
@@ -34,10 +36,12 @@ from storage.model import TopicIdPartition
 from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
 from tidegate.standalone_wiring import Standalone
+from tidegate.start_lines import own_version
 from tidegate.status.copying import copy_status
 from tidegate.status.model import (
     PAGE_ROWS,
     VERSION,
+    AboutStatus,
     AppliedStatus,
     BrokerStatus,
     CacheStatus,
@@ -54,10 +58,12 @@ from tidegate.status.model import (
     Status,
     StreamsStatus,
     StreamStatus,
+    TrafficStatus,
     hit_ratio,
     pages_of,
     with_troubles,
 )
+from tidegate.status.traffic import Traffic
 from tidegate.tier_storage import TierStorage, stream_row
 
 ASK_S_MAX: Final = 2.0
@@ -80,12 +86,17 @@ OWN_TIER_MODE: Final = "full"
 Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None]
 """A partition, and what the catalog has of it; None: no segment that can be read."""
 
+_STARTED_MS: Final = time.time_ns() // 1_000_000
+
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TierSide:
-    """What there is of the tier. `disk` None: the cache is in memory only; `standalone` None: mode replica."""
+    """What there is of the tier. `disk` None: the cache is in memory only; `standalone` None: mode replica.
+
+    `identity`: format, store and prefix.
+    """
 
     catalog: Catalog
     followed: StartedCatalog
@@ -93,20 +104,24 @@ class TierSide:
     storage: TierStorage
     disk: DiskBlocks | None
     fallback: Fallback
+    identity: str
     standalone: Standalone | None = None
 
 
 class Collector:
     """Makes the document. Owned by the trio thread."""
 
-    def __init__(
-        self, readiness: Readiness, cluster: Cluster, tier: TierSide, server: Server, meter: CacheMeter
-    ) -> None:
-        self._readiness, self._cluster, self._server, self._meter = readiness, cluster, server, meter
+    def __init__(self, readiness: Readiness, cluster: Cluster, tier: TierSide, server: Server, meters: Meters) -> None:
+        self._readiness, self._cluster, self._server, self._meter = readiness, cluster, server, meters.cache
         self._tier = tier
+        self._traffic = Traffic(lambda: meters.relay.served_bytes, lambda: meters.gets.ended)
         self._brokers_asked = _Asked(self._ask_brokers)
         self._ends_asked = _Asked(self._ask_ends)
         self._spells = Spells(trio.current_time)
+
+    async def run(self) -> None:
+        """Look at what passes, until cancelled."""
+        await self._traffic.run()
 
     async def status(self, query: Query) -> Status:
         """Everything as it is now."""
@@ -131,6 +146,8 @@ class Collector:
             nursery.start_soon(section, "limits", self._limits)
             nursery.start_soon(section, "clients", self._clients)
             nursery.start_soon(section, "copy", self._copy)
+            nursery.start_soon(section, "about", self._about)
+            nursery.start_soon(section, "traffic", self._traffic_now)
         return with_troubles(cast(Status, {**empty_status(self._readiness, query), **found, "failed_sections": failed}))
 
     # --- upstream and the catalog ---
@@ -318,6 +335,12 @@ class Collector:
 
     # --- this process's own ---
 
+    async def _about(self) -> AboutStatus:
+        return AboutStatus(**{**about(), "cluster_id": self._cluster.cluster_id, "tier": self._tier.identity})
+
+    async def _traffic_now(self) -> TrafficStatus:
+        return self._traffic.status()
+
     async def _copy(self) -> CopyStatus | None:
         copying = None if self._tier.standalone is None else self._tier.standalone.copying
         return None if copying is None else copy_status(copying)
@@ -416,6 +439,8 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
             name.value: {"state": condition.state.value, "reason": condition.reason}
             for name, condition in readiness.conditions.items()
         },
+        about=about(),
+        traffic=TrafficStatus(tier_bytes_per_s=0, tier_bytes=0, gets_per_s=0, gets=0),
         brokers=[],
         catalog=CatalogStatus(
             segments=0, segments_max=0, partitions=0, refused_partitions=0, last_applied=None, metadata_partitions=[]
@@ -430,6 +455,13 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
         errors=recent_errors(_now_ms()),
         failed_sections=[],
         workers=[],
+    )
+
+
+def about() -> AboutStatus:
+    """What this process knows of itself."""
+    return AboutStatus(
+        instance=socket.gethostname(), version=own_version(), started_ms=_STARTED_MS, cluster_id=None, tier=None
     )
 
 

@@ -48,6 +48,21 @@ class ConditionStatus(TypedDict):
     reason: str
 
 
+class AboutStatus(TypedDict):
+    instance: str
+    version: str
+    started_ms: int
+    cluster_id: str | None
+    tier: str | None
+
+
+class TrafficStatus(TypedDict):
+    tier_bytes_per_s: int
+    tier_bytes: int
+    gets_per_s: float
+    gets: int
+
+
 class BrokerStatus(TypedDict):
     node_id: int
     host: str
@@ -232,6 +247,8 @@ class Status(TypedDict):
     complaints: list[str]
     troubles: list[Trouble]
     conditions: dict[str, ConditionStatus]
+    about: AboutStatus
+    traffic: TrafficStatus
     brokers: list[BrokerStatus]
     catalog: CatalogStatus
     cache: list[CacheStatus]
@@ -256,7 +273,7 @@ def hit_ratio(hits: int, misses: int) -> float | None:
     return round(hits / (hits + misses), 4) if hits + misses else None
 
 
-def lags_most(status: Status) -> MetadataPartitionStatus | None:
+def read_least(status: Status) -> MetadataPartitionStatus | None:
     """The metadata partition that is worst off; None: all are read to their end, as far as their ends are known."""
     worst = max(status["catalog"]["metadata_partitions"], key=_badness, default=None)
     return None if worst is None or _badness(worst) == (False, False, 0) else worst
@@ -304,9 +321,9 @@ def _lagging(status: Status) -> Iterable[Trouble]:
         behind = "" if found["lag_records"] is None else f", {found['lag_records']:,} records behind"
         name = f"metadata partition {found['metadata_partition']}"
         if found["problem"] is not None:
-            yield _warning("catalog", f"{name} lags{behind}: {found['problem']}")
+            yield _warning("catalog", f"{name} is not read{behind}: {found['problem']}")
         elif found["lag_records"]:
-            yield _warning("catalog", f"{name} lags{behind}")
+            yield _warning("catalog", f"{name} is{behind.removeprefix(',')}")
 
 
 def _unreachable(status: Status) -> Iterable[Trouble]:
@@ -360,6 +377,8 @@ def merged(own: Status, workers: Mapping[str, Status]) -> Status:
         return with_troubles(own)
     told = [*workers.values()]
     status = cast(Status, dict(own))
+    status["about"] = told[0]["about"]
+    status["traffic"] = _sum_of([each["traffic"] for each in told])
     status["brokers"] = _worst((broker for each in told for broker in each["brokers"]), "node_id", _trouble_of_broker)
     status["catalog"] = _merged_catalog([each["catalog"] for each in told])
     status["cache"] = _merged_caches(cache for each in told for cache in each["cache"])
@@ -379,6 +398,10 @@ def merged(own: Status, workers: Mapping[str, Status]) -> Status:
     status["errors"] = sorted([*own["errors"], *errors], key=lambda error: error["age_ms"])
     status["failed_sections"] = [*own["failed_sections"], *(row for each in told for row in each["failed_sections"])]
     return with_troubles(status)
+
+
+def _sum_of(traffics: Sequence[TrafficStatus]) -> TrafficStatus:
+    return cast(TrafficStatus, {name: sum(cast(Any, each)[name] for each in traffics) for name in traffics[0]})
 
 
 def _worst(rows: Iterable[Any], key: str, badness: Callable[[Any], Any]) -> list[Any]:

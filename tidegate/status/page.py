@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 import structlog
 
-from tidegate.status.model import PartitionStatus, Status, failed_last, lags_most
+from tidegate.sizes import shown_size
+from tidegate.status.model import PartitionStatus, Status, failed_last, read_least
 
 HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
@@ -29,6 +30,7 @@ _WORDS_MAX: Final = 240
 _STYLE: Final = """
 :root{color-scheme:light dark;--line:#8886;--bad:#c62828;--warn:#b26a00;--good:#2e7d32;--tier:#1565c0;--gone:#8888}
 *{box-sizing:border-box}body{font:15px/1.4 system-ui,sans-serif;margin:0 auto;padding:12px;max-width:1240px}
+h1 small{font-weight:normal;opacity:.75}
 h1{font-size:1.3rem;margin:0 0 8px}h2{font-size:1.05rem;margin:20px 0 6px}p{margin:4px 0}
 td,dd,li,h1{overflow-wrap:anywhere}.pill{color:#fff;border-radius:4px;padding:2px 8px;white-space:nowrap}
 .good{background:var(--good)}.warn{background:var(--warn)}.bad{background:var(--bad)}
@@ -54,15 +56,16 @@ def render_page(status: Status) -> str:
     sections = (
         _answers,
         _troubles,
-        _conditions,
-        _brokers,
-        _catalog,
-        _partitions,
-        _cache,
+        _glance,
         _streams,
-        _copy,
         _fallbacks,
+        _brokers,
+        _partitions,
+        _copy,
+        _cache,
         _limits,
+        _catalog,
+        _conditions,
         _errors,
     )
     body = "".join(_whole(section, status) for section in sections)
@@ -94,24 +97,34 @@ def _answers(status: Status) -> str:
         colour, word = "warn", "ready, with trouble"
     else:
         colour, word = "good", "ready"
-    ready = "Yes" if status["ready"] else "No"
-    why = "; ".join(status["reasons"])
-    return (
-        f"<h1>Tidegate {_pill(colour, word)}</h1><dl>"
-        f'<dt>Ready?</dt><dd id="ready">{ready}{_e(": " + _cut(why)) if why else ""}</dd>'
-        f'<dt>Lags most</dt><dd id="lags">{_lag(status)}</dd>'
-        f'<dt>Failed last</dt><dd id="failed">{_last_failure(status)}</dd></dl>'
-    )
+    return f'<h1 id="state">Tidegate {_pill(colour, word)} <small>{_e(status["about"]["instance"])}</small></h1>'
 
 
-def _lag(status: Status) -> str:
-    worst = lags_most(status)
+def _glance(status: Status) -> str:
+    about, traffic = status["about"], status["traffic"]
+    up_ms = max(0, status["time_ms"] - about["started_ms"])
+    readers = _n(status["streams"]["total"])
+    lines = {
+        "now": f"{_bytes(traffic['tier_bytes_per_s'])}/s from the tier, {traffic['gets_per_s']:,g} GETs/s, "
+        f"{readers} readers",
+        "saved": f"{_bytes(traffic['tier_bytes'])} that brokers did not have to read, with {_n(traffic['gets'])} GETs",
+        "catalog": _metadata_read(status),
+        "failed": _last_failure(status),
+        "this is": f"version {_e(about['version'])}, up for {_age(up_ms)}, before cluster "
+        f"{_e(about['cluster_id'] or '?')}, with the tier {_e(about['tier'] or '?')}",
+    }
+    rows = "".join(f'<dt>{word}</dt><dd id="{word.replace(" ", "-")}">{html}</dd>' for word, html in lines.items())
+    return f"<dl>{rows}</dl>"
+
+
+def _metadata_read(status: Status) -> str:
+    worst = read_least(status)
     partitions = status["catalog"]["metadata_partitions"]
     condition = status["conditions"].get("catalog", {"state": "met", "reason": ""})
     if worst is None and condition["state"] == "pending":
         return f"not known yet: {_e(_cut(condition['reason']))}"
     if worst is None:
-        return f"nothing: all {len(partitions)} metadata partitions are read to their end" if partitions else "nothing"
+        return f"all {len(partitions)} metadata partitions are read to their end" if partitions else "no metadata topic"
     lag = worst["lag_records"]
     behind = f"{_n(lag)} records behind" if lag is not None else "nobody knows how far behind"
     why = f" ({_e(_cut(worst['problem']))})" if worst["problem"] else ""
@@ -266,7 +279,7 @@ def _streams(status: Status) -> str:
 
     head = ("reader", "partition", "position", "lag", "speed", "read-ahead waits for")
     found = status["streams"]
-    return f"<h2>Cold streams: {_n(found['total'])}</h2>" + _table(head, _rows(found["rows"], row))
+    return f"<h2>Readers of the tier: {_n(found['total'])}</h2>" + _table(head, _rows(found["rows"], row))
 
 
 def _reader(row: Any) -> str:
@@ -384,14 +397,7 @@ def _n(number: int | None) -> str:
 
 
 def _bytes(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return "?"
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1024 or unit == "PiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"
+    return "?" if size_bytes is None else shown_size(size_bytes)
 
 
 def _age(age_ms: int) -> str:

@@ -12,6 +12,8 @@ SECTIONS: dict[str, Any] = {
     "The document": model.Status,
     "Troubles": model.Trouble,
     "Conditions": model.ConditionStatus,
+    "About": model.AboutStatus,
+    "Traffic": model.TrafficStatus,
     "Brokers": model.BrokerStatus,
     "Catalog": model.CatalogStatus,
     "Last applied": model.AppliedStatus,

@@ -1,7 +1,7 @@
 """What follows from the document: what is in trouble, and in which order; several workers' documents as one."""
 
 from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
-from tidegate.status.model import Status, lags_most, merged
+from tidegate.status.model import Status, merged, read_least
 
 
 def whats(status: Status) -> list[str]:
@@ -11,7 +11,7 @@ def whats(status: Status) -> list[str]:
 def test_a_metadata_partition_that_is_not_read_is_worse_than_one_that_is_slow() -> None:
     lagging = [metadata_partition(0, lag=5), metadata_partition(1, lag=900), metadata_partition(2, problem="no leader")]
     status = document(catalog=catalog(*lagging))
-    worst = lags_most(status)
+    worst = read_least(status)
     assert worst is not None
     assert worst["metadata_partition"] == 2
     assert [each.split()[3] for each in whats(status)] == ["2", "1", "0"]

@@ -27,7 +27,7 @@ class Tags(HTMLParser):
 
 
 def text_of(page: str, id_: str) -> str:
-    found = re.search(rf'id="{id_}">(.*?)</(?:dd|ul|p)>', page, re.DOTALL)
+    found = re.search(rf'id="{id_}">(.*?)</(?:dd|ul|p|h1)>', page, re.DOTALL)
     assert found is not None
     return html.unescape(re.sub(r"<[^>]+>", "", found[1]))
 
@@ -59,8 +59,8 @@ def full(word: str) -> Status:
 
 def test_all_text_from_outside_is_escaped_and_nothing_is_loaded_or_run() -> None:
     page = render_page(full("word"))
-    assert text_of(page, "ready").startswith("No: word")
-    assert "metadata partition 1" in text_of(page, "lags")
+    assert "not ready: word" in text_of(page, "troubles")
+    assert "metadata partition 1" in text_of(page, "catalog")
     harmless, hostile = Tags(page), Tags(render_page(full(HOSTILE)))
     assert (hostile.elements, hostile.attributes) == (harmless.elements, harmless.attributes)
     assert not {"script", "link", "img", "iframe"} & harmless.elements
@@ -83,4 +83,4 @@ def test_one_bad_row_or_section_never_blanks_the_page() -> None:
     assert "first-0" in page
     assert "last-0" in page
     assert page.count("not shown") == 2
-    assert text_of(page, "ready") == "Yes"
+    assert "ready" in text_of(page, "state")
