@@ -71,6 +71,7 @@ class Readiness:
         self._left_to_brokers: list[str] = []
         self._metadata_topic_trouble: str | None = None
         self._hanging: list[str] = []
+        self._identity_trouble: str | None = None
         self._log_starts_unsure: list[str] = []
         self._broker_problems: dict[int, str] = {}
         self._draining = False
@@ -127,6 +128,8 @@ class Readiness:
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         if self._metadata_topic_trouble is not None:
             problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
+        if self._identity_trouble is not None:
+            problems.append(self._identity_trouble)
         unsure = self._hanging + self._log_starts_unsure
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + unsure
 
@@ -158,6 +161,11 @@ class Readiness:
     def metadata_topic_unsafe(self, reason: str | None) -> None:
         """The metadata topic of a tier of our own is not as it must be; None: it is."""
         self._metadata_topic_trouble = reason
+        self._tell()
+
+    def identity_unclear(self, reason: str | None) -> None:
+        """It is not said with whose identity the metadata topic is read; None: it is."""
+        self._identity_trouble = reason
         self._tell()
 
     def partition_problem(self, metadata_partition: int, reason: str) -> None:

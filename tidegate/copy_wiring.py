@@ -62,7 +62,7 @@ def open_copying(
         metadata_cluster=metadata_cluster,
         event_log=event_log_read,
         properties=client_properties(config.upstream, ROLE),
-        metadata_properties=client_properties(config.metadata_client, f"{ROLE}-metadata"),
+        metadata_properties=client_properties(config.metadata_producer, f"{ROLE}-metadata"),
         in_tier=catalog.partitions,
         guard=guard,
         deletions_stopped=deletions_stopped,

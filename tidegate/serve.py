@@ -357,6 +357,7 @@ async def run(
     front = OwnFront(config) if front is None else front
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(meters.health), LiveSettings(config)
+    readiness.identity_unclear(config.identity_trouble)
     storage_manager = _storage_manager(config, open_storage_manager)
     disk_blocks: DiskBlocks | None = None
     try:

@@ -25,7 +25,7 @@ def client_properties(upstream: UpstreamConfig, role: str) -> Properties:
     """What every client needs: addresses, identity, and a client id like those of our other connections.
 
     Args:
-        upstream: `config.upstream` or `config.metadata_client`.
+        upstream: `config.upstream` or `config.metadata_producer`.
         role: what the client is for, in its client id.
     """
     security = upstream.security

@@ -15,6 +15,13 @@ class Mode(StrEnum):
     STANDALONE = "standalone"
 
 
+class MetadataIdentity(StrEnum):
+    """Whose identity the metadata topic is read and written with."""
+
+    UPSTREAM = "upstream"
+    BROKER = "broker"
+
+
 class SecurityProtocol(StrEnum):
     """Kafka's own names."""
 
@@ -84,6 +91,11 @@ class ClientSecurity:
     sasl: SaslCredentials | None = None
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether a broker can tell us from anybody else."""
+        return self.sasl is not None or (self.tls is not None and self.tls.certificate_chain_pem is not None)
+
+    @property
     def relay_tls(self) -> ClientTls | None:
         """The transport for clients' upstream connections: never our certificate, never our credentials
         (docs/protocol.md#own-connections)."""
@@ -96,3 +108,5 @@ class UpstreamConfig:
 
     bootstrap_servers: tuple[HostPort, ...]
     security: ClientSecurity
+    identity_at: str = field(default="", compare=False)
+    """The key that gives the credentials, and in which line of which file it stands; empty: there are none."""

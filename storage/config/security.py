@@ -1,10 +1,11 @@
 """Who Tidegate is to the brokers, from two spellings of the same thing.
 
 - `upstream.*` is spelt as librdkafka spells it.
-- The metadata topic's clients (`remote.log.metadata.common.client.*` and `.consumer.*`) are spelt as Java's clients
-  spell them, and fall back to the first part by part: `security.protocol`, the SASL identity (`sasl.mechanism` with
-  `sasl.jaas.config`) and TLS (any `ssl.*`) are each taken from the properties if given there, else from upstream. A
-  broker's file often holds only the password there, since the broker itself knows listener and protocol.
+- The metadata topic's clients (`remote.log.metadata.common.client.*` with `.consumer.*` or `.producer.*` over it) are
+  spelt as Java's clients spell them, and fall back to the first part by part: `security.protocol`, the SASL identity
+  (`sasl.mechanism` with `sasl.jaas.config`) and TLS (any `ssl.*`) are each taken from the properties if given there,
+  else from upstream. A broker's file often holds only the password there, since the broker itself knows listener and
+  protocol. `metadata.identity=upstream` passes them over: what a broker's file has there is often a super user.
 - `sasl.jaas.config` is one login module, read as Kafka's JaasConfig reads it with Java's StreamTokenizer:
 
       org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";
@@ -28,6 +29,8 @@ from storage.config.model import (
     ClientSecurity,
     ClientTls,
     HostPort,
+    MetadataIdentity,
+    Mode,
     SaslCredentials,
     SaslMechanism,
     SecurityProtocol,
@@ -36,6 +39,7 @@ from storage.config.model import (
 from storage.config.sources import (
     COMMON_CLIENT_PREFIX,
     CONSUMER_PREFIX,
+    PRODUCER_PREFIX,
     ConfigError,
     Setting,
     Settings,
@@ -121,6 +125,13 @@ class UpstreamKeys:
         "`none` checks the broker's certificate but not its host name.",
         default="https",
     )
+    metadata_identity: MetadataIdentity | None = key(
+        "metadata.identity",
+        optional(one_of(MetadataIdentity)),
+        "Who reads and writes `__remote_log_metadata`: `upstream`, by the keys above, or `broker`, by the metadata "
+        "clients' properties in the broker's file (`remote.log.metadata.*`), with the keys above for what they leave "
+        "open. `upstream` without credentials is `broker`. Unset: `broker`; from 0.2 on `upstream`.",
+    )
 
 
 def upstream_config(values: Values) -> UpstreamConfig:
@@ -131,13 +142,17 @@ def upstream_config(values: Values) -> UpstreamConfig:
         for name in keys:
             if values.is_set(name) and not has_effect:
                 values.warnings.append(f"{name} has no effect: upstream.security.protocol is {protocol}")
+    security = ClientSecurity(
+        protocol=protocol,
+        tls=_upstream_tls(given, values) if protocol.has_tls else None,
+        sasl=_upstream_sasl(given, values) if protocol.has_sasl else None,
+    )
+    names = ["upstream.sasl.username"] if security.sasl else [*_SSL_KEYS[1:]]
+    set_names = [name for name in names if values.is_set(name)] if security.has_credentials else []
     return UpstreamConfig(
         bootstrap_servers=given.bootstrap_servers,
-        security=ClientSecurity(
-            protocol=protocol,
-            tls=_upstream_tls(given, values) if protocol.has_tls else None,
-            sasl=_upstream_sasl(given, values) if protocol.has_sasl else None,
-        ),
+        security=security,
+        identity_at=values.place(set_names[0]) if set_names else "",
     )
 
 
@@ -194,17 +209,54 @@ def attempt(read: Callable[[], T], report: Callable[[str], None]) -> T | None:
         return None
 
 
-def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problems: list[str]) -> UpstreamConfig:
-    """The consumer's properties over the common ones, and what they leave open from upstream."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataClients:
+    """Who reads the metadata topic, and who writes it. `trouble`: a sentence where the choice should be made."""
+
+    consumer: UpstreamConfig
+    producer: UpstreamConfig
+    trouble: str | None = None
+
+
+def metadata_clients(settings: Settings, upstream: UpstreamConfig, values: Values) -> MetadataClients:
+    """By `metadata.identity`: upstream's identity, or each client's own properties over the common ones, and what they
+    leave open from upstream."""
+    wanted: MetadataIdentity | None = values["metadata.identity"]
+    if wanted is MetadataIdentity.UPSTREAM and upstream.security.has_credentials:
+        return MetadataClients(consumer=upstream, producer=upstream)
+    consumer = _metadata_client(settings, CONSUMER_PREFIX, upstream, values.problems)
+    more: list[str] = []
+    producer = _metadata_client(settings, PRODUCER_PREFIX, upstream, more)
+    if values["mode"] is Mode.STANDALONE:
+        values.problems += [problem for problem in more if problem not in values.problems]
+    elif more:
+        producer = consumer  # which is not needed
+    trouble = None
+    has_both = upstream.security.has_credentials and consumer.security.has_credentials
+    if wanted is None and has_both and _who(consumer.security) != _who(upstream.security):
+        trouble = (
+            "metadata.identity is not set, and both upstream.* and the metadata clients have credentials: "
+            f"__remote_log_metadata is read with those of {consumer.identity_at}, not with {upstream.identity_at}; "
+            "from version 0.2 on it will be the latter: set metadata.identity to broker or upstream"
+        )
+    return MetadataClients(consumer=consumer, producer=producer, trouble=trouble)
+
+
+def _who(security: ClientSecurity) -> object:
+    return security.sasl or (security.tls and security.tls.certificate_chain_pem)
+
+
+def _metadata_client(settings: Settings, prefix: str, upstream: UpstreamConfig, problems: list[str]) -> UpstreamConfig:
     properties: dict[str, tuple[str, Setting]] = {}
-    for prefix in (COMMON_CLIENT_PREFIX, CONSUMER_PREFIX):
+    for each in (COMMON_CLIENT_PREFIX, prefix):
         for name, setting in settings.metadata.items():
-            if name.startswith(prefix):
-                properties[name.removeprefix(prefix)] = (settings.metadata_prefix + name, setting)
+            if name.startswith(each):
+                properties[name.removeprefix(each)] = (settings.metadata_prefix + name, setting)
     java = _JavaClient(properties, upstream.security, problems)
+    servers = java.parsed("bootstrap.servers", HOST_PORTS) or upstream.bootstrap_servers
+    security = java.security()
     return UpstreamConfig(
-        bootstrap_servers=java.parsed("bootstrap.servers", HOST_PORTS) or upstream.bootstrap_servers,
-        security=java.security(),
+        bootstrap_servers=servers, security=security, identity_at=java.place(security) or upstream.identity_at
     )
 
 
@@ -243,6 +295,12 @@ class _JavaClient:
             tls=self._tls() if protocol.has_tls else None,
             sasl=self._sasl(protocol) if protocol.has_sasl else None,
         )
+
+    def place(self, security: ClientSecurity) -> str:
+        """The key of its own that gives the credentials, and where it stands; empty: none does."""
+        names = ("sasl.jaas.config",) if security.sasl else ("ssl.keystore.certificate.chain", "ssl.keystore.location")
+        found = [self._properties[name] for name in names if name in self._properties and security.has_credentials]
+        return f"{found[0][0]}, {found[0][1].origin}" if found else ""
 
     def parsed(self, name: str, kind: Kind[T]) -> T | None:
         """A property's value; None if it is not given, or wrong, which is noted as a problem."""

@@ -281,6 +281,10 @@ class Values:
         """Whether someone gave this key, rightly or wrongly."""
         return name in self._settings
 
+    def place(self, name: str) -> str:
+        """A key that somebody gave, and where."""
+        return f"{name}, {self._settings[name].origin}"
+
     def derive(self, name: str, value: object, shown: str | None = None) -> None:
         """Give a key that has no value one that follows from others; `shown` None: it is shown as unset."""
         if self._values[name] is None:

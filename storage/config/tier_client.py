@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
 from storage.config.model import Mode, SaslMechanism, UpstreamConfig
 from storage.config.schema_registry import SchemaRegistryConfig, SchemaRegistryKeys, schema_registry_config
-from storage.config.security import UpstreamKeys, metadata_client_config, upstream_config
+from storage.config.security import UpstreamKeys, metadata_clients, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
@@ -43,6 +43,11 @@ class TierClientConfig:
     )
     upstream: UpstreamConfig
     metadata_client: UpstreamConfig
+    """Who reads the metadata topic."""
+    metadata_producer: UpstreamConfig
+    """Who writes it, and makes it."""
+    identity_trouble: str | None
+    """A sentence if it is not said whose identity these two have."""
     remote_storage_manager_class_name: str
     remote_storage_config: Mapping[str, str] = field(repr=False)
     remote_storage_prefix: str
@@ -177,20 +182,23 @@ def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig
     return config
 
 
-def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
+def tier_client_fields(settings: Settings, values: Values) -> dict[str, Any]:
     """The fields of TierClientConfig that are no keys."""
     upstream = upstream_config(values)
+    clients = metadata_clients(settings, upstream, values)
     # What could not be resolved was reported.
     storage = {name: setting.text for name, setting in settings.storage.items() if setting.text is not None}
     return {
         "upstream": upstream,
-        "metadata_client": metadata_client_config(settings, upstream, values.problems),
+        "metadata_client": clients.consumer,
+        "metadata_producer": clients.producer,
+        "identity_trouble": clients.trouble,
         "remote_storage_manager_class_name": values[STORAGE_MANAGER_CLASS],
         "remote_storage_config": MappingProxyType(storage),
         "remote_storage_prefix": settings.storage_prefix,
         "remote_log_metadata_manager_class_name": values[METADATA_MANAGER_CLASS],
         "schema_registry": schema_registry_config(values),
-        "warnings": tuple(values.warnings),
+        "warnings": (*values.warnings, *([clients.trouble] if clients.trouble else [])),
     }
 
 

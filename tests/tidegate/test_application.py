@@ -56,6 +56,21 @@ async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -
         await application.server.wait_empty()
 
 
+async def test_two_identities_without_a_choice_are_a_complaint(tmp_path: Path) -> None:
+    # Failed before: nothing said with which of them the metadata topic was read.
+    prefix, module = "remote.log.metadata.common.client.", "org.apache.kafka.common.security.plain.PlainLoginModule"
+    lines = (
+        "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\nupstream.sasl.username=a\n"
+        f"upstream.sasl.password=p\n{prefix}sasl.mechanism=PLAIN\n"
+        f'{prefix}sasl.jaas.config={module} required username="b" password="p";\n'
+    )
+    async with run(config_of(tmp_path, lines)) as application:
+        [complaint] = application.readiness.complaints
+        assert complaint.startswith("metadata.identity is not set, and both upstream.* and")
+    async with run(config_of(tmp_path, f"{lines}metadata.identity=upstream\n")) as application:
+        assert application.readiness.complaints == []
+
+
 async def test_it_listens_at_once_for_the_brokers_of_the_last_run(tmp_path: Path) -> None:
     # Failed before: clients that remembered them were refused until a broker had answered somebody's Metadata.
     path = tmp_path / "kept"

@@ -1,7 +1,8 @@
 """The line of `kafka-acls.sh` that gives a right which a sentence names as missing.
 
 Sentences about rights are made in many places, all in one form: "ACL Read on Topic orders is missing". Whose right it
-is follows from the topic: the metadata topic is asked as the metadata clients' identity, all else as upstream's.
+is follows from topic and right: the metadata topic has an identity that reads it and one that writes it
+(`metadata.identity`), all else is asked as upstream's.
 """
 
 import re
@@ -23,8 +24,10 @@ def with_grant(sentence: str, config: TierClientConfig) -> str:
     missing = _MISSING.search(sentence)
     if missing is None:
         return sentence
-    client = config.metadata_client if missing["name"] == METADATA_TOPIC else config.upstream
-    line = grant_line(client, missing["rights"].split(" and "), missing["kind"].lower(), missing["name"])
+    client, rights = config.upstream, missing["rights"].split(" and ")
+    if missing["name"] == METADATA_TOPIC:
+        client = config.metadata_producer if {"Write", "Create"} & {*rights} else config.metadata_client
+    line = grant_line(client, rights, missing["kind"].lower(), missing["name"])
     return f"{sentence}: {line}"
 
 

@@ -30,7 +30,7 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClie
 from storage.checks.finding import FindingKind
 from storage.checks.partition_check import PartitionState, check_partition
 from storage.config.client_settings import client_settings
-from storage.config.model import Mode
+from storage.config.model import Mode, UpstreamConfig
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
@@ -39,7 +39,7 @@ from storage.metadata.record_batches import NO_TOPIC_ID
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from storage.registry import MetadataManagerKind, metadata_manager_kind
 from tidegate import exit_codes
-from tidegate.commands.acl_lines import grant_line, with_grant
+from tidegate.commands.acl_lines import grant_line, principal, with_grant
 from tidegate.commands.check_copy import check_copy
 from tidegate.commands.check_machine import check_machine, check_security
 from tidegate.commands.check_tier import check_tier
@@ -90,6 +90,8 @@ def run(
             report.ok("the keys fit together")
     with report.section("Security"):
         check_security(config, report)
+    with report.section("Identity"):
+        _tell_identities(config, report)
     is_usable = True
     try:
         with report.guarded("the check"):
@@ -105,12 +107,28 @@ def run(
     return exit_codes.FOUND_WRONG if report.wrong_count else exit_codes.DONE
 
 
+def _tell_identities(config: Config, report: Report) -> None:
+    """Who asks the brokers for what, and which line of which file says so."""
+    asked = [("brokers and topics are asked", config.upstream), (f"{METADATA_TOPIC} is read", config.metadata_client)]
+    if config.mode is Mode.STANDALONE:
+        asked.append((f"{METADATA_TOPIC} is written", config.metadata_producer))
+    for what, client in asked:
+        security = client.security
+        how = security.protocol if security.sasl is None else f"{security.protocol} and {security.sasl.mechanism}"
+        where = f"{client.identity_at}; " if client.identity_at else ""
+        report.ok(
+            f"{what} as {principal(security)}, by {how} ({where}at {','.join(map(str, client.bootstrap_servers))})"
+        )
+
+
 async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
     """Whether `serve` would take the configuration."""
     reached, is_usable = False, True
     async with trio.open_nursery() as nursery:
         upstream = Cluster(client_settings(config.upstream), nursery)
-        metadata = _metadata_cluster(config, upstream, nursery)
+        known = [(config.upstream, upstream)]
+        metadata = _cluster_of(config.metadata_client, known, nursery)
+        written = _cluster_of(config.metadata_producer, known, nursery)
         with report.section("Upstream brokers"):
             reached = await _check_brokers(config, upstream, report)
         with report.section("This machine"):
@@ -131,7 +149,7 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
                     await _check_metadata_topic(metadata, scan, report, limit_s)
         if reached and config.mode is Mode.STANDALONE:
             with report.section("Copying"):
-                await check_copy(config, upstream, metadata, report)
+                await check_copy(config, upstream, metadata, written, report)
         if reached:
             with report.section("Topics in the tier"):
                 await _check_topics(config, upstream, scan, report)
@@ -143,10 +161,13 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
     return is_usable
 
 
-def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) -> Cluster:
-    """The same cluster unless the broker's file names other servers or another identity for the metadata client."""
-    same = config.metadata_client == config.upstream
-    return upstream if same else Cluster(client_settings(config.metadata_client), nursery)
+def _cluster_of(client: UpstreamConfig, known: list[tuple[UpstreamConfig, Cluster]], nursery: trio.Nursery) -> Cluster:
+    """The same cluster as one that is known, unless this one has other servers or another identity."""
+    for other, cluster in known:
+        if other == client:
+            return cluster
+    known.append((client, Cluster(client_settings(client), nursery)))
+    return known[-1][1]
 
 
 async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bool:

@@ -47,8 +47,13 @@ DANGER: Final = (
 )
 
 
-async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, report: Report) -> None:
-    """What `tidegate copy`, and `serve` with `copy.enabled`, would need. Upstream has answered before."""
+async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, written: Cluster, report: Report) -> None:
+    """What `tidegate copy`, and `serve` with `copy.enabled`, would need. Upstream has answered before.
+
+    Args:
+        metadata: as the identity that reads the metadata topic.
+        written: as the one that writes it.
+    """
     report.warning(DANGER)
     problems = copy_problems(config)
     if config.copy.topics is None and not config.copy.is_enabled:
@@ -61,7 +66,7 @@ async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, report
     try:
         topics = await find_topics(cluster, config.copy.topics)
         await _check_topics(cluster, config.copy, topics, report)
-        await _check_metadata_topic(config, metadata, report)
+        await _check_metadata_topic(config, metadata, written, report)
         for group in (config.copy.group_id, LOG_START_GROUP, DELETIONS_GROUP):
             await _check_group(cluster, group, report)
     except UpstreamError as error:
@@ -138,10 +143,10 @@ def _check_staging(copy: CopyConfig, partitions: int, report: Report) -> None:
         report.ok(f"{said}, and {free_bytes >> 20} MiB are free")
 
 
-async def _check_metadata_topic(config: Config, metadata: Cluster, report: Report) -> None:
+async def _check_metadata_topic(config: Config, metadata: Cluster, written: Cluster, report: Report) -> None:
     [topic] = await metadata.learn_topics([METADATA_TOPIC])
     if topic.error_code == 0:
-        for name, missing in (await _missing_rights(metadata, [METADATA_TOPIC], (_WRITE,))).items():
+        for name, missing in (await _missing_rights(written, [METADATA_TOPIC], (_WRITE,))).items():
             report.wrong(f"ACL {missing} on Topic {name} is missing: nothing can be copied")
         configs = (await topic_configs(metadata, [METADATA_TOPIC]))[METADATA_TOPIC]
         if isinstance(configs, str):
@@ -158,7 +163,7 @@ async def _check_metadata_topic(config: Config, metadata: Cluster, report: Repor
 
     def attempt() -> bool:
         return create_metadata_topic(
-            client_properties(config.metadata_client, ROLE),
+            client_properties(config.metadata_producer, ROLE),
             config.metadata_topic,
             topic=METADATA_TOPIC,
             broker_count=len(metadata.brokers),

@@ -86,7 +86,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     _check_workers(proxy, cache, values)
     config = values.group(
         Config,
-        **shared | {"warnings": tuple(values.warnings)},
+        **shared | {"warnings": tuple(dict.fromkeys((*shared["warnings"], *values.warnings)))},
         proxy=proxy,
         tier=values.group(TierConfig),
         cache=cache,

@@ -423,6 +423,7 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     """
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, own_view = Readiness(meters.health), Readiness()
+    readiness.identity_unclear(config.identity_trouble)
     settings, front = LiveSettings(config), OwnFront(config)
     async with trio.open_nursery() as nursery:
         cluster = Cluster(client_settings(config.upstream), nursery)

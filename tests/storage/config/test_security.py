@@ -43,6 +43,7 @@ UPSTREAM_SASL = (
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 COMMON = "rlmm.config.remote.log.metadata.common.client."
 CONSUMER = "rlmm.config.remote.log.metadata.consumer."
+PRODUCER = "remote.log.metadata.producer."
 
 
 def test_sasl_needs_all_its_keys(tmp_path: Path) -> None:
@@ -139,6 +140,70 @@ def test_what_is_missing_or_wrong_names_its_key(tmp_path: Path) -> None:
     assert "hunter2" not in lacking + kerberos + other
     (bootstrap,) = tier_problems_of(tmp_path, f"{COMMON}bootstrap.servers=nowhere\n")
     assert f"{COMMON}bootstrap.servers = nowhere: must be host:port" in bootstrap
+
+
+JAAS = f'sasl.mechanism=SCRAM-SHA-512\n{{prefix}}sasl.jaas.config={SCRAM} username="{{user}}" password="p";\n'
+
+
+def identity_lines(prefix: str, user: str) -> str:
+    return prefix + JAAS.format(prefix=prefix, user=user)
+
+
+def users_of(config: TierClientConfig) -> list[str]:
+    """Who asks, who reads the metadata topic, who writes it."""
+    clients = (config.upstream, config.metadata_client, config.metadata_producer)
+    return [client.security.sasl.username if client.security.sasl else "" for client in clients]
+
+
+def test_whose_identity_counts_is_said(tmp_path: Path) -> None:
+    # Failed before: a broker's file silently made Tidegate the brokers' super user.
+    (tmp_path / "server.properties").write_text(f"x=1\n{identity_lines(COMMON, 'admin')}")
+    both = f"{UPSTREAM_SASL}broker.config=server.properties\n"
+    mine = UPSTREAM_SASL.partition("username=")[2].partition("\n")[0]
+    for wanted, users in (
+        ("", [mine, "admin", "admin"]),
+        ("broker", [mine, "admin", "admin"]),
+        ("upstream", 3 * [mine]),
+    ):
+        config = load_tier_lines(tmp_path, both + (f"metadata.identity={wanted}\n" if wanted else ""))
+        assert users_of(config) == users
+        assert (config.identity_trouble is not None) == (wanted == "")
+        assert config.warnings == ((config.identity_trouble,) if config.identity_trouble else ())
+    trouble = load_tier_lines(tmp_path, both).identity_trouble
+    assert trouble is not None
+    assert (
+        f"read with those of {COMMON}sasl.jaas.config, broker.config server.properties:3, not with upstream." in trouble
+    )
+    assert "upstream.sasl.username, tidegate.properties:" in trouble
+    assert trouble.endswith("set metadata.identity to broker or upstream")
+
+
+def test_upstream_without_credentials_means_broker_and_one_identity_is_no_question(tmp_path: Path) -> None:
+    brokers = f"{COMMON}security.protocol=SASL_PLAINTEXT\n{identity_lines(COMMON, 'admin')}"
+    config = load_tier_lines(tmp_path, f"metadata.identity=upstream\n{brokers}")
+    assert users_of(config) == ["", "admin", "admin"]
+    assert load_tier_lines(tmp_path, brokers).identity_trouble is None
+    assert load_tier_lines(tmp_path, UPSTREAM_SASL).identity_trouble is None
+
+
+def test_a_broken_identity_of_the_brokers_is_not_read_where_upstreams_counts(tmp_path: Path) -> None:
+    # Failed before: a store of Java's own kind in the broker's file stopped the start.
+    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed")
+    broken = f"{COMMON}security.protocol=SASL_SSL\n{COMMON}ssl.truststore.location=store.jks\n"
+    assert "keytool" in tier_problems_of(tmp_path, f"{UPSTREAM_SASL}{broken}")[0]
+    config = load_tier_lines(tmp_path, f"{UPSTREAM_SASL}{broken}metadata.identity=upstream\n")
+    assert config.metadata_client == config.metadata_producer == config.upstream
+
+
+def test_the_producers_own_keys_come_before_the_common_ones(tmp_path: Path) -> None:
+    # Failed before: they were accepted and never read; a copier published under the consumer's name.
+    lines = f"mode=standalone\n{UPSTREAM_SASL}{identity_lines(COMMON, 'reads')}"
+    config = load_tier_lines(tmp_path, lines + identity_lines(PRODUCER, "writes"))
+    assert users_of(config)[1:] == ["reads", "writes"]
+    (problem,) = tier_problems_of(tmp_path, f"{lines}{PRODUCER}bootstrap.servers=nowhere\n")
+    assert f"{PRODUCER}bootstrap.servers = nowhere: must be host:port" in problem
+    replica = load_tier_lines(tmp_path, f"{UPSTREAM_SASL}{PRODUCER}bootstrap.servers=nowhere\n")
+    assert replica.metadata_producer == replica.metadata_client, "a replica writes nothing"
 
 
 def tls_of(config: TierClientConfig) -> ClientTls:

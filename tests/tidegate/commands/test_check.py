@@ -351,8 +351,8 @@ def test_one_document_holds_keys_findings_and_verdict(world: World) -> None:
     assert (code, document["wrong"], document["verdict"]) == (exit_codes.FOUND_WRONG, 1, "1 wrong")
     assert {"name": "admin.listen", "value": "127.0.0.1:0", "origin": "tidegate.properties:2"} in document["keys"]
     titles = [section["title"] for section in document["sections"]]
-    assert titles == ["Configuration", "Security", "Upstream brokers", "This machine", "Tier"]
-    [finding] = document["sections"][2]["findings"]
+    assert titles == ["Configuration", "Security", "Identity", "Upstream brokers", "This machine", "Tier"]
+    [finding] = document["sections"][3]["findings"]
     assert finding["verdict"] == "wrong"
     assert "cannot connect to a:1" in finding["sentence"]
 
