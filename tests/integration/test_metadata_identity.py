@@ -62,7 +62,7 @@ def test_check_tests_the_identity_that_was_chosen(guarded: SecuredKafka, tmp_pat
         code, text = checked(guarded, tmp_path, **chosen)
         assert code == exit_codes.FOUND_WRONG, text
         assert f"{METADATA_TOPIC} is read as User:checker" in text
-        assert f"({COMMON}sasl.jaas.config, broker.config server.properties:" in text
+        assert f"{COMMON}sasl.jaas.config, broker.config server.properties:" in text
         assert "--allow-principal User:checker --operation" in text
         assert ("warning metadata.identity is not set" in text) == (not chosen)
 
@@ -91,7 +91,7 @@ def test_who_writes_the_metadata_topic_needs_write(guarded: SecuredKafka, tmp_pa
     guarded.allow("checker", READ, METADATA_TOPIC)
     try:
         _, text = checked(guarded, tmp_path, **own)
-        assert line in text
+        assert line in text, text
         guarded.allow("checker", WRITE, METADATA_TOPIC)
         assert line not in checked(guarded, tmp_path, **own)[1]
     finally:

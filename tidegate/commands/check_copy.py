@@ -189,6 +189,8 @@ async def _missing_rights(cluster: Cluster, names: Iterable[str], needed: Iterab
         "include_topic_authorized_operations": True,
         "include_cluster_authorized_operations": False,
     }
+    if not cluster.brokers:
+        await cluster.refresh()
     question: Question[Any] = Question(METADATA, values)
     response = await cluster.ask(next(iter(cluster.brokers)), ROLE, question)
     found = {topic.name: _missing(int(topic.topic_authorized_operations), needed) for topic in response.topics}

@@ -22,8 +22,8 @@ from rich.text import Text
 from tidegate.commands.output import PIPED_COLUMNS, print_table
 from tidegate.config.model import EffectiveKey
 
-DEFAULT = "default"
-"""Origin of a value that nobody gave."""
+UNSET = ("default", "derived")
+"""Origins of values that nobody gave."""
 
 
 class Report:
@@ -61,7 +61,7 @@ class Report:
         if self._as_json:
             self._keys = [{"name": key.name, "value": key.value, "origin": key.origin} for key in effective]
             return
-        shown = [key for key in effective if shows_defaults or key.origin != DEFAULT]
+        shown = [key for key in effective if shows_defaults or key.origin not in UNSET]
         self._title("Keys")
         print_table(self._out, ("key", "value", "origin"), [(key.name, key.value, key.origin) for key in shown])
         if len(shown) < len(effective):
