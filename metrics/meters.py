@@ -340,6 +340,10 @@ class RelayMeter:
             "tidegate_answers_released_bytes",
             "Bytes of blocks that answers gave up because their clients took nothing while others waited.",
         )
+        self._too_large = registry.counter(
+            "tidegate_batches_too_large",
+            "Partitions of Fetches put off because their batch is larger than `proxy.response.held.bytes.max`.",
+        )
         self._fetch_sessions = registry.gauge(
             "tidegate_fetch_sessions", "Incremental Fetch sessions (KIP-227) of clients, relayed ones among them."
         )
@@ -401,6 +405,10 @@ class RelayMeter:
     def on_answer_released(self, byte_count: int) -> None:
         """An answer gave up blocks that its client did not take."""
         self._released.inc(byte_count)
+
+    def on_batch_too_large(self) -> None:
+        """A partition's batch could not be held, and its client is told to come again."""
+        self._too_large.inc()
 
     def on_fetch_sessions(self, sessions: int) -> None:
         """So many Fetch sessions are open now."""

@@ -319,9 +319,10 @@ class ProxyConfig:
     response_held_bytes_max: int = key(
         "proxy.response.held.bytes.max",
         size(64 * MIB, 2 * GIB - 1),
-        "The largest response that may be held whole, to be rewritten or merged (a merged Fetch has 55 MiB at most); "
-        "others are streamed.",
-        default="64 MiB",
+        "The largest response that may be held whole, to be rewritten or merged; others are streamed. A merged Fetch "
+        "has 55 MiB, or one batch that is larger: one that does not fit is put off alone (error 9), and counted. What "
+        "is larger than 16 MiB is held one at a time.",
+        default="128 MiB",
         reload=Reload.NEW_CONNECTIONS,
     )
     inflight_requests_max: int = key(

@@ -141,6 +141,8 @@ class PartitionAnswer:
     tags: bytes = NO_TAGS
     topic_tags: bytes = NO_TAGS
     records_are_null: bool = False
+    dropped_bytes: int = 0
+    """Of records that were not kept as they arrived."""
 
     @classmethod
     def error(

@@ -11,6 +11,8 @@ Contract:
 - What a response says of a partition is changed as it passes by an editor (`PartitionEditor`), in place: error code and
   log start offset. That holds for every version.
 - Record bytes are skipped by count and never looked at; so are aborted transactions and unknown fields.
+- Answers to questions of our own of which records are not wanted, or are too many to be held, are kept without them
+  (`RecordDropper`), as they arrive.
 
 v16, v17 and v18 have one layout: header tags · throttle, error, session · topics (id, partitions, tags) · tags. Others
 lack some of it: names stand for ids below v13; below v12 nothing has tags, and counts and sizes take four bytes.
@@ -137,13 +139,14 @@ class FetchResponseWalker:
     def __init__(self, api_version: int, *, rename: bool = True, editor: PartitionEditor | None = None) -> None:
         """
         Args:
-            api_version: with an editor any; else 16 or newer, as older responses hold no addresses.
+            api_version: with an editor any, or without `rename`; else 16 or newer, as older responses hold no
+                addresses.
             rename: False only looks for the field; without an editor the view need not be writable then.
 
         Raises:
             LocalProtocolError: another version.
         """
-        version_min = ENDPOINTS_VERSION_MIN if editor is None else FETCH_VERSION_MIN
+        version_min = ENDPOINTS_VERSION_MIN if editor is None and rename else FETCH_VERSION_MIN
         if not version_min <= api_version <= FETCH_VERSION_MAX:
             raise LocalProtocolError(f"a Fetch v{api_version} response is not one to walk")
         self._layout = _LAYOUTS[api_version]
@@ -323,9 +326,14 @@ class FetchResponseWalker:
 
     def _read_records(self, cursor: Cursor) -> None:
         cursor.skip(self._layout.replica_bytes)  # preferred read replica
-        size = cursor.compact_length() if self._layout.is_flexible else cursor.int32()
-        self._skip(cursor, max(size, 0))
+        field_position = cursor.position
+        size = max(0, cursor.compact_length() if self._layout.is_flexible else cursor.int32())
+        self._skip(cursor, size)
+        self._meet_records(field_position, cursor.position, size)
         self._step = FetchResponseWalker._read_partition_tags
+
+    def _meet_records(self, field_position: int, position: int, size: int) -> None:
+        """The records of a partition begin at `position` of the view, their size's field at `field_position`."""
 
     def _read_partition_tags(self, cursor: Cursor) -> None:
         self._begin_tags(cursor)
@@ -390,6 +398,58 @@ class FetchResponseWalker:
             position = after + 1
             left -= 1
         cursor.position, self._partitions_left = position, left
+
+
+class RecordDropper(FetchResponseWalker):
+    """Keeps a frame that it walks, without the records for which there is no room.
+
+    Args:
+        records_bytes_max: of all the records that are kept.
+    """
+
+    __slots__ = ("_cut", "_kept", "_room_bytes", "dropped")
+
+    def __init__(self, api_version: int, records_bytes_max: int) -> None:
+        super().__init__(api_version, rename=False)
+        self.dropped: list[int] = []
+        """Of each partition, in the order of the wire: the bytes of its records that were dropped."""
+        self._room_bytes = records_bytes_max
+        self._kept = bytearray()
+        self._cut: list[tuple[int, int]] = []
+        """What of the frame is left out: the size's field, for which an empty set's stands, and the records."""
+
+    @property
+    def frame(self) -> memoryview:
+        """What was kept, as a whole frame."""
+        _INT32.pack_into(self._kept, 0, len(self._kept) - LENGTH_BYTES)
+        return memoryview(self._kept)
+
+    def feed(self, view: memoryview) -> int:
+        at = start = self._frame_bytes - self._left_bytes
+        end = start + super().feed(view)
+        while self._cut:
+            cut_start, cut_end = self._cut[0]
+            if at <= cut_start:
+                self._kept += view[at - start : cut_start - start]
+                self._kept += b"\x01" if self._layout.is_flexible else bytes(4)
+            at = min(cut_end, end)
+            if cut_end > end:
+                return end - start
+            del self._cut[0]
+        self._kept += view[at - start : end - start]
+        return end - start
+
+    def _meet_records(self, field_position: int, position: int, size: int) -> None:
+        if size <= self._room_bytes:
+            self._room_bytes -= size
+            self.dropped.append(0)
+            return
+        before = self._frame_bytes - self._left_bytes
+        self._cut.append((before + field_position, before + position + size))
+        self.dropped.append(size)
+
+    def _pass_whole_partitions(self, cursor: Cursor) -> None:
+        """Each partition is met."""
 
 
 def edit_partitions(frame: memoryview, api_version: int, editor: PartitionEditor) -> None:

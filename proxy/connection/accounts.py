@@ -38,6 +38,10 @@ RELIEF_INTERVAL_S = 0.05
 GRANT_BYTES_MIN = 64 * 1024
 """A Fetch of our own may always ask for that much: a client must get on, and one batch comes in any case."""
 
+LARGE_BYTES = 16 * 1024 * 1024
+"""What is larger is charged with more than half of the budget, so that there is one of them at a time: a single batch
+may have 100 MiB."""
+
 AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
 """So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
 Should it become too much all the same, rule 3 holds."""
@@ -144,9 +148,21 @@ class Account:
         held = self._accounts.held
         if size_bytes <= at_once_bytes_max and held.held < OVERDRAWN_TIMES * held.bytes_max:
             self._accounts.overdraw(size_bytes)
-        elif not self._accounts.held.try_acquire(size_bytes):
-            await self._accounts.held.acquire(size_bytes, self)
+        elif not held.try_acquire(size_bytes):
+            await held.acquire(size_bytes, self)
         self.held_bytes += size_bytes
+
+    async def hold_answer(self, size_bytes: int) -> int:
+        """The same of an answer to a question of our own; what is to be let go of it. Of those beyond LARGE_BYTES one
+        is held at a time, and what its connection gets beside it waits for nobody: it would wait for itself."""
+        if self.held_bytes > LARGE_BYTES:
+            self._accounts.overdraw(size_bytes)
+            self.held_bytes += size_bytes
+            return size_bytes
+        if size_bytes > LARGE_BYTES:
+            size_bytes = max(size_bytes, self._accounts.held.bytes_max // 2 + 1)
+        await self.hold(size_bytes)
+        return size_bytes
 
     def let_go(self, size_bytes: int) -> None:
         """Hold that much less."""

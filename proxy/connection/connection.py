@@ -37,7 +37,7 @@ from protocol import api_versions as api_18_api_versions
 from protocol.client.errors import TransportError
 from protocol.fetch import walker as api_01_fetch_walker
 from protocol.fetch.messages import REQUEST_BYTES_MAX
-from protocol.fetch.walker import FetchResponseWalker
+from protocol.fetch.walker import FetchResponseWalker, RecordDropper
 from protocol.sign_in import (
     AUTHENTICATE_HEAD_BYTES,
     HANDSHAKE_HEAD_BYTES,
@@ -455,9 +455,11 @@ class ClientConnection:
             self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         return self._own_correlation_id
 
-    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+    async def ask(
+        self, api_key: int, api_version: int, correlation_id: int, frame: bytes, held_bytes_max: int | None = None
+    ) -> PendingAnswer:
         """Send a request of our own in its place in the stream."""
-        pending = PendingAnswer()
+        pending = PendingAnswer(held_bytes_max)
         self._expected.append(_Expected(correlation_id, api_key, api_version, ResponseRoute.RELAY, own=pending))
         await self._upstream.send_all(frame)
         return pending
@@ -495,10 +497,8 @@ class ClientConnection:
     async def _next_response(self, size: int) -> None:
         expected = self._whose_answer()
         if expected.own is not None:
-            self._require_holdable(size, expected)
-            expected.own.deliver(await self._responses.take(size))
+            await self._deliver(size, expected, expected.own)
             self.answered += 1
-            self._own_bytes += size
             return
         assert expected.turn is not None
         assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
@@ -507,6 +507,22 @@ class ClientConnection:
             self._reads.takes()
         self._complete(expected.turn)
         self._note_authority(expected.route)
+
+    async def _deliver(self, size: int, expected: _Expected, own: PendingAnswer) -> None:
+        """Of a Fetch whose answer is more than may be held, records go as they arrive, and the rest of it is held."""
+        held_bytes_max = self._limits.response_held_bytes_max
+        if own.held_bytes_max is not None:
+            held_bytes_max = min(held_bytes_max, own.held_bytes_max)
+        is_held_whole = size <= held_bytes_max or expected.api_key != ApiKey.FETCH
+        if is_held_whole:
+            self._require_holdable(size, expected)
+        self._own_bytes += await self._account.hold_answer(min(size, held_bytes_max))
+        if is_held_whole:
+            own.deliver(await self._responses.take(size))
+            return
+        dropper = RecordDropper(expected.api_version, held_bytes_max)
+        await self._responses.pass_on_through(size, None, dropper.feed)
+        own.deliver(dropper.frame, dropper.dropped)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
         was_signed_in = self._sign_in.is_signed_in

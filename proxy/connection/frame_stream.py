@@ -146,20 +146,21 @@ class FrameStream:
         return buffer.view[buffer.start : buffer.start + size]
 
     async def take(self, size: int) -> memoryview:
-        """The whole frame of `size` bytes that begins at the buffer's start, in memory of its own. The account is
-        charged with all of it; to let that go is the caller's affair.
+        """The whole frame of `size` bytes that begins at the buffer's start, in memory of its own, which the account
+        has been charged with.
 
         Raises:
             PeerProtocolError, ConnectionEnd: as `receive_inside`.
         """
-        with self._account.waiting():
-            await self._account.hold(size)
+        with self._account.waiting() as wait:
             buffer, frame = self.buffer, memoryview(bytearray(size))
             at = min(size, len(buffer))
             frame[:at] = buffer.view[buffer.start : buffer.start + at]
             buffer.consume(at)
             while at < size:
-                at += await self._receive_into(frame[at:])
+                received = await self._receive_into(frame[at:])
+                wait.passed(received)
+                at += received
         return frame
 
     def close(self) -> None:
@@ -196,18 +197,22 @@ class FrameStream:
                 return
             await self.receive_inside()
 
-    async def pass_on_through(self, size: int, destination: Transport, feed: Callable[[memoryview], int]) -> None:
-        """Like `pass_on`, through a filter that says how many of the bytes at hand may go (and may patch them)."""
+    async def pass_on_through(
+        self, size: int, destination: Transport | None, feed: Callable[[memoryview], int]
+    ) -> None:
+        """Like `pass_on`, through a filter that says how many of the bytes at hand may go (and may patch them); None:
+        they go nowhere else."""
         buffer, left = self.buffer, size
         with self._account.waiting() as wait:
             while left:
                 part = feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))]) if len(buffer) else 0
                 if part:
-                    await destination.send_all(buffer.view[buffer.start : buffer.start + part])
+                    if destination is not None:
+                        await destination.send_all(buffer.view[buffer.start : buffer.start + part])
+                        self._on_passed(part)
                     buffer.consume(part)
                     left -= part
                     wait.passed(part)
-                    self._on_passed(part)
                 if left and (not part or not len(buffer)):
                     await self.receive_inside()
 

@@ -23,17 +23,24 @@ from storage.reading.reader import TierRecords
 
 
 class PendingAnswer:
-    """The answer to a request of our own."""
+    """The answer to a request of our own.
 
-    __slots__ = ("_arrived", "_frame")
+    Args:
+        held_bytes_max: of a Fetch, so much of it may be held; None: `proxy.response.held.bytes.max`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_arrived", "_frame", "dropped", "held_bytes_max")
+
+    def __init__(self, held_bytes_max: int | None = None) -> None:
+        self.held_bytes_max = held_bytes_max
+        self.dropped: Sequence[int] = ()
+        """Of each partition in the frame: bytes of records that were dropped as they arrived; (): none of any."""
         self._arrived = trio.Event()
         self._frame = memoryview(b"")
 
-    def deliver(self, frame: memoryview) -> None:
+    def deliver(self, frame: memoryview, dropped: Sequence[int] = ()) -> None:
         """The whole response frame has arrived."""
-        self._frame = frame
+        self._frame, self.dropped = frame, dropped
         self._arrived.set()
 
     async def frame(self) -> memoryview:
@@ -57,8 +64,14 @@ class UpstreamWire(Protocol):
         """An id for a request of our own."""
         ...
 
-    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
-        """Send a request of our own; its answer is awaited on what is returned."""
+    async def ask(
+        self, api_key: int, api_version: int, correlation_id: int, frame: bytes, held_bytes_max: int | None = None
+    ) -> PendingAnswer:
+        """Send a request of our own; its answer is awaited on what is returned.
+
+        Args:
+            held_bytes_max: as PendingAnswer.
+        """
         ...
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> Mapping[int, tuple[str, int]]:

@@ -46,6 +46,12 @@ QUESTIONS_MAX = 250
 """Partitions in one request. Of frontiers: three questions each, which take some 4 ms to encode together. Of lineages:
 few have more than a handful of epochs."""
 
+LARGE_BATCH_BYTES = 1024 * 1024
+"""A probe that brings more is worth a question before the next."""
+
+LARGE_PARTITIONS_MAX = 10_000
+"""Partitions with such batches that are remembered; a full table is dropped whole."""
+
 LEARN_WAIT_S_MAX = 1.0
 """How long a Fetch waits for a question of our own before it goes on without the answer."""
 
@@ -79,8 +85,9 @@ class Frontier:
 
     @property
     def probe_offset(self) -> int:
-        """Where a probe neither reads the tier nor finds much: the high watermark (docs/protocol.md#l1)."""
-        return max(self.high_watermark, self.local_log_start_offset)
+        """Where a probe neither reads the tier nor finds much: the high watermark, or the log's end, as last told
+        (docs/protocol.md#l1)."""
+        return max(self.high_watermark, self.log_end_offset, self.local_log_start_offset)
 
 
 class Frontiers:
@@ -99,6 +106,9 @@ class Frontiers:
         self._nursery = nursery
         self.age_s_max = age_s_max
         self.log_starts = log_starts
+        self.with_large_batches: set[TopicIdPartition] = set()
+        """Partitions of which a probe brought more than LARGE_BATCH_BYTES: before the next one their log end is asked
+        for, so that it finds nothing."""
         self.held_back: set[TopicIdPartition] = set()
         """In a tier of our own: partitions whose last stable offset is where the broker's log starts, although there is
         more. A transaction is open that begins there, or began in what the broker has deleted."""
@@ -121,6 +131,13 @@ class Frontiers:
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """Something said that it is wrong: learn it anew before the next use."""
         self._frontiers.pop((node_id, partition), None)
+
+    def saw_batch(self, partition: TopicIdPartition, size_bytes: int) -> None:
+        """A probe brought so much, for nothing."""
+        if size_bytes > LARGE_BATCH_BYTES:
+            if len(self.with_large_batches) >= LARGE_PARTITIONS_MAX:
+                self.with_large_batches.clear()
+            self.with_large_batches.add(partition)
 
     def saw(
         self,
@@ -358,7 +375,8 @@ def _tail_of(answer: PartitionAnswer, local_log_start_offset: int) -> AbortedTai
     if local_log_start_offset == answer.high_watermark == answer.last_stable_offset:
         return ()
     aborted = answer.aborted_transactions
-    if not answer.records_bytes or aborted is None or answer.last_stable_offset <= local_log_start_offset:
+    has_records = answer.records_bytes or answer.dropped_bytes
+    if not has_records or aborted is None or answer.last_stable_offset <= local_log_start_offset:
         return None
     return tuple(entry for entry in aborted if entry[1] < local_log_start_offset)
 

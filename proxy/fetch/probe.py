@@ -119,6 +119,7 @@ class OwnFetch:
     Args:
         granted: how much of what is wanted may be asked for, in bytes.
         edit: makes of an answer what the client is told.
+        put_off: has the client come again for an answer whose batch could not be held.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class OwnFetch:
         ends: LocalEnds,
         granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
         edit: Callable[[PartitionAnswer], None] | None = None,
+        put_off: Callable[[PartitionAnswer], None] = lambda _answer: None,
     ) -> None:
         self.whole: FetchResponse | None = None
         self.throttle_time_ms = 0
@@ -137,6 +139,7 @@ class OwnFetch:
         self._wire = wire
         self._granted = granted
         self._edit = edit
+        self._put_off = put_off
         self._ends = ends
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
@@ -233,6 +236,8 @@ class OwnFetch:
         for answer in answers:
             key = key_of(answer)
             self._answers[key] = answer
+            if answer.dropped_bytes:
+                self._put_off(answer)
             asked = asked_by_key.get(key)
             if asked is not None:
                 self._ends.learn(key, asked, answer, is_barren=is_barren)
@@ -288,17 +293,35 @@ class SentFetch:
         self.api_version = api_version
 
     async def response(self) -> FetchResponse:
-        """The broker's answer, whole; its records are views into the frame."""
-        return await in_slices(decode_response_in_slices(await self._answer.frame(), self.api_version))
+        """The broker's answer, whole; its records are views into the frame. Those for which there was no room have been
+        dropped as they arrived."""
+        response = await in_slices(decode_response_in_slices(await self._answer.frame(), self.api_version))
+        for answer, dropped_bytes in zip(response.partitions, self._answer.dropped, strict=False):
+            answer.dropped_bytes = dropped_bytes
+        return response
 
 
-async def send_fetch(wire: UpstreamWire, version: int, correlation_id: int, frame: Slices[bytes]) -> SentFetch:
-    """Send a Fetch of our own, made with the wire's next correlation id."""
-    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, await in_slices(frame)), version)
+async def send_fetch(
+    wire: UpstreamWire, version: int, correlation_id: int, frame: Slices[bytes], records_bytes_max: int | None = None
+) -> SentFetch:
+    """Send a Fetch of our own, made with the wire's next correlation id.
+
+    Args:
+        records_bytes_max: what is more than about so much is dropped as it arrives; None: what may not be held is.
+    """
+    request = await in_slices(frame)
+    held_bytes_max = None if records_bytes_max is None else records_bytes_max + ANSWER_OF_REQUEST_MAX * len(request)
+    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, request, held_bytes_max), version)
 
 
 PROBE_BYTES_MAX = 1
 """One batch at most comes back, and is discarded."""
+
+PROBE_HELD_BYTES_MAX = 64 * 1024
+"""A batch that is larger is dropped as it arrives."""
+
+ANSWER_OF_REQUEST_MAX = 2
+"""A partition takes 29 to 33 bytes of a request, and 34 to 40 without records of its answer."""
 
 KAFKA_STORAGE_ERROR_VERSION_MIN = 6
 """Older clients do not know that code; brokers tell them another."""
@@ -357,6 +380,7 @@ class Prober:
             else:
                 self._vouch(part, authority, verdicts)
         self._meter.on_probes_reused(len(parts) - len(asked))
+        await self._learn_ends([part for part in asked if part.partition in self._tier.frontiers.with_large_batches])
         stale = await self._ask(request, asked, verdicts)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
@@ -364,6 +388,17 @@ class Prober:
                 self._tier.forget(self.node_id, part.partition)
                 verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         return verdicts
+
+    async def _learn_ends(self, parts: Sequence[TierPart]) -> None:
+        """Of partitions with large batches: at their log's end as it is now a probe finds none."""
+        if not parts:
+            return
+        with trio.move_on_after(LEARN_WAIT_S_MAX):
+            await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
+        for part in parts:
+            learned = self._tier.frontiers.get(self.node_id, part.partition)
+            if learned is not None and learned.leader_epoch == part.frontier.leader_epoch:
+                part.frontier = replace(part.frontier, log_end_offset=learned.log_end_offset)
 
     async def _ask(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
         """Probe these parts; returns those whose probe offset was stale."""
@@ -377,6 +412,9 @@ class Prober:
             if tail is None
         ]
         entries = await self._entries(probe, verdicts)
+        for part in parts:
+            if (entry := entries.get(_id_of(part))) is not None:
+                self._tier.frontiers.saw_batch(part.partition, entry.records_bytes + entry.dropped_bytes)
         for part, question in questions:
             tails[part] = self._learn_tail(part, await self._entries(question, verdicts))
         stale: list[TierPart] = []
@@ -413,7 +451,7 @@ class Prober:
         """The answer's partitions; none if it is one to the request as a whole, which is noted."""
         asked_at_s, sent = question
         response = await sent.response()
-        discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
+        discarded_bytes = sum(entry.records_bytes + entry.dropped_bytes for entry in response.partitions)
         self._meter.on_probe_answered(trio.current_time() - asked_at_s, discarded_bytes)
         verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
@@ -456,7 +494,7 @@ class Prober:
             api_version=version,
         )
         self._meter.on_probe_sent()
-        return trio.current_time(), await send_fetch(self._wire, version, correlation_id, frame)
+        return trio.current_time(), await send_fetch(self._wire, version, correlation_id, frame, PROBE_HELD_BYTES_MAX)
 
     def _judge(
         self,

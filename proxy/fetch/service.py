@@ -22,6 +22,7 @@ from protocol.fetch.messages import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
+    PartitionAnswer,
     PartitionKey,
     decode_request_in_slices,
     key_of,
@@ -47,12 +48,12 @@ from proxy.fetch.assembly import (
     plan_fetch,
 )
 from proxy.fetch.exchange import exchange
-from proxy.fetch.fallback import Fallback
+from proxy.fetch.fallback import COME_AGAIN, Fallback
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Authorities, Frontier, LogStartGeneration
 from proxy.fetch.own_tier import AnswerEdits
 from proxy.fetch.probe import LocalEnds, OwnFetch, Prober, close_upstream_session, fetch_whole
 from proxy.fetch.tier import Tier
-from storage.model import TopicIdPartition
+from storage.model import TopicIdPartition, Uuid
 
 # The Fetch sessions of one client connection, between the client and upstream (docs/protocol.md#l4).
 #
@@ -150,13 +151,21 @@ class ClientSessions:
         return await answer_frame(request, answer, wire, session.session_id)
 
     async def give_back(
-        self, request: FetchRequest, session: FetchSession, wire: UpstreamWire, bytes_max: int
+        self,
+        request: FetchRequest,
+        session: FetchSession,
+        wire: UpstreamWire,
+        bytes_max: int,
+        put_off: Callable[[PartitionAnswer], None],
     ) -> FetchAnswer:
         """All of a session of ours, asked of upstream, which is to have the session from now on if it can."""
         wanted_epoch = OPENING_EPOCH if len(session) else SESSIONLESS_EPOCH
         response = await fetch_whole(wire, request, wanted_epoch, bytes_max)
         if is_whole(response):
             return pass_whole(response)
+        for answer in response.partitions:
+            if answer.dropped_bytes:
+                put_off(answer)
         if response.session_id != NO_SESSION_ID:
             session.become_relayed(response.session_id)
         self._meter.on_relayed(
@@ -288,6 +297,16 @@ class FetchService:
             return await self._full(frame, request, wire, wire.node_id, edits)
         return await self._incremental(frame, request, wire, wire.node_id, edits)
 
+    def _put_off(self, answer: PartitionAnswer) -> None:
+        """Its batch is more than may be held: what is beside it is answered."""
+        self._meters.relay.on_batch_too_large()
+        topic_id = answer.topic_id or self._tier.topic_id(answer.topic or "") or bytes(16)
+        known = self._tier.partition(topic_id, answer.partition)
+        topic = known.topic if known is not None else answer.topic or str(Uuid(topic_id))
+        fields = {"topic": topic, "partition": answer.partition, "size_bytes": answer.dropped_bytes}
+        _log.warning("batch_too_large", **fields, key="proxy.response.held.bytes.max")
+        answer.error_code, answer.aborted_transactions = COME_AGAIN, None
+
     def _note_unread(self, request: FetchRequest, size_bytes: int) -> None:
         self._meters.tier.on_request_unread(ApiKey.FETCH)
         if not self._has_said_unread:
@@ -326,7 +345,7 @@ class FetchService:
         plan = await self._plan(request, node_id)
         if plan is None:
             bytes_max = self._client.granted(min(request.max_bytes, FETCH_BYTES_MAX))
-            answer = await self._sessions.give_back(request, session, wire, bytes_max)
+            answer = await self._sessions.give_back(request, session, wire, bytes_max, self._put_off)
             if edits is not None:
                 editor = edits.of_request(request, session.doubt)
                 await each_slice(answer.partitions, editor.answers)
@@ -347,7 +366,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, edit),
+                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, edit, self._put_off),
                 meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,

@@ -137,6 +137,7 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.relay.on_malformed_frame(), "malformed_frames_total=1"),
     (lambda p: p.relay.on_held_bytes(9), "held_bytes=9"),
     (lambda p: p.relay.on_answer_released(9), "answers_released_bytes_total=9"),
+    (lambda p: p.relay.on_batch_too_large(), "batches_too_large_total=1"),
     (lambda p: p.relay.on_fetch_sessions(3), "fetch_sessions=3"),
     (lambda p: p.relay.on_probe_sent(), "probes_sent_total=1"),
     (lambda p: p.relay.on_probes_reused(3), "probes_reused_total=3"),

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -16,6 +17,7 @@ from protocol.fetch.walker import (
     UNUSED_TAG,
     FetchResponseWalker,
     PartitionEditor,
+    RecordDropper,
     find_nodes,
     locate,
     rewrite_endpoints,
@@ -220,3 +222,44 @@ def test_held_frames_may_be_read_only_and_are_checked() -> None:
             find_nodes(memoryview(frame)[:size], 17)
     with pytest.raises(PeerProtocolError, match="not the frame"):
         find_nodes(memoryview(frame + b"\x00"), 17)
+
+
+# --- without records for which there is no room ---
+
+
+@given(st.data())
+def test_in_any_pieces_only_records_beyond_the_room_are_left_out(data: st.DataObject) -> None:
+    version = data.draw(st.integers(4, 18))
+    aborted = st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 9)), max_size=8)
+    records = st.lists(st.binary(min_size=1, max_size=300), max_size=2)
+    made = st.builds(
+        partial(fetch_frames.answer, version),
+        st.integers(1, 2),
+        st.integers(0, 9),
+        aborted_transactions=aborted,
+        records=records,
+    )
+    answers = data.draw(st.lists(made, max_size=5))
+    frame = fetch_frames.encode(version, answers)
+    room = data.draw(st.integers(0, 200))
+    dropper, position = RecordDropper(version, room), 0
+    buffer = bytearray()
+    while position < len(frame):
+        size = data.draw(st.integers(1, len(frame)))
+        buffer += frame[position : position + size]
+        position += size
+        while buffer and (passed := dropper.feed(memoryview(buffer))):
+            buffer = buffer[passed:]
+    assert dropper.done
+    expected = []
+    for answer, dropped in zip(decode_response(memoryview(frame), version).partitions, dropper.dropped, strict=True):
+        fits = answer.records_bytes <= room
+        assert dropped == (0 if fits else answer.records_bytes)
+        room -= answer.records_bytes if fits else 0
+        expected.append(answer if fits else replace(answer, records=()))
+    kept = decode_response(dropper.frame, version).partitions
+    assert [*map(plain, kept)] == [*map(plain, expected)]
+
+
+def plain(answer: PartitionAnswer) -> PartitionAnswer:
+    return replace(answer, records=[b"".join(answer.records)])

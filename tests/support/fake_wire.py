@@ -22,7 +22,7 @@ from kio.schema import errors as kio_errors
 from protocol import list_offsets
 from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer, decode_request
 from protocol.fetch.response import encode_response
-from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
+from protocol.fetch.walker import ENDPOINTS_VERSION_MIN, RecordDropper
 from protocol.list_offsets import (
     ListOffsetsAnswer,
     ListOffsetsPartition,
@@ -337,6 +337,8 @@ class FakeWire:
 
     def __init__(self, broker: FakeBrokerLog, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
         self.node_id = node_id
+        self.held_bytes_max: int | None = None
+        """Of an answer to a Fetch; None: as much as comes."""
         self._broker = broker
         self._correlation_id = 0
         self._send, self._receive = trio.open_memory_channel[tuple[bytes, PendingAnswer]](10_000)
@@ -346,10 +348,12 @@ class FakeWire:
         self._correlation_id += 1
         return self._correlation_id
 
-    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+    async def ask(
+        self, api_key: int, api_version: int, correlation_id: int, frame: bytes, held_bytes_max: int | None = None
+    ) -> PendingAnswer:
         header = decode_request_header(memoryview(frame))
         assert (api_key, api_version, correlation_id) == (header.api_key, header.api_version, header.correlation_id)
-        pending = PendingAnswer()
+        pending = PendingAnswer(held_bytes_max)
         await self._send.send((frame, pending))
         return pending
 
@@ -358,7 +362,14 @@ class FakeWire:
 
     async def _serve(self) -> None:
         async for frame, pending in self._receive:
-            pending.deliver(memoryview(await self._broker.answer(frame)))
+            answer = memoryview(bytearray(await self._broker.answer(frame)))
+            held_bytes_max = min(self.held_bytes_max or len(answer), pending.held_bytes_max or len(answer))
+            if len(answer) <= held_bytes_max:
+                pending.deliver(answer)
+            else:
+                dropper = RecordDropper(decode_request_header(memoryview(frame)).api_version, held_bytes_max)
+                assert dropper.feed(answer) == len(answer)
+                pending.deliver(dropper.frame, dropper.dropped)
 
 
 def broker_batch(partition: int, offset: int) -> bytes:

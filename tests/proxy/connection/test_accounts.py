@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from proxy.connection import accounts as module
 from proxy.connection.accounts import (
     AT_ONCE_BYTES_MAX,
     GRANT_BYTES_MIN,
@@ -181,3 +182,26 @@ async def test_a_fetch_of_our_own_may_ask_for_half_of_the_room(world: World) -> 
     await other.hold(HELD_BYTES_MAX)
     assert account.granted(HELD_BYTES_MAX) == GRANT_BYTES_MIN
     assert account.granted(1) == 1
+
+
+async def test_what_is_large_is_held_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: as many as the budget had room for, and what was beyond it was let in beside the rest."""
+    monkeypatch.setattr(module, "LARGE_BYTES", AT_ONCE_BYTES_MAX)
+    first, second = world.account(), world.account()
+    size_bytes = 2 * AT_ONCE_BYTES_MAX
+    charged_bytes = await first.hold_answer(size_bytes)
+    assert charged_bytes == HELD_BYTES_MAX // 2 + 1
+    admitted = trio.Event()
+
+    async def hold() -> None:
+        assert await second.hold_answer(size_bytes) == charged_bytes
+        admitted.set()
+
+    world.nursery.start_soon(hold)
+    await wait_all_tasks_blocked()
+    assert not admitted.is_set()
+    assert await first.hold_answer(size_bytes) == size_bytes  # it would wait for itself
+    first.let_go(charged_bytes + size_bytes)
+    await admitted.wait()
+    assert second.held_bytes == charged_bytes
+    assert world.ended == []

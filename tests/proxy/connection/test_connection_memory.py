@@ -8,6 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.fetch.messages import PartitionAnswer
+from protocol.fetch.response import decode_response, encode_response
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
@@ -113,3 +115,52 @@ async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_
         assert answers.held == answers.bytes_max
         answers.release(answers.bytes_max)
         assert SEGMENT.log[:5000] in await talk.client.receive_frame()
+
+
+async def test_of_an_answer_to_us_that_is_too_large_records_go_as_they_arrive() -> None:
+    """Failed before: its connection was closed."""
+    records = bytes(LIMITS.response_held_bytes_max + 1)
+    answers = [
+        PartitionAnswer("orders", None, number, 0, 5, 5, 0, records=[each])
+        for number, each in ((0, records), (1, b"x"))
+    ]
+    frame = b"".join(encode_response(12, 7, throttle_time_ms=0, error_code=0, session_id=0, answers=answers))
+    held: list[int] = []
+
+    async def ask(_frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+        pending = await connection.ask(1, 12, 7, request(ApiKey.FETCH, 12, 7))
+        kept = decode_response(await pending.frame(), 12)
+        held.append(talk.accounts.held.held)
+        assert [answer.records_bytes for answer in kept.partitions] == [0, 1]
+        assert pending.dropped == [len(records), 0]
+        return [response(1)]
+
+    async with conversation(handle_fetch=ask) as talk:
+        await talk.client.send(fetch(1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(frame)
+        await talk.client.expect(response(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (held, talk.accounts.held.held) == ([LIMITS.response_held_bytes_max], 0)
+
+
+@pytest.mark.autojump
+async def test_a_large_answer_that_arrives_is_waited_for_although_others_wait() -> None:
+    """Failed before: after a second, however fast it came, the connection ended for those who waited for its memory."""
+
+    async def ask(_frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+        frame = await (await connection.ask(1, 12, 7, request(ApiKey.FETCH, 12, 7))).frame()
+        return [response(1), frame[:0]]
+
+    limits = replace(LIMITS, response_held_bytes_max=16 * MIB)
+    async with conversation(handle_fetch=ask, limits=limits) as talk, trio.open_nursery() as nursery:
+        await talk.client.send(fetch(1))
+        await talk.upstream.receive_frame()
+        frame = response(7, bytes(10 * MIB))
+        await talk.upstream.send(frame[:MIB])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(talk.accounts.held.acquire, 12 * MIB)
+        for at in range(MIB, len(frame), MIB):
+            await trio.sleep(0.5)
+            await talk.upstream.send(frame[at : at + MIB])
+        await talk.client.expect(response(1))

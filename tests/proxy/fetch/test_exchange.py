@@ -4,10 +4,12 @@
 from dataclasses import replace
 
 import pytest
+import structlog.testing
 import trio
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
+from proxy.fetch.fallback import COME_AGAIN
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
@@ -52,6 +54,21 @@ async def test_the_answer_keeps_the_requests_order_and_names_each_partition_once
     answered = [(answer.topic_id, answer.partition) for answer in response.partitions]
     assert answered == [(entry.topic_id, entry.partition) for entry in asked]
     assert codes_of(response) == [0, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0]
+
+
+async def test_a_batch_that_cannot_be_held_is_put_off_alone(world: TierWorld) -> None:
+    """Failed before: the connection was closed, and the client came back for ever."""
+    cold = world.add_partition("orders", 0, high_watermark=1500)
+    hot = world.add_partition("orders", 1, high_watermark=1500)
+    client = world.client()
+    client.wire.held_bytes_max = BATCH_BYTES - 1
+    with structlog.testing.capture_logs() as logs:
+        response = await client.fetch([ask(cold, 17, max_bytes=100), ask(hot, 1490, max_bytes=100)])
+    assert (codes_of(response), records_of(response)) == ([0, COME_AGAIN], [tier_batch(0, 17), b""])
+    (line,) = [entry for entry in logs if entry["event"] == "batch_too_large"]
+    named = {"topic": "orders", "partition": 1, "size_bytes": BATCH_BYTES, "key": "proxy.response.held.bytes.max"}
+    assert line.items() >= named.items()
+    assert world.sample("tidegate_batches_too_large_total") == 1
 
 
 # --- docs/protocol.md#l1: no tier byte without a good probe ---

@@ -6,10 +6,11 @@ import trio
 from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
+from proxy.fetch import known
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
 from storage.reading.aborted_transactions import TierAborts
-from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
 
 pytestmark = pytest.mark.autojump
@@ -41,9 +42,9 @@ async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
         assert (asked.topic_id, asked.partition) == (partition.topic_id, 0)
         assert (asked.current_leader_epoch, asked.last_fetched_epoch) == (LEADER_EPOCH, -1)
         assert asked.partition_max_bytes == 1
-    # Where the high watermark is not known yet, the local log start; afterwards where there is nothing to read.
-    assert (first.partitions[0].fetch_offset, second.partitions[0].fetch_offset) == (1000, 1500)
-    assert world.sample("tidegate_probe_discarded_bytes_total") == 100
+    # Failed before: where the high watermark was not known yet, the local log start, and a whole batch was thrown away.
+    assert (first.partitions[0].fetch_offset, second.partitions[0].fetch_offset) == (1500, 1500)
+    assert world.sample("tidegate_probe_discarded_bytes_total") == 0
 
 
 async def test_unknown_aborted_tails_are_asked_for_behind_the_probe_one_by_one(world: TierWorld) -> None:
@@ -54,7 +55,7 @@ async def test_unknown_aborted_tails_are_asked_for_behind_the_probe_one_by_one(w
         assert records_of(response) == [tier_batch(0, 17), tier_batch(1, 17)]
         assert [answer.aborted_transactions for answer in response.partitions] == [[], []]
     both, tail_of_0, tail_of_1, both_again = world.broker.asked
-    assert both == [("orders", 0, 1000), ("orders", 1, 1000)]
+    assert both == [("orders", 0, 1500), ("orders", 1, 1500)]
     assert both_again == [("orders", 0, 1500), ("orders", 1, 1500)]
     assert (tail_of_0, tail_of_1) == ([("orders", 0, 1000)], [("orders", 1, 1000)])
     assert {probe.isolation_level for probe in world.broker.fetches} == {READ_COMMITTED}
@@ -155,6 +156,32 @@ async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has
     assert await committed(patient, partition, 1100, client) == ([tier_batch(0, 1100)], [(7, 1100)])
 
 
+# --- large batches ---
+
+
+async def test_where_a_batch_was_large_the_end_is_asked_for_before_the_next_probe(
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: each probe of a partition that is written to brought a whole batch, of 100 MB perhaps."""
+    monkeypatch.setattr(known, "LARGE_BATCH_BYTES", BATCH_BYTES - 1)
+    partition, client = world.add_partition(high_watermark=1500), world.client()
+    for expected_bytes in (0, BATCH_BYTES, BATCH_BYTES, BATCH_BYTES):
+        assert codes_of(await client.fetch([ask(partition, 17)])) == [0]
+        assert world.sample("tidegate_probe_discarded_bytes_total") == expected_bytes
+        world.broker.append(world.log(partition))
+    assert [asked[0][2] for asked in world.broker.asked] == [1500, 1500, 1502, 1503]
+
+
+async def test_of_a_large_batch_no_more_is_held_than_that_it_came(world: TierWorld) -> None:
+    """Failed before: it was held whole, in memory that others waited for, or closed the connection."""
+    partition = world.add_partition(high_watermark=1500)
+    world.log(partition).aborted = [(7, 990, 1010)]
+    client = world.client()
+    client.wire.held_bytes_max = BATCH_BYTES - 1
+    assert await committed(world, partition, 990, client) == ([tier_batch(0, 990)], [(7, 990)])
+    assert world.sample("tidegate_probe_discarded_bytes_total") == BATCH_BYTES
+
+
 # --- a stale probe offset ---
 
 
@@ -166,7 +193,7 @@ async def test_a_stale_high_watermark_is_learned_anew_and_probed_once_more(world
     response = await client.fetch([ask(partition, 17, max_bytes=100)])
     assert (codes_of(response), records_of(response)) == ([0], [tier_batch(0, 17)])
     assert response.partitions[0].high_watermark == 1200
-    assert [asked[0][2] for asked in world.broker.asked] == [1000, 1500, 1000]
+    assert [asked[0][2] for asked in world.broker.asked] == [1500, 1500, 1200]
     assert len(world.client_of_ours.offsets_asked) == 2
 
 
