@@ -138,7 +138,7 @@ class AuditMeter:
 
 
 class LoopMeter:
-    """The event loop's punctuality."""
+    """The event loop's punctuality, and what it was not held up for."""
 
     def __init__(self, registry: Registry) -> None:
         self._stall = registry.histogram(
@@ -149,6 +149,9 @@ class LoopMeter:
         self._tasks = registry.gauge(
             "tidegate_tasks",
             "Tasks of the event loop, its own ones included: a number that does not follow the connections is a leak.",
+        )
+        self._log_lines_lost = registry.counter(
+            "tidegate_log_lines_lost", "Log lines that nobody read in time from standard error."
         )
         registry.gauge(
             "tidegate_loop_stall_max_seconds", "The latest waking among the last 600, about a minute."
@@ -163,6 +166,10 @@ class LoopMeter:
     def on_tasks(self, count: int) -> None:
         """So many tasks live in the event loop."""
         self._tasks.set(count)
+
+    def on_log_lines_lost(self, lines: int) -> None:
+        """So many more are lost."""
+        self._log_lines_lost.inc(lines)
 
     def _stall_max_s(self) -> float:
         with self._lock:

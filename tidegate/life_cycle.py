@@ -10,7 +10,6 @@ the configuration read again (`tidegate.reload`).
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,6 +19,7 @@ import structlog
 import trio
 
 from proxy.readiness import Readiness
+from tidegate.log_lines import STANDARD_ERROR
 from tidegate.reload import Cause
 
 # What systemd is told of a unit of `Type=notify`: sd_notify(3)'s datagrams, when NOTIFY_SOCKET says where.
@@ -183,7 +183,8 @@ class LifeCycle:
         await running.readiness.wait_ready()
         line = running.ready_line
         if line is not None:
-            print(line, file=sys.stderr, flush=True)
+            STANDARD_ERROR.write(f"{line}\n")
+            STANDARD_ERROR.flush()
             self._systemd.status(line)
 
     async def _drain(self, running: Running) -> None:

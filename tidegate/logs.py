@@ -1,4 +1,4 @@
-"""Logs: key-values, one line per event, on standard error, as JSON or for a console.
+"""Logs: key-values, one line per event, on standard error (`tidegate.log_lines`), as JSON or for a console.
 
 Rules, held for structlog and for the standard library's logging alike (storage and libraries use the latter):
 1. One event is one line, whatever a topic name or an error message holds: line breaks are escaped.
@@ -27,6 +27,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from storage.config.masking import HIDDEN, sounds_secret
 from tidegate.config.model import LogFormat
+from tidegate.log_lines import STANDARD_ERROR
 from tidegate.status.model import ErrorStatus
 
 VALUE_CHARS_MAX = 2000
@@ -89,7 +90,7 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # a module's logger made before this call would keep structlog's defaults
     )
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler = logging.StreamHandler(STANDARD_ERROR if stream is None else stream)
     handler.setFormatter(_formatter(shared, log_format))
     root = logging.getLogger()
     root.handlers = [handler]

@@ -67,6 +67,7 @@ from tidegate.config.load import load
 from tidegate.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from tidegate.live_settings import LiveSettings
+from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
 from tidegate.standalone_wiring import Standalone, open_standalone, tier_log_starts
@@ -320,18 +321,19 @@ async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
     keep_freed_memory()
     configure_logs(config.log.level, config.log.format)
-    say_start(config)
-    exit_code = exit_codes.DONE
-    with trio.open_signal_receiver(*SIGNALS) as signals:
-        try:
-            await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
-        except* StorageConfigError as group:
-            exit_code = exit_codes.USAGE
-            say_errors(group)
-        except* OSError as group:
-            exit_code = exit_codes.FOUND_WRONG
-            say_errors(group)
-    say_end(exit_code)
+    with lines_in_thread():
+        say_start(config)
+        exit_code = exit_codes.DONE
+        with trio.open_signal_receiver(*SIGNALS) as signals:
+            try:
+                await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
+            except* StorageConfigError as group:
+                exit_code = exit_codes.USAGE
+                say_errors(group)
+            except* OSError as group:
+                exit_code = exit_codes.FOUND_WRONG
+                say_errors(group)
+        say_end(exit_code)
     return exit_code
 
 

@@ -3,7 +3,6 @@
 `ready:` is not among them: others wait for that line as it is (docs/protocol.md), so it is never JSON.
 """
 
-import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,6 +10,7 @@ import structlog
 
 from storage.config.masking import without_credentials
 from tidegate.config.model import Config
+from tidegate.log_lines import STANDARD_ERROR
 from tidegate.open_files import raise_limit, shortage
 
 _PLACES = {
@@ -79,4 +79,4 @@ def say_errors(group: BaseExceptionGroup[Exception]) -> None:
         if isinstance(error, BaseExceptionGroup):
             say_errors(error)
         else:
-            print(f"tidegate: {error}", file=sys.stderr)
+            STANDARD_ERROR.write(f"tidegate: {error}\n")

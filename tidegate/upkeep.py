@@ -32,6 +32,7 @@ from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
+from tidegate.log_lines import lines_lost
 
 UPSTREAM_INTERVAL_S = 5.0
 """How often upstream's brokers are asked for, to listen for those that are new and no more for those that left. A new
@@ -286,8 +287,12 @@ async def watch_loop(meter: LoopMeter, interval_s: float = INTERVAL_S) -> None:
 
     Cancellation: at any time.
     """
+    lost_before = 0
     while True:
         due = trio.current_time() + interval_s
         await trio.sleep_until(due)
         meter.on_woken(max(0.0, trio.current_time() - due))
+        lost = lines_lost()
+        meter.on_log_lines_lost(lost - lost_before)
+        lost_before = lost
         meter.on_tasks(trio.lowlevel.current_statistics().tasks_living)

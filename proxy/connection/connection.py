@@ -142,6 +142,7 @@ class ClientConnection:
         groups: what clients are called, and tell of their groups; None: nobody wants to know.
         audit: is told who reads what of the tier; None: nobody wants to know.
         certified_as: whom the client's certificate names.
+        is_news: whether clients of this host have not ended by the same cause of late; the log is told once.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class ClientConnection:
         groups: Groups | None = None,
         audit: Audit | None = None,
         certified_as: SignInName | None = None,
+        is_news: Callable[[CloseCause, str], bool] = lambda _cause, _host: True,
     ) -> None:
         self.asked = 0
         """Grows with each request of the client."""
@@ -191,6 +193,7 @@ class ClientConnection:
         self._receiving = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._end: ConnectionEnd | None = None
+        self._is_news = is_news
         self._own_bytes = 0
         """Of the answers to requests of our own that this exchange got."""
         self._requests = FrameStream(
@@ -625,7 +628,7 @@ class ClientConnection:
         fields = {**self._name.fields(), "cause": end.cause.value, "detail": end.detail}
         if end.fault is not None:
             _log.error("connection_closed", **fields, exc_info=end.fault)
-        elif end.cause in _WORTH_A_WARNING:
+        elif end.cause in _WORTH_A_WARNING and self._is_news(end.cause, self._client.peer_name.rpartition(":")[0]):
             _log.warning("connection_closed", **fields)
         else:
             _log.debug("connection_closed", **fields)

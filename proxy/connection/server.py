@@ -440,6 +440,7 @@ class Server:
             groups=self._groups,
             audit=self._audit,
             certified_as=None if self._groups is None else _certified_as(client),
+            is_news=lambda cause, host: self._spells.begins((cause, host)),
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None

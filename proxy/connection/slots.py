@@ -109,6 +109,9 @@ class AddressLimits:
 SPELL_S = 60.0
 """So long without the trouble ends a spell."""
 
+TROUBLES_MAX = 1000
+"""Spells that are remembered: the oldest is forgotten first."""
+
 
 class Spells:
     """Which trouble there is now.
@@ -122,10 +125,12 @@ class Spells:
         self._last_s: dict[Hashable, float] = {}
 
     def begins(self, trouble: Hashable) -> bool:
-        """The trouble is there: whether it is the first time in this spell. Callers name few kinds of trouble."""
+        """The trouble is there: whether it is the first time in this spell."""
         now_s = self._now_s()
-        last_s = self._last_s.get(trouble)
+        last_s = self._last_s.pop(trouble, None)
         self._last_s[trouble] = now_s
+        if len(self._last_s) > TROUBLES_MAX:
+            del self._last_s[next(iter(self._last_s))]
         return last_s is None or now_s - last_s > SPELL_S
 
     def end(self, trouble: Hashable) -> None:

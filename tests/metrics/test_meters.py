@@ -171,6 +171,7 @@ VERBS: list[tuple[Verb, str]] = [
         "catalog_snapshot_loads_total{outcome=older_format}=1",
     ),
     (lambda p: p.loop.on_tasks(7), "tasks=7"),
+    (lambda p: p.loop.on_log_lines_lost(2), "log_lines_lost_total=2"),
     (
         lambda p: p.loop.on_woken(0.5),
         "loop_stall_seconds_count=1 loop_stall_seconds_sum=0.5 loop_stall_max_seconds=0.5",

@@ -1,5 +1,6 @@
 """A late waking is measured; a punctual one counts as none."""
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -29,3 +30,11 @@ async def test_a_blocked_loop_shows_as_lateness(mock_clock: MockClock, nursery: 
     assert lateness_s is not None
     assert abs(lateness_s - 0.25) < 1e-9
     assert value(meters, "seconds_count") == 1
+
+
+async def test_lost_log_lines_are_counted(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    meters, lost = Meters(), [2, 2, 5]
+    monkeypatch.setattr("tidegate.upkeep.lines_lost", lambda: lost.pop(0) if len(lost) > 1 else lost[0])
+    with trio.move_on_after(0.55):
+        await watch_loop(meters.loop)
+    assert meters.registry.sample_value("tidegate_log_lines_lost_total") == 5

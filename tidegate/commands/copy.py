@@ -44,6 +44,7 @@ from tidegate.config.model import Config
 from tidegate.copy_wiring import open_copying
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from tidegate.live_settings import LiveSettings
+from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
 from tidegate.sizes import shown_size
@@ -78,9 +79,10 @@ def run(config: Config, options: CopyOptions) -> int:
     if problems:
         return exit_codes.USAGE
     configure_logs(config.log.level, config.log.format)
-    say_start(config)
-    exit_code = trio.run(_copy, config, options)
-    say_end(exit_code)
+    with lines_in_thread():
+        say_start(config)
+        exit_code = trio.run(_copy, config, options)
+        say_end(exit_code)
     return exit_code
 
 

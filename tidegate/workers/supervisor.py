@@ -38,6 +38,7 @@ from tidegate.catalog import LAST_WRITE_S_MAX
 from tidegate.config.model import Config
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from tidegate.live_settings import LiveSettings
+from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Cause, Reloader
 from tidegate.serve import OwnFront, ready_line
@@ -74,8 +75,9 @@ def serve(config: Config, workers: int) -> int:
     gc.freeze()  # or collections would write here into what the template and the workers share
     template = Template(partial(prepare, config, workers))
     try:
-        exit_code = trio.run(_serve, config, workers, template)
-        say_end(exit_code)
+        with lines_in_thread():
+            exit_code = trio.run(_serve, config, workers, template)
+            say_end(exit_code)
         return exit_code
     finally:
         template.close()

@@ -32,6 +32,7 @@ from tidegate.admin import OwnPages
 from tidegate.config.load import load
 from tidegate.config.model import Config
 from tidegate.life_cycle import LifeCycle, SystemdNotify
+from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Cause
 from tidegate.serve import Application, Listening, bootstrap_target, keep_freed_memory, run, server_names
@@ -75,7 +76,8 @@ def work(
     keep_freed_memory()
     own = share_of(config, worker, workers)
     configure_logs(own.log.level, own.log.format, worker=own.log.worker)
-    return trio.run(_work, own, worker, workers, snapshot if is_first else None, is_first, channel)
+    with lines_in_thread():
+        return trio.run(_work, own, worker, workers, snapshot if is_first else None, is_first, channel)
 
 
 async def _work(

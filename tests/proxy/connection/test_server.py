@@ -191,6 +191,18 @@ async def test_one_connection_too_many_is_closed_and_said_once_a_spell() -> None
             await made.server.wait_empty()
 
 
+async def test_malformed_frames_of_one_address_have_one_line() -> None:
+    """Failed before: a line each, with which one client could fill any log."""
+    async with world() as made:
+        for _ in range(3):
+            async with await made.connect() as client:
+                await client.send_all(b"GET / HTTP/1.1")
+                assert await ends(client)
+        await made.server.wait_empty()
+        assert made.shown == ["connection_closed"]
+        assert made.closed(CloseCause.MALFORMED_FRAME) == 3
+
+
 async def test_an_upstream_that_cannot_be_reached_closes_the_client_with_one_line() -> None:
     async with world() as made:
         dead = ("127.0.0.1", free_port())
