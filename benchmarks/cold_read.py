@@ -303,7 +303,7 @@ def rss_check(name: str, peak_mib: float, budgets: float) -> Check:
 
 def budgets_mib(memory_bytes_max: int) -> float:
     """What `memory.max.bytes` makes of the three budgets that are not set themselves."""
-    names = ("cache.memory.bytes", "readahead.total.max.bytes", "tier.inflight.bytes.max")
+    names = ("cache.memory.bytes", "expert.readahead.total.max.bytes", "expert.tier.inflight.bytes.max")
     return sum(memory_share(memory_bytes_max, BUDGET_SHARES[name]) for name in names) / MIB
 
 

@@ -149,7 +149,7 @@ def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) ->
         server_properties=cluster.server_properties_path(1),
         bootstrap_servers=cluster.bootstrap_servers,
         # Written at the end alone, so that no start meets a snapshot of less.
-        properties={"catalog.snapshot.path": str(snapshots), "catalog.snapshot.interval.ms": "86400000"},
+        properties={"catalog.snapshot.path": str(snapshots), "expert.catalog.snapshot.interval.ms": "86400000"},
     )
     began_s = time.monotonic()
     tidegate.start()

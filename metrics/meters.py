@@ -342,7 +342,7 @@ class RelayMeter:
         )
         self._too_large = registry.counter(
             "tidegate_batches_too_large",
-            "Partitions of Fetches put off because their batch is larger than `proxy.response.held.bytes.max`.",
+            "Partitions of Fetches put off because their batch is larger than `expert.proxy.response.held.bytes.max`.",
         )
         self._fetch_sessions = registry.gauge(
             "tidegate_fetch_sessions", "Incremental Fetch sessions (KIP-227) of clients, relayed ones among them."

@@ -309,7 +309,7 @@ class ProxyConfig:
         reload=Reload.NEW_CONNECTIONS,
     )
     unauthenticated_frame_bytes_max: int = key(
-        "proxy.frame.unauthenticated.bytes.max",
+        "expert.proxy.frame.unauthenticated.bytes.max",
         size(KIB, 2 * GIB - 1),
         "A larger request of a client that has not signed in closes its connection, where `upstream.security.protocol` "
         "has SASL; so does a larger one that is part of a sign-in. Kafka's `sasl.server.max.receive.size`.",
@@ -317,7 +317,7 @@ class ProxyConfig:
         reload=Reload.NEW_CONNECTIONS,
     )
     response_held_bytes_max: int = key(
-        "proxy.response.held.bytes.max",
+        "expert.proxy.response.held.bytes.max",
         size(64 * MIB, 2 * GIB - 1),
         "The largest response that may be held whole, to be rewritten or merged; others are streamed. A merged Fetch "
         "has 55 MiB, or one batch that is larger: one that does not fit is put off alone (error 9), and counted. What "
@@ -326,14 +326,14 @@ class ProxyConfig:
         reload=Reload.NEW_CONNECTIONS,
     )
     inflight_requests_max: int = key(
-        "proxy.inflight.requests.max",
+        "expert.proxy.inflight.requests.max",
         integer(1, 100_000),
         "Requests of one connection that await their response; beyond it no more is read from the client.",
         default="128",
         reload=Reload.NEW_CONNECTIONS,
     )
     held_bytes_max: int = key(
-        "proxy.held.bytes.max",
+        "expert.proxy.held.bytes.max",
         size(4 * MIB, TIB),
         "What is held in memory for all clients together: requests that are decoded, responses that are rewritten or "
         "merged, and whatever else a frame's buffer has beyond 16 KiB. Beyond it requests and responses wait, and then "
@@ -341,7 +341,7 @@ class ProxyConfig:
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(
-        "proxy.send.stall.ms",
+        "expert.proxy.send.stall.ms",
         integer(100, 3_600_000),
         "A client that takes no bytes for so long may keep others from theirs no longer: what its answer holds of the "
         "tier is given up, and read again when the client goes on. While nobody waits for the memory, clients may take "
@@ -350,7 +350,7 @@ class ProxyConfig:
         reload=Reload.AT_ONCE,
     )
     relay_rewrite_bytes_max: int = key(
-        "relay.rewrite.bytes.max",
+        "expert.relay.rewrite.bytes.max",
         size(KIB, MIB),
         "Fetch responses up to this size are rewritten whole, larger ones in place.",
         default="64 KiB",

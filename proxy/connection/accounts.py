@@ -6,12 +6,12 @@ waits in line, and then somebody gives way:
 
 Rule 1. A wait for a client that takes bytes counts anew whenever PROGRESS_BYTES have passed: one that takes a byte now
         and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.
-Rule 2. Of the tier's blocks those of the longest wait are given up first: after `proxy.send.stall.ms`; or after
+Rule 2. Of the tier's blocks those of the longest wait are given up first: after `expert.proxy.send.stall.ms`; or after
         SHARE_WAIT_S, if the connection holds its share (what all would have alike) or more. Nothing is lost by that:
         the answer reads them again when its client takes bytes (`proxy.connection.frame_stream`).
-Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.send.stall.ms`, or with its share or more
-        after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half of the
-        room that is left (`Account.granted`).
+Rule 3. Of held bytes the connection with the longest wait ends: after `expert.proxy.send.stall.ms`, or with its share
+        or more after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half
+        of the room that is left (`Account.granted`).
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
 """
 
@@ -51,7 +51,7 @@ OVERDRAWN_TIMES = 2
 
 @dataclass(slots=True)
 class AccountSettings:
-    """`send_stall_s`: `proxy.send.stall.ms`, in seconds. One for all connections; a reload changes it."""
+    """`send_stall_s`: `expert.proxy.send.stall.ms`, in seconds. One for all connections; a reload changes it."""
 
     send_stall_s: float
 
@@ -265,7 +265,7 @@ class Accounts:
                 wanted_bytes -= account.held_bytes  # free in a moment
                 account.end(
                     f"waited {waited_s:.1f} s for its peer and held {account.held_bytes} bytes, "
-                    "which others wait for (proxy.held.bytes.max)"
+                    "which others wait for (expert.proxy.held.bytes.max)"
                 )
 
     def _is_to_give_way(self, since_s: float, has_share: bool, share_wait_s: float) -> bool:

@@ -357,7 +357,7 @@ class ClientConnection:
 
     def _check_small(self, what: str, size: int) -> None:
         if size - LENGTH_BYTES > self._limits.unauthenticated_frame_bytes_max:
-            detail = f"{what} of {size - LENGTH_BYTES} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+            detail = f"{what} of {size - LENGTH_BYTES} bytes exceeds expert.proxy.frame.unauthenticated.bytes.max"
             raise ConnectionEnd(CloseCause.LIMIT, detail)
 
     def _note_authority(self, route: ResponseRoute) -> None:
@@ -579,7 +579,8 @@ class ClientConnection:
         if size > self._limits.response_held_bytes_max:
             raise ConnectionEnd(
                 CloseCause.LIMIT,
-                f"a response of {size} bytes with api key {expected.api_key} exceeds proxy.response.held.bytes.max",
+                f"a response of {size} bytes with api key {expected.api_key} exceeds "
+                "expert.proxy.response.held.bytes.max",
             )
 
     def _on_answer_passed(self, size: int) -> None:

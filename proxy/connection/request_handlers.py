@@ -26,7 +26,7 @@ class PendingAnswer:
     """The answer to a request of our own.
 
     Args:
-        held_bytes_max: of a Fetch, so much of it may be held; None: `proxy.response.held.bytes.max`.
+        held_bytes_max: of a Fetch, so much of it may be held; None: `expert.proxy.response.held.bytes.max`.
     """
 
     __slots__ = ("_arrived", "_frame", "dropped", "held_bytes_max")

@@ -5,8 +5,8 @@ A broker that runs remote storage can read every offset that Tidegate reads. So 
 or of the store, its partition goes to the broker, and comes back to the tier when that works again.
 
 Rule 1. A fault that will not pass by itself opens a spell for its reason: the partition is not read from the tier while
-        it lasts. So does an offset that was asked for three times and `fallback.after.ms`, and of which no byte came.
-        Faults that may pass (a reset, a store that throttles) do not: the broker reads the same bucket.
+        it lasts. So does an offset that was asked for three times and `expert.fallback.after.ms`, and of which no byte
+        came. Faults that may pass (a reset, a store that throttles) do not: the broker reads the same bucket.
 Rule 2. When a spell's time is up, one of its partitions tries the tier. If that works, all are free; if not, the spell
         lasts longer, up to SPELL_S_MAX. A partition that was never in trouble is in no spell: what is cached is served.
         The broker's word comes first: a client that may not read a partition does not use up its try.
@@ -107,7 +107,7 @@ class Way(enum.Enum):
 
 @dataclass(slots=True)
 class FallbackSettings:
-    """`after_s`: `fallback.after.ms`, in seconds. One for all connections; a reload changes it."""
+    """`after_s`: `expert.fallback.after.ms`, in seconds. One for all connections; a reload changes it."""
 
     after_s: float
     partitions_max: int

@@ -95,7 +95,7 @@ class Frontiers:
 
     Args:
         nursery: the application's; questions live in it.
-        age_s_max: `frontier.max.age.ms`; may be set anew.
+        age_s_max: `expert.frontier.max.age.ms`; may be set anew.
         log_starts: of a tier of our own; None: the brokers have theirs (rule 4).
     """
 

@@ -304,7 +304,7 @@ class FetchService:
         known = self._tier.partition(topic_id, answer.partition)
         topic = known.topic if known is not None else answer.topic or str(Uuid(topic_id))
         fields = {"topic": topic, "partition": answer.partition, "size_bytes": answer.dropped_bytes}
-        _log.warning("batch_too_large", **fields, key="proxy.response.held.bytes.max")
+        _log.warning("batch_too_large", **fields, key="expert.proxy.response.held.bytes.max")
         answer.error_code, answer.aborted_transactions = COME_AGAIN, None
 
     def _note_unread(self, request: FetchRequest, size_bytes: int) -> None:

@@ -102,7 +102,10 @@ class CopyConfig:
         "copy.lag.ms", integer(0, _CENTURY_MS), "A segment waits until its newest record is this old.", default="0"
     )
     lag_bytes: int = key(
-        "copy.lag.bytes", size(0, 1024 * TIB), "A segment waits until there is so much log behind it.", default="0"
+        "expert.copy.lag.bytes",
+        size(0, 1024 * TIB),
+        "A segment waits until there is so much log behind it.",
+        default="0",
     )
     segment_bytes: int = key(
         "copy.segment.bytes",

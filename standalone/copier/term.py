@@ -147,7 +147,7 @@ class Term:
             return False
         staged = intake.ready[0]
         if not self._is_due(staged):
-            progress.waits_for = "copy.lag.ms or copy.lag.bytes"
+            progress.waits_for = "copy.lag.ms or expert.copy.lag.bytes"
             return False
         self._stall, progress.waits_for = Stall.STORE, "copy.max.bytes.per.second or a slot"
         await tools.rate.wait(staged.size_bytes)

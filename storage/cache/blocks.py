@@ -1,9 +1,9 @@
 """Blocks: how a segment's log is cut into them (docs/protocol.md#blocks), what one is, and those in memory.
 
-A block is a run of whole format chunks that covers at least `cache.block.bytes`; formats without chunks have that grid
-itself. A chunk larger than BLOCK_BYTES_MAX is cut into blocks of its own: they are filled together, since one GET
-decodes them all. Either way blocks of one segment are equally long, save the last, so that position and number are
-one division apart.
+A block is a run of whole format chunks that covers at least `expert.cache.block.bytes`; formats without chunks have
+that grid itself. A chunk larger than BLOCK_BYTES_MAX is cut into blocks of its own: they are filled together, since
+one GET decodes them all. Either way blocks of one segment are equally long, save the last, so that position and
+number are one division apart.
 
 In memory they have two byte budgets: one for blocks that were read, one for those read ahead that nobody has read yet.
 
@@ -33,7 +33,7 @@ from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 
 BLOCK_BYTES_MAX = 16 * 1024 * 1024
-"""Larger chunks are cut; so large is `cache.block.bytes` at most."""
+"""Larger chunks are cut; so large is `expert.cache.block.bytes` at most."""
 
 
 class BlockKey(NamedTuple):
@@ -77,7 +77,7 @@ class BlockGrid:
 
 
 def block_grid(chunk_bytes: int, size_bytes: int, block_bytes: int) -> BlockGrid:
-    """The grid of a segment of `size_bytes`, in chunks of `chunk_bytes` (1: no chunks), for `cache.block.bytes`."""
+    """The grid of a segment of `size_bytes`, in chunks of `chunk_bytes` (1: none), for `expert.cache.block.bytes`."""
     if chunk_bytes <= BLOCK_BYTES_MAX:
         return BlockGrid(chunk_bytes * max(1, -(-block_bytes // chunk_bytes)), size_bytes)
     # The fewest equal parts; a chunk size without such a divisor (a prime, say) stays whole.
@@ -134,7 +134,7 @@ class MemoryBlocks:
 
     Args:
         bytes_max: of blocks that were read (`cache.memory.bytes`).
-        unread_bytes_max: of blocks that nobody has read yet (`readahead.total.max.bytes`).
+        unread_bytes_max: of blocks that nobody has read yet (`expert.readahead.total.max.bytes`).
         retention_s: `expire` drops what was not used for longer; None: nothing (`cache.retention.ms`).
         on_wasted: called with the key of each block that is wasted, after it has left; it must not call back here.
         on_evicted: the same of each block that was read and leaves for want of room.
@@ -312,7 +312,7 @@ class _Unread(NamedTuple):
     arrived_at_s: float
 
 
-# Blocks that answers hold until they are sent, within a budget (`tier.inflight.bytes.max`, docs/protocol.md#blocks).
+# Blocks that answers hold until they are sent, within `expert.tier.inflight.bytes.max` (docs/protocol.md#blocks).
 #
 # An answer is views into blocks, so a slow client keeps whole blocks alive, also after the cache has dropped them. A
 # block is charged once, however many answers hold it. Room for a read's blocks is reserved before they are asked for: a

@@ -497,7 +497,7 @@ class ReadAhead:
 
 
 def _smallest(stream: Stream) -> int:
-    """Two blocks, or what is decoded together: chunks may be larger than `cache.block.bytes`."""
+    """Two blocks, or what is decoded together: chunks may be larger than `expert.cache.block.bytes`."""
     blocks = stream.segments[0].blocks if stream.segments else None
     return 0 if blocks is None else 2 * blocks.grid.block_bytes * blocks.grid.unit_blocks
 

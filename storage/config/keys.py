@@ -1,7 +1,7 @@
 """A key of the configuration is written once: as the field that holds its value.
 
     send_stall_ms: int = key(
-        "proxy.send.stall.ms", integer(100, 3_600_000), "A client that …", default="30000", reload=Reload.AT_ONCE
+        "expert.proxy.send.stall.ms", integer(100, 3_600_000), "A client that …", default="30000", reload=Reload.AT_ONCE
     )
 
 A dataclass with such fields is a group of keys, and a `KeyTable` is a row of groups. Everything else follows: what a
@@ -194,6 +194,11 @@ HOST_PORTS: Final = Kind("host:port, …", _parse_host_ports)
 IDENTIFICATION: Final = Kind("`https` or `none`", _parse_identification)
 
 
+EXPERT: Final = "expert."
+"""What keys begin with that nobody has a reason to set. Without it the key has its old name, which acts until
+OLD_NAMES_END, with a warning."""
+OLD_NAMES_END: Final = "0.3"
+
 _METADATA: Final = "key"
 _NEAR: Final = 0.6
 _FIRST_WORD_NEAR: Final = 0.75  # one letter of four
@@ -227,6 +232,15 @@ class Key:
     of_broker: bool = False
     """Taken from the broker's file too."""
     reload: Reload = Reload.RESTART
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every name that acts."""
+        return (self.name, *self.aliases, *((self.old_name,) if self.old_name else ()))
+
+    @property
+    def old_name(self) -> str | None:
+        return self.name.removeprefix(EXPERT) if self.name.startswith(EXPERT) else None
 
     @property
     def required(self) -> bool:
@@ -265,9 +279,7 @@ class KeyTable:
     def __init__(self, *groups: "type[DataclassInstance]", others: tuple[str, ...] = ()) -> None:
         self.keys: tuple[Key, ...] = tuple(key for group in groups for key in keys_of(group).values())
         """In the reference's order."""
-        self.by_name: Mapping[str, Key] = MappingProxyType(
-            {name: key for key in self.keys for name in (key.name, *key.aliases)}
-        )
+        self.by_name: Mapping[str, Key] = MappingProxyType({name: key for key in self.keys for name in key.spellings})
         """By every spelling that a file may use."""
         self.others = others
 
@@ -278,7 +290,7 @@ class KeyTable:
     def nearest(self, name: str, plugin_prefixes: tuple[str, ...]) -> str | None:
         """The nearest right key: of the table, of a plug-in or another program with its beginning spelt right."""
         parts = name.split(".")
-        candidates = list(self.by_name)
+        candidates = [name for name, key in self.by_name.items() if name != key.old_name]
         for prefix in plugin_prefixes:
             depth = prefix.count(".")
             if len(parts) > depth:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import javaproperties
 
-from storage.config.keys import Key, KeyTable, keys_of
+from storage.config.keys import OLD_NAMES_END, Key, KeyTable, keys_of
 from storage.config.masking import HIDDEN, may_be_shown, without_credentials
 from storage.limited_files import UnreadableFileError, read_limited
 
@@ -250,6 +250,11 @@ class Settings:
             return self.metadata, name
         return None
 
+    def warn_if_moved(self, key: Key, name: str, setting: Setting) -> None:
+        """Note that a key has another name now; the old one acts all the same."""
+        if name == key.old_name:
+            self.warnings.append(f"{setting.origin}: {name} is {key.name} now; the old name ends with {OLD_NAMES_END}")
+
     def is_bare(self, name: str) -> bool:
         """Whether a metadata client's key is written without the metadata prefix, so that the prefixed one wins."""
         found = self.plugin_of(name)
@@ -465,6 +470,7 @@ def _take_own(own: _File, table: KeyTable, settings: Settings, problems: list[st
                 problems.append(f"{setting.origin}: {name} contradicts {taken[key.name]}: keep one of them")
             taken[key.name] = name
             settings.table[key.name] = setting
+            settings.warn_if_moved(key, name, setting)
         elif setting is not None and plugin is None and not f"{name}.".startswith(f"{PROVIDERS_KEY}."):
             nearest = table.nearest(name, (settings.storage_prefix, settings.metadata_prefix))
             hint = "" if nearest is None else f"; the nearest is {nearest}"
@@ -482,6 +488,7 @@ def _take_environment(variables: Mapping[str, Setting], table: KeyTable, setting
         key, plugin = table.by_name.get(name), settings.plugin_of(name)
         if key is not None:
             settings.table[key.name] = setting
+            settings.warn_if_moved(key, name, setting)
         elif plugin is not None:
             plugin[0][plugin[1]] = setting
         elif not table.is_anothers(name):

@@ -107,7 +107,7 @@ class TierReadsConfig:
         reload=Reload.NEW_CONNECTIONS,
     )
     linger_ms: int = key(
-        "tier.linger.ms",
+        "expert.tier.linger.ms",
         integer(0, FETCH_WAIT_MS_LIMIT),
         "How much longer once another partition of the request has records.",
         default="20",
@@ -117,7 +117,7 @@ class TierReadsConfig:
         "tier.concurrent.gets.max", integer(1, 1024), "GETs under way at once.", default="32"
     )
     inflight_bytes_max: int = key(
-        "tier.inflight.bytes.max",
+        "expert.tier.inflight.bytes.max",
         size(16 * MIB, TIB),
         "Bytes of GETs under way and of answers not yet sent, half of it each.",
         default_words="512 MiB, from `memory.max.bytes`",
@@ -143,6 +143,7 @@ TIER_CLIENT_KEYS: Final = KeyTable(
         "cache.",
         "catalog.",
         "copy.",
+        "expert.",
         "fallback.",
         "frontier.",
         "log.",

@@ -30,7 +30,7 @@ def test_consumers_that_pause_get_the_right_bytes_and_stay_connected(
 ) -> None:
     """How it failed: blocks were held for good, so that one pausing job of Spark or Connect ended everyone's reads."""
     right = large_topic.log.read_bytes()
-    with hostile_stage(kafka, honest_topic, {"proxy.send.stall.ms": str(STALL_MS)}) as stage:
+    with hostile_stage(kafka, honest_topic, {"expert.proxy.send.stall.ms": str(STALL_MS)}) as stage:
         with crowd(stage.leader, PAUSING) as consumers:
             firsts = begin(consumers, large_topic)
             stage.suffer(PAUSE_S)

@@ -42,7 +42,7 @@ REMOTE_FETCH_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 @pytest.fixture(scope="module")
 def ageing(kafka: KafkaCluster) -> Iterator[RunningTidegate]:
     """Believes the broker's word as long as it may."""
-    ages = {"authority.max.age.ms": str(AGE_MS), "frontier.max.age.ms": str(AGE_MS)}
+    ages = {"authority.max.age.ms": str(AGE_MS), "expert.frontier.max.age.ms": str(AGE_MS)}
     with own_tidegate(kafka, ages) as running:
         yield running
 

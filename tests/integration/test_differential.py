@@ -57,7 +57,7 @@ FAILING_PROPERTIES = {
     **TIDEGATE_PROPERTIES,
     # Nearly every read has to ask the store.
     "cache.memory.bytes": "1 MiB",
-    "cache.block.bytes": "64 KiB",
+    "expert.cache.block.bytes": "64 KiB",
     "readahead.stream.max.bytes": "0",
     "fallback.partitions.max": "10000",
 }

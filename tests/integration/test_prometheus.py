@@ -74,7 +74,7 @@ def watched(
         "proxy.tls.certificate.file": str(certificate),
         "proxy.tls.key.file": str(key),
         "cache.path": str(folder / "cache"),
-        "catalog.snapshot.interval.ms": "200",
+        "expert.catalog.snapshot.interval.ms": "200",
     }
     with (
         own_tidegate(kafka, properties) as tidegate,

@@ -77,7 +77,7 @@ class Tier:
     front: S3Front
 
     def properties(self, *more: Mapping[str, str]) -> dict[str, str]:
-        keys = {"cache.block.bytes": str(BLOCK_BYTES), **NO_READ_AHEAD, **PATIENT, **ASK_ALWAYS, **BOTH_NAMES}
+        keys = {"expert.cache.block.bytes": str(BLOCK_BYTES), **NO_READ_AHEAD, **PATIENT, **ASK_ALWAYS, **BOTH_NAMES}
         for each in more:
             keys |= each
         return {**self.published.properties(endpoint_url=self.front.endpoint_url), **keys}

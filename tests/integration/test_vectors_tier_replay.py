@@ -34,7 +34,7 @@ from tests.support.frozen_tier import (
 )
 from tidegate.tier_storage import TierStorage
 
-BLOCK_BYTES_MIN = 64 * 1024  # of `cache.block.bytes`; the plug-in's chunks are as small
+BLOCK_BYTES_MIN = 64 * 1024  # of `expert.cache.block.bytes`; the plug-in's chunks are as small
 MEMORY_BYTES_MIN = MIB  # of `cache.memory.bytes`
 NO_READAHEAD = 0
 OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -137,7 +137,7 @@ async def subject(
     timeout_ms = TIMEOUT_MS if isinstance(way, Link) else MAX_WAIT_MS
     lines = {
         **tier.properties(endpoint_url=endpoint_url, **(keys or {})),
-        "cache.block.bytes": str(BLOCK_BYTES),
+        "expert.cache.block.bytes": str(BLOCK_BYTES),
         "readahead.stream.max.bytes": "0",
         **{name.replace("_", "."): value for name, value in properties.items()},
     }

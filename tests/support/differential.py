@@ -54,7 +54,7 @@ ASKED_AGAIN_MAX = 5
 PUT_OFF_MAX = 50
 NODE_ENDPOINTS_VERSION_MIN = 16
 STREAMED_BYTES_MIN = 64 * 1024
-"""`relay.rewrite.bytes.max`: beyond, Tidegate streams a Fetch response and hides its addresses
+"""`expert.relay.rewrite.bytes.max`: beyond, Tidegate streams a Fetch response and hides its addresses
 (docs/protocol.md#l7)."""
 
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)

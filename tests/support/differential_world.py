@@ -28,7 +28,7 @@ TIDEGATE_PROPERTIES = {
     # Every tier read has its own probe, so answers are the broker's of that very moment.
     "authority.max.age.ms": "0",
     # A broker waits for all tier reads of a request. By default Tidegate waits less for the last of them.
-    "tier.linger.ms": "5000",
+    "expert.tier.linger.ms": "5000",
 }
 
 SHORT_TOPICS, SHORT_RESTARTS = 4, 1

@@ -143,10 +143,10 @@ def killable_tidegate(kafka: KafkaCluster, folder: Path) -> Iterator[Kills]:
         "proxy.listen": f"{HOST}:{free_port()}",
         "proxy.broker.ports": f"1:{free_port()}",
         "cache.path": str(cache),
-        "cache.block.bytes": str(BLOCK_BYTES),
+        "expert.cache.block.bytes": str(BLOCK_BYTES),
         "cache.memory.bytes": str(CACHE_MEMORY_BYTES),
         "readahead.stream.max.bytes": str(READAHEAD_BYTES),
-        "catalog.snapshot.interval.ms": str(SNAPSHOT_INTERVAL_MS),
+        "expert.catalog.snapshot.interval.ms": str(SNAPSHOT_INTERVAL_MS),
     }
     with own_tidegate(kafka, properties) as tidegate:
         yield Kills(tidegate, cache / "catalog" / SNAPSHOT_NAME, parking)

@@ -113,7 +113,7 @@ def twin_world(seed: int, generated: int, restarts: int) -> Iterator[TwinWorld]:
             for each in known
             for local_start, _ in (local_logs[each.topic, each.partition],)
         ]
-        properties |= {"tier.linger.ms": "5000", "admin.listen": f"127.0.0.1:{free_port()}"}
+        properties |= {"expert.tier.linger.ms": "5000", "admin.listen": f"127.0.0.1:{free_port()}"}
         tidegate = stack.enter_context(standalone(cluster, folder, properties))
         tidegate.wait_log("ready: ")
         yield TwinWorld(twin, cluster, tidegate, partitions, local_logs)

@@ -108,7 +108,7 @@ async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:
     async with run(config_of(tmp_path)) as application:
         assert application.settings.server is application.server
         assert application.settings.frontiers is not None
-        config_of(tmp_path, "proxy.connections.max=7\nproxy.drain.timeout.ms=1000\nfrontier.max.age.ms=5000\n")
+        config_of(tmp_path, "proxy.connections.max=7\nproxy.drain.timeout.ms=1000\nexpert.frontier.max.age.ms=5000\n")
         assert await application.reloader.reload(Cause.SIGNAL) is ReloadOutcome.OK
         assert application.server.settings.slots.connections_max == 7
         assert application.settings.frontiers.age_s_max == 5

@@ -29,21 +29,29 @@ FOLLOWED: dict[str, tuple[str, str, object]] = {
     "proxy.connections.max.per.ip": ("7", "server_settings.slots.connections_max_per_address", 7),
     "proxy.connections.rate.per.ip": ("7", "server_settings.slots.rate_max_per_address", 7),
     "proxy.frame.request.bytes.max": ("2 KiB", "server_settings.limits.request_frame_bytes_max", 2048),
-    "proxy.frame.unauthenticated.bytes.max": ("2 KiB", "server_settings.limits.unauthenticated_frame_bytes_max", 2048),
-    "proxy.response.held.bytes.max": ("65 MiB", "server_settings.limits.response_held_bytes_max", 65 * 1024 * 1024),
-    "proxy.inflight.requests.max": ("7", "server_settings.limits.inflight_requests_max", 7),
-    "relay.rewrite.bytes.max": ("2 KiB", "server_settings.limits.relay_rewrite_bytes_max", 2048),
+    "expert.proxy.frame.unauthenticated.bytes.max": (
+        "2 KiB",
+        "server_settings.limits.unauthenticated_frame_bytes_max",
+        2048,
+    ),
+    "expert.proxy.response.held.bytes.max": (
+        "65 MiB",
+        "server_settings.limits.response_held_bytes_max",
+        65 * 1024 * 1024,
+    ),
+    "expert.proxy.inflight.requests.max": ("7", "server_settings.limits.inflight_requests_max", 7),
+    "expert.relay.rewrite.bytes.max": ("2 KiB", "server_settings.limits.relay_rewrite_bytes_max", 2048),
     "proxy.upstream.connect.timeout.ms": ("7000", "server_settings.connect_wait_s_max", 7),
     "proxy.drain.delay.ms": ("7000", "drain_delay_s", 7),
     "proxy.drain.timeout.ms": ("7000", "drain_timeout_s", 7),
     "proxy.read.prefer": ("tier", "fetch.read_prefer_tier", True),
     "remote.fetch.max.wait.ms": ("3000", "fetch.fetch_wait_s_max", 3),
-    "tier.linger.ms": ("3000", "fetch.linger_s", 3),
-    "proxy.send.stall.ms": ("7000", "accounts.send_stall_s", 7),
-    "fallback.after.ms": ("7000", "fallback.after_s", 7),
+    "expert.tier.linger.ms": ("3000", "fetch.linger_s", 3),
+    "expert.proxy.send.stall.ms": ("7000", "accounts.send_stall_s", 7),
+    "expert.fallback.after.ms": ("7000", "fallback.after_s", 7),
     "fallback.partitions.max": ("7", "fallback.partitions_max", 7),
     "authority.max.age.ms": ("7000", "fetch.authority_age_s_max", 7),
-    "frontier.max.age.ms": ("7000", "frontier_age_s_max", 7),
+    "expert.frontier.max.age.ms": ("7000", "frontier_age_s_max", 7),
     "remote.list.offsets.request.timeout.ms": ("7000", "list_offsets_timeout_s", 7),
     "copy.disable": ("true", "copies", False),
 }
@@ -114,7 +122,7 @@ def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(live_settings, "configure_logs", configure)
     live = LiveSettings(load_lines(tmp_path, ""))
-    live.follow(load_lines(tmp_path, "tier.linger.ms=1\n"))
+    live.follow(load_lines(tmp_path, "expert.tier.linger.ms=1\n"))
     assert configured == []
     changed = load_lines(tmp_path, f"{key}={LOGS[key]}\n")
     live.follow(share_of(changed, 1, 2))
@@ -141,7 +149,7 @@ def test_new_content_of_the_same_files_is_followed_and_the_same_is_not(tmp_path:
     lines = tls_lines(tmp_path)
     live = LiveSettings(load_lines(tmp_path, lines))
     before = live.server_settings.client_tls
-    live.follow(load_lines(tmp_path, lines + "tier.linger.ms=1\n"))
+    live.follow(load_lines(tmp_path, lines + "expert.tier.linger.ms=1\n"))
     assert live.server_settings.client_tls is before
     server_certificate(tmp_path)
     live.follow(load_lines(tmp_path, lines))

@@ -69,7 +69,9 @@ def world(tmp_path: Path) -> World:
 
 async def test_what_can_change_is_followed_and_shown_old_and_new(tmp_path: Path) -> None:
     world = World(tmp_path, "proxy.connections.max=5\n")
-    outcome = await world.reload("proxy.connections.max=6\nproxy.frame.request.bytes.max=1 MiB\ntier.linger.ms=20\n")
+    outcome = await world.reload(
+        "proxy.connections.max=6\nproxy.frame.request.bytes.max=1 MiB\nexpert.tier.linger.ms=20\n"
+    )
     assert outcome is ReloadOutcome.OK
     assert world.said("config_changed", "key", "old", "new", "effect") == [
         ("proxy.connections.max", "5", "6", "at once"),
@@ -86,10 +88,10 @@ async def test_what_cannot_change_waits_until_it_is_taken_back(world: World) -> 
     # The budgets that derive from it are other ones too.
     assert keys == [
         "memory.max.bytes",
-        "proxy.held.bytes.max",
-        "tier.inflight.bytes.max",
+        "expert.proxy.held.bytes.max",
+        "expert.tier.inflight.bytes.max",
         "cache.memory.bytes",
-        "readahead.total.max.bytes",
+        "expert.readahead.total.max.bytes",
         "rsm.config.a",
     ]
     assert world.said("config_changed") == []
@@ -116,7 +118,7 @@ async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(world
 
 async def test_a_file_that_is_gone_or_a_fault_of_ours_changes_nothing(world: World) -> None:
     world.refusal = RuntimeError("a bug")
-    assert await world.reload("tier.linger.ms=1\n") is ReloadOutcome.REFUSED
+    assert await world.reload("expert.tier.linger.ms=1\n") is ReloadOutcome.REFUSED
     assert len(world.said("config_reload_fault")) == 1
     world.refusal = ssl.SSLError("ee key too small")
     assert await world.reload() is ReloadOutcome.REFUSED
@@ -178,7 +180,7 @@ async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, moc
             await settled()
             await looks(3)
             assert world.followed == []
-            world.write("broker.config=server.properties\ntier.linger.ms=7\n")
+            world.write("broker.config=server.properties\nexpert.tier.linger.ms=7\n")
             await looks(1)
             assert world.followed == []
             await looks(1)
@@ -189,5 +191,5 @@ async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, moc
             await looks(3)
             assert len(world.followed) == 2
             nursery.cancel_scope.cancel()
-    assert world.said("config_changed", "key") == [("tier.linger.ms",)]
+    assert world.said("config_changed", "key") == [("expert.tier.linger.ms",)]
     assert world.said("config_restart_needed", "key") == [("rsm.config.a",)]

@@ -118,8 +118,8 @@ def _check_size(copy: CopyConfig, topic: CopyTopic, report: Report) -> None:
     takes_s = (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000
     report.warning(
         f"topic {topic.name}: records may be in the tier only after {waits_bytes} bytes (copy.segment.bytes + "
-        f"copy.lag.bytes), and upstream keeps retention.bytes={retention_bytes} of a partition: it may delete them "
-        f"before that where a partition gets more than {retention_bytes / takes_s:.0f} bytes/s"
+        f"expert.copy.lag.bytes), and upstream keeps retention.bytes={retention_bytes} of a partition: it may delete "
+        f"them before that where a partition gets more than {retention_bytes / takes_s:.0f} bytes/s"
     )
 
 

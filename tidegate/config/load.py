@@ -131,7 +131,7 @@ def _inherit_from_aiven(settings: Settings) -> None:
         "prefetch.max.size",
         "readahead.stream.max.bytes",
         minimum=values["readahead.stream.max.bytes"],
-        maximum=values["readahead.total.max.bytes"],
+        maximum=values["expert.readahead.total.max.bytes"],
     )
 
 
@@ -172,7 +172,7 @@ def _derive_budgets(values: Values) -> None:
         values.wrong(
             "memory.max.bytes", f"less than {names} = {format_size(total_bytes)}: raise it or lower one of them"
         )
-    stream_bytes_max = min(READAHEAD_STREAM_BYTES_DEFAULT, values["readahead.total.max.bytes"])
+    stream_bytes_max = min(READAHEAD_STREAM_BYTES_DEFAULT, values["expert.readahead.total.max.bytes"])
     values.derive("readahead.stream.max.bytes", stream_bytes_max, format_size(stream_bytes_max))
 
 
@@ -250,14 +250,14 @@ def _check_proxy_headers(proxy: ProxyConfig, values: Values) -> None:
 
 def _check_cache(cache: CacheConfig, readahead: ReadAheadConfig, values: Values) -> None:
     if readahead.stream_bytes_max > readahead.total_bytes_max:
-        limit = f"readahead.total.max.bytes = {format_size(readahead.total_bytes_max)}"
+        limit = f"expert.readahead.total.max.bytes = {format_size(readahead.total_bytes_max)}"
         values.wrong("readahead.stream.max.bytes", f"at most {limit}")
     if cache.encrypt_key_file is not None and not cache.encrypt:
         values.wrong("cache.encrypt.key.file", "needs cache.encrypt = true")
     if cache.encrypt and cache.path is None:
         values.wrong("cache.encrypt", "needs cache.path")
     if cache.block_bytes > cache.memory_bytes:
-        values.wrong("cache.block.bytes", f"at most cache.memory.bytes = {format_size(cache.memory_bytes)}")
+        values.wrong("expert.cache.block.bytes", f"at most cache.memory.bytes = {format_size(cache.memory_bytes)}")
 
 
 def _check_workers(proxy: ProxyConfig, cache: CacheConfig, values: Values) -> None:
@@ -265,7 +265,9 @@ def _check_workers(proxy: ProxyConfig, cache: CacheConfig, values: Values) -> No
     if values["memory.max.bytes"] < needed_bytes:
         values.wrong("proxy.workers", f"so many need memory.max.bytes = {format_size(needed_bytes)} or more")
     if proxy.workers > 1 and cache.memory_bytes < (blocks_bytes := proxy.workers * cache.block_bytes):
-        needed = f"cache.memory.bytes = {format_size(blocks_bytes)} or more, a block of cache.block.bytes for each"
+        needed = (
+            f"cache.memory.bytes = {format_size(blocks_bytes)} or more, a block of expert.cache.block.bytes for each"
+        )
         values.wrong("proxy.workers", f"so many need {needed}")
 
 

@@ -3,7 +3,7 @@
 - A key is a field here (`storage.config.keys`), or in `storage.config` if other readers of the tier share it. Nothing
   else has to know it: the loader, the nearest-key help, the environment's names, masking, what a reload may change and
   docs/configuration.md follow. `tidegate.config.load` checks keys against each other.
-- Field names are the keys' words with units last (`tier.inflight.bytes.max` → `config.tier.inflight_bytes_max`).
+- Field names are the keys' words with units last (`expert.tier.inflight.bytes.max` → `config.tier.inflight_bytes_max`).
   Sizes are bytes, times milliseconds. Secrets are left out of every repr.
 """
 
@@ -48,9 +48,9 @@ DAY_MS: Final = 86_400_000
 MEMORY_SHARES_TOTAL: Final = 1536
 BUDGET_SHARES: Final = {
     "cache.memory.bytes": 256,
-    "readahead.total.max.bytes": 512,
-    "tier.inflight.bytes.max": 512,
-    "proxy.held.bytes.max": 64,
+    "expert.readahead.total.max.bytes": 512,
+    "expert.tier.inflight.bytes.max": 512,
+    "expert.proxy.held.bytes.max": 64,
 }
 WORKER_MEMORY_BYTES_MIN: Final = 192 * MIB
 """The least that `memory.max.bytes` may be for a process."""
@@ -111,7 +111,7 @@ class TierConfig(TierReadsConfig):
     """How the tier is read, and when the broker reads in its place."""
 
     fallback_after_ms: int = key(
-        "fallback.after.ms",
+        "expert.fallback.after.ms",
         integer(0, 3_600_000),
         "An offset that was asked for three times in this time, and of which the tier gave no byte, is read by the "
         "broker. Where the tier fails for good (access denied, an object gone or corrupt), the broker reads at once.",
@@ -147,7 +147,7 @@ class CacheConfig:
         default_words="256 MiB, from `memory.max.bytes`",
     )
     block_bytes: int = key(
-        "cache.block.bytes",
+        "expert.cache.block.bytes",
         size(64 * KIB, 16 * MIB),
         "The cache's unit: whole chunks that cover at least this much.",
         default="1 MiB",
@@ -172,10 +172,10 @@ class ReadAheadConfig:
         "readahead.stream.max.bytes",
         size(0, 16 * GIB),
         "Read-ahead of one sequential reader; 0: none.",
-        default_words="128 MiB, at most `readahead.total.max.bytes`",
+        default_words="128 MiB, at most `expert.readahead.total.max.bytes`",
     )
     total_bytes_max: int = key(
-        "readahead.total.max.bytes",
+        "expert.readahead.total.max.bytes",
         size(0, TIB),
         "Read-ahead of all readers.",
         default_words="512 MiB, from `memory.max.bytes`",
@@ -195,7 +195,7 @@ class AuthorityConfig:
         reload=Reload.AT_ONCE,
     )
     frontier_age_ms_max: int = key(
-        "frontier.max.age.ms",
+        "expert.frontier.max.age.ms",
         integer(0, 3_600_000),
         "How old a partition's known offsets may be before they are asked again.",
         default="1000",
@@ -214,7 +214,7 @@ class CatalogConfig:
         default_words="`<cache.path>/catalog`",
     )
     snapshot_interval_ms: int = key(
-        "catalog.snapshot.interval.ms", integer(100, DAY_MS), "Between two snapshots.", default="30000"
+        "expert.catalog.snapshot.interval.ms", integer(100, DAY_MS), "Between two snapshots.", default="30000"
     )
     snapshot_is_written: bool = True
     segments_max: int = key(
@@ -251,7 +251,7 @@ class AdminConfig:
         default="true",
     )
     connections_max: int = key(
-        "admin.connections.max",
+        "expert.admin.connections.max",
         integer(4, 10_000),
         "Connections to the admin listener; at that number a new one takes the place of the one that has waited "
         "longest for its request.",
@@ -310,10 +310,11 @@ class Config(TierClientConfig):
     memory_bytes_max: int = key(
         "memory.max.bytes",
         size(WORKER_MEMORY_BYTES_MIN, TIB),
-        "Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
-        "and `proxy.held.bytes.max` 1/24, unless set themselves. Manifests and indexes get 1/16, Fetch sessions 1/24 "
-        "(111,000 partitions at 1.5 GiB; while others want room, no connection keeps more than its share); the rest is "
-        "for the process. Resident memory stays below this and 150 MiB.",
+        "Of this `cache.memory.bytes` gets 1/6, `expert.readahead.total.max.bytes` and "
+        "`expert.tier.inflight.bytes.max` 1/3 each, and `expert.proxy.held.bytes.max` 1/24, unless set themselves. "
+        "Manifests and indexes get 1/16, Fetch sessions 1/24 (111,000 partitions at 1.5 GiB; while others want room, "
+        "no connection keeps more than its share); the rest is for the process. Resident memory stays below this and "
+        "150 MiB.",
         default="1.5 GiB",
     )
     proxy: ProxyConfig

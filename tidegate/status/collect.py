@@ -404,8 +404,8 @@ class Collector:
         held, answers, limits = accounts.held, accounts.answers, slots.limits
         found = [
             LimitStatus(key="proxy.connections.max", client=None, used=slots.taken, max=limits.connections_max),
-            LimitStatus(key="proxy.held.bytes.max", client=None, used=held.held, max=held.bytes_max),
-            LimitStatus(key="tier.inflight.bytes.max", client=None, used=answers.held, max=answers.bytes_max),
+            LimitStatus(key="expert.proxy.held.bytes.max", client=None, used=held.held, max=held.bytes_max),
+            LimitStatus(key="expert.tier.inflight.bytes.max", client=None, used=answers.held, max=answers.bytes_max),
         ]
         return [*found, *addresses_at_limit(slots.addresses.connections, limits.connections_max_per_address)]
 

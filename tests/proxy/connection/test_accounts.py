@@ -133,7 +133,7 @@ async def test_held_bytes_end_the_longest_wait(world: World) -> None:
             await world.account().hold(AT_ONCE_BYTES_MAX + 1)
     assert trio.current_time() == pytest.approx(SHARE_WAIT_HELD_S, abs=RELIEF_INTERVAL_S)
     (reason,) = world.ended
-    assert "proxy.held.bytes.max" in reason
+    assert "expert.proxy.held.bytes.max" in reason
     assert first.held_bytes == 0
     assert second.held_bytes == HELD_BYTES_MAX // 2
 

@@ -137,7 +137,7 @@ async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiK
         await talk.pass_on(request(api_key, api_version, 1))
         await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 1))
         detail = await one_line(talk, CloseCause.LIMIT)
-        assert f"api key {int(api_key)} exceeds proxy.response.held.bytes.max" in detail
+        assert f"api key {int(api_key)} exceeds expert.proxy.response.held.bytes.max" in detail
 
 
 async def test_a_fault_of_ours_ends_only_its_connection() -> None:

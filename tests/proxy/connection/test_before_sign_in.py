@@ -227,7 +227,9 @@ async def test_a_larger_one_ends_the_connection_before_a_byte_of_it_passes(
     async with demanding(piece_bytes=piece_bytes) as talk:
         await talk.client.send(struct.pack(">ihhi", length, api_key, 1, 1))
         said = await closed_by_limit(talk)
-        assert said == f"a request before sign-in of {length} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+        assert (
+            said == f"a request before sign-in of {length} bytes exceeds expert.proxy.frame.unauthenticated.bytes.max"
+        )
         assert await talk.upstream.expect_end() == b""
 
 
@@ -245,7 +247,7 @@ async def test_what_is_held_of_a_sign_in_is_small_at_any_time(
         if demands_sign_in:
             await sign_in(talk)
         await talk.client.send(struct.pack(">ihhi", 64 * KIB + 1, api_key, api_version, 4))
-        expected = f"{what} of {64 * KIB + 1} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+        expected = f"{what} of {64 * KIB + 1} bytes exceeds expert.proxy.frame.unauthenticated.bytes.max"
         assert await closed_by_limit(talk) == expected
 
 
@@ -253,7 +255,7 @@ async def test_a_raw_token_has_the_same_limit() -> None:
     async with demanding() as talk:
         await shake(talk, "PLAIN", 0)
         await talk.client.send(struct.pack(">i", 64 * KIB + 1))
-        expected = f"a SASL token of {64 * KIB + 1} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+        expected = f"a SASL token of {64 * KIB + 1} bytes exceeds expert.proxy.frame.unauthenticated.bytes.max"
         assert await closed_by_limit(talk) == expected
 
 

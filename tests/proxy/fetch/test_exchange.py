@@ -66,7 +66,8 @@ async def test_a_batch_that_cannot_be_held_is_put_off_alone(world: TierWorld) ->
         response = await client.fetch([ask(cold, 17, max_bytes=100), ask(hot, 1490, max_bytes=100)])
     assert (codes_of(response), records_of(response)) == ([0, COME_AGAIN], [tier_batch(0, 17), b""])
     (line,) = [entry for entry in logs if entry["event"] == "batch_too_large"]
-    named = {"topic": "orders", "partition": 1, "size_bytes": BATCH_BYTES, "key": "proxy.response.held.bytes.max"}
+    key = "expert.proxy.response.held.bytes.max"
+    named = {"topic": "orders", "partition": 1, "size_bytes": BATCH_BYTES, "key": key}
     assert line.items() >= named.items()
     assert world.sample("tidegate_batches_too_large_total") == 1
 

@@ -120,7 +120,7 @@ async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld)
 
 
 async def test_a_slow_tier_read_costs_few_and_short_questions(nursery: trio.Nursery) -> None:
-    """Failed before: 75 questions within 1.5 s, one every `tier.linger.ms`."""
+    """Failed before: 75 questions within 1.5 s, one every `expert.tier.linger.ms`."""
     for wait_s, linger_s in product((0.5, 1.5, 5.0), (0.0, LINGER_S, 5.0)):
         world, began_s, case = TierWorld(nursery), trio.current_time(), f"{wait_s=}, {linger_s=}"
         cold, idle = cold_and_other(world, 10.0)

@@ -38,8 +38,8 @@ def test_environment_comes_before_file_before_broker_config(tmp_path: Path) -> N
     )
     settings = gathered(
         tmp_path,
-        f"{line}rsm.config.b=2\nrsm.config.c=2\ntier.linger.ms=1\n",
-        {"TIDEGATE_RSM_CONFIG_C": "3", "TIDEGATE_TIER_LINGER_MS": "2"},
+        f"{line}rsm.config.b=2\nrsm.config.c=2\nexpert.tier.linger.ms=1\n",
+        {"TIDEGATE_RSM_CONFIG_C": "3", "TIDEGATE_EXPERT_TIER_LINGER_MS": "2"},
     )
     assert {name: (given.text, given.origin) for name, given in settings.storage.items()} == {
         "a": ("1", "broker.config server.properties:3"),
@@ -49,7 +49,7 @@ def test_environment_comes_before_file_before_broker_config(tmp_path: Path) -> N
     texts = {name: given.text for name, given in settings.table.items()}
     assert texts["remote.log.storage.manager.class.name"] == "tidegate.PlainObjects"
     assert texts["remote.log.metadata.manager.class.name"] == "Theirs"
-    assert texts["tier.linger.ms"] == "2"
+    assert texts["expert.tier.linger.ms"] == "2"
 
 
 def test_file_overrides_the_brokers_class_and_prefix(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_metadata_clients_are_taken_bare_and_prefixed_and_the_prefixed_win(tmp_p
 @for_each(
     "line, nearest",
     [
-        ("tier.lingers.ms=1", "tier.linger.ms"),
+        ("tier.lingers.ms=1", "expert.tier.linger.ms"),
         ("upstrem.bootstrap.servers=a:1", "upstream.bootstrap.servers"),
         ("prxy.listen=a:1", "proxy.listen"),
         ("bootstrap.servers=a:1", "upstream.bootstrap.servers"),
@@ -130,8 +130,8 @@ def test_an_unknown_key_of_file_is_told_the_nearest(line: str, nearest: str, tmp
 
 def test_what_cannot_be_looked_up_names_key_and_variable_once(tmp_path: Path) -> None:
     line = broker_file(tmp_path, "rsm.config.secret=${env:NONE}\n")
-    assert tier_problems_of(tmp_path, f"{line}tier.linger.ms=${{env:LINGER}}\n") == (
-        "tidegate.properties:4: tier.linger.ms: ${env:LINGER}: environment variable LINGER is not set",
+    assert tier_problems_of(tmp_path, f"{line}expert.tier.linger.ms=${{env:LINGER}}\n") == (
+        "tidegate.properties:4: expert.tier.linger.ms: ${env:LINGER}: environment variable LINGER is not set",
         "broker.config server.properties:1: rsm.config.secret: ${env:NONE}: environment variable NONE is not set",
     )
 

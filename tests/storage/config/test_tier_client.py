@@ -23,8 +23,8 @@ def test_serves_own_keys_are_passed_over_unread(tmp_path: Path) -> None:
     lines = (
         "proxy.listen=nonsense\nproxy.tls.key.password=${env:ABSENT}\nproxy.tls.certificate.file=absent.pem\n"
         "cache.disk.bytes=much\ncache.disc.bytes=1\nlog.level=loud\nlog.level=quiet\nadmin.listen=x\n"
-        "metrics.kip405.names=x\nmemory.max.bytes=x\nreadahead.total.max.bytes=x\nrelay.rewrite.bytes.max=x\n"
-        "authority.max.age.ms=x\nfrontier.max.age.ms=x\ncatalog.segments.max=x\n"
+        "metrics.kip405.names=x\nmemory.max.bytes=x\nexpert.readahead.total.max.bytes=x\nexpert.relay.rewrite.bytes.max=x\n"
+        "authority.max.age.ms=x\nexpert.frontier.max.age.ms=x\ncatalog.segments.max=x\n"
     )
     environ = {"TIDEGATE_CACHE_PATH": "x", "TIDEGATE_PROXY_LISTEN": "x"}
     assert load_tier_lines(tmp_path, lines, environ=environ).warnings == ()
@@ -32,7 +32,7 @@ def test_serves_own_keys_are_passed_over_unread(tmp_path: Path) -> None:
 
 def test_what_concerns_brokers_and_tier_is_reported_with_key_and_origin(tmp_path: Path) -> None:
     lines = (
-        "upstream.security.protocol=TLS\ntier.linger.ms=x\nrsm.config.key=${env:ABSENT}\n"
+        "upstream.security.protocol=TLS\nexpert.tier.linger.ms=x\nrsm.config.key=${env:ABSENT}\n"
         f"{COMMON}bootstrap.servers=nowhere\nmode=both\n"
     )
     environ = {"TIDEGATE_REMOTE_FETCH_MAX_WAIT_MS": "-1"}
@@ -47,7 +47,7 @@ def test_what_concerns_brokers_and_tier_is_reported_with_key_and_origin(tmp_path
         "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`. Or set broker.config to the "
         "broker's file, which has it.",
         "environment TIDEGATE_REMOTE_FETCH_MAX_WAIT_MS: remote.fetch.max.wait.ms = -1: at least 0",
-        "tidegate.properties:2: tier.linger.ms = x: must be a whole number",
+        "tidegate.properties:2: expert.tier.linger.ms = x: must be a whole number",
         f"tidegate.properties:4: {COMMON}bootstrap.servers = nowhere: must be host:port, an IPv6 address in brackets",
     )
 

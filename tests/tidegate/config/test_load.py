@@ -4,16 +4,18 @@ from pathlib import Path
 
 from standalone.copier.config import MetadataTopicConfig
 from storage.config.keys import GIB, MIB
+from storage.config.sources import variable_name
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown
 from tidegate.config.load import copy_problems
 
 
 def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
-    lines = "mode=both\nproxy.listen=0.0.0.0:70000\ncache.block.bytes=32 MiB\nnonsense=1\ntier.linger.ms=${env:X}\n"
+    lines = "mode=both\nproxy.listen=0.0.0.0:70000\nexpert.cache.block.bytes=32 MiB\nnonsense=1\n"
+    lines += "expert.tier.linger.ms=${env:X}\n"
     assert problems_of(tmp_path, lines, environ={"TIDEGATE_LOG_LEVEL": "loud"}, minimal=False) == (
         "tidegate.properties:4: unknown key nonsense (a broker's own keys belong in the file that broker.config names)",
-        "tidegate.properties:5: tier.linger.ms: ${env:X}: environment variable X is not set",
+        "tidegate.properties:5: expert.tier.linger.ms: ${env:X}: environment variable X is not set",
         "tidegate.properties:1: mode = both: must be one of replica, standalone",
         "environment TIDEGATE_LOG_LEVEL: log.level = loud: must be one of debug, info, warning, error",
         "upstream.bootstrap.servers is required: The brokers that are asked first.",
@@ -22,7 +24,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "`org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
         "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`. Or set broker.config to the "
         "broker's file, which has it.",
-        "tidegate.properties:3: cache.block.bytes = 32 MiB: at most 16 MiB",
+        "tidegate.properties:3: expert.cache.block.bytes = 32 MiB: at most 16 MiB",
     )
 
 
@@ -35,12 +37,12 @@ CONTRADICTIONS = {
     "proxy.listen=127.0.0.1:65535\n": "no port is left after it: set proxy.broker.port.start",
     "proxy.broker.ports=1:19092\n": "proxy.broker.ports = 1:19092: port 19092 is the bootstrap listener's",
     "admin.listen=127.0.0.1:19092\n": "admin.listen = 127.0.0.1:19092: is proxy.listen too",
-    "cache.memory.bytes=1 GiB\n": "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes"
-    " + tier.inflight.bytes.max + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them",
-    "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n": "readahead.stream.max.bytes = 33 MiB:"
-    " at most readahead.total.max.bytes = 32 MiB",
-    "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n": "cache.block.bytes = 4 MiB: at most cache.memory.bytes"
-    " = 2 MiB",
+    "cache.memory.bytes=1 GiB\n": "memory.max.bytes: less than cache.memory.bytes + expert.readahead.total.max.bytes"
+    " + expert.tier.inflight.bytes.max + expert.proxy.held.bytes.max = 2112 MiB: raise it or lower one of them",
+    "expert.readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n": "readahead.stream.max.bytes = 33 "
+    "MiB: at most expert.readahead.total.max.bytes = 32 MiB",
+    "cache.memory.bytes=2 MiB\nexpert.cache.block.bytes=4 MiB\n": "expert.cache.block.bytes = 4 MiB: at most "
+    "cache.memory.bytes = 2 MiB",
     "cache.encrypt=maybe\n": "cache.encrypt = maybe: must be true or false",
     "cache.encrypt.key.file=key\n": "cache.encrypt.key.file = key: needs cache.encrypt = true",
     "cache.encrypt=true\n": "cache.encrypt = true: needs cache.path",
@@ -77,9 +79,9 @@ def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> Non
     config = load_lines(tmp_path, "memory.max.bytes=3 GiB\ncache.memory.bytes=64 MiB\n")
     assert config.cache.memory_bytes == 64 * MIB
     assert (config.readahead.total_bytes_max, config.tier.inflight_bytes_max) == (1024 * MIB, 1024 * MIB)
-    assert shown(config, "tier.inflight.bytes.max") == ("1 GiB", "derived")
+    assert shown(config, "expert.tier.inflight.bytes.max") == ("1 GiB", "derived")
     assert shown(config, "cache.memory.bytes") == ("64 MiB", "tidegate.properties:4")
-    assert load_lines(tmp_path, "readahead.total.max.bytes=32 MiB\n").readahead.stream_bytes_max == 32 * MIB
+    assert load_lines(tmp_path, "expert.readahead.total.max.bytes=32 MiB\n").readahead.stream_bytes_max == 32 * MIB
 
 
 def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
     config = load_lines(tmp_path, "log.level=debug\nlog.format=json\n", environ={"TIDEGATE_LOG_LEVEL": "error"})
     assert shown(config, "log.level") == ("error", "environment TIDEGATE_LOG_LEVEL")
     assert shown(config, "log.format") == ("json", "tidegate.properties:4")
-    assert shown(config, "tier.linger.ms") == ("20", "default")
+    assert shown(config, "expert.tier.linger.ms") == ("20", "default")
 
 
 def test_what_this_version_would_ignore_is_refused_a_sentence_each(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_the_plug_ins_prefetch_never_lowers_our_read_ahead(tmp_path: Path) -> No
     # Failed before: 16 MiB, the plug-in's own example, took 128 MiB down to an eighth.
     for prefetch_mib, total_mib, stream_mib in ((16, 512, 128), (16, 64, 64), (256, 512, 256), (1024, 300, 300)):
         prefetch = f"{CHUNK_CACHE}prefetch.max.size={prefetch_mib * MIB}\n"
-        lines = f"{AIVEN}{prefetch}readahead.total.max.bytes={total_mib} MiB\n"
+        lines = f"{AIVEN}{prefetch}expert.readahead.total.max.bytes={total_mib} MiB\n"
         found = load_lines(tmp_path, lines, minimal=False).readahead.stream_bytes_max
         assert found == stream_mib * MIB, (prefetch_mib, total_mib)
 
@@ -236,3 +238,21 @@ def test_what_a_copier_needs_is_named(tmp_path: Path) -> None:
     assert problem.endswith("tidegate copy needs copy.staging.path, or cache.path")
     lines = f"mode=standalone\ncopy.topics=orders\ncopy.enabled=true\ncache.path={tmp_path}\n"
     assert copy_problems(load_lines(tmp_path, lines)) == []
+
+
+def test_a_key_that_moved_acts_under_its_old_name_with_one_warning(tmp_path: Path) -> None:
+    linger = "expert.tier.linger.ms"
+    now = {"expert.cache.block.bytes": "2 MiB", linger: "7", "expert.proxy.send.stall.ms": "1000"}
+    old = {name.removeprefix("expert."): value for name, value in now.items()}
+    config = load_lines(tmp_path, "".join(f"{name}={value}\n" for name, value in old.items()))
+    assert (config.cache.block_bytes, config.tier.linger_ms, config.proxy.send_stall_ms) == (2 * MIB, 7, 1000)
+    assert list(config.warnings) == [
+        f"tidegate.properties:{line}: {name} is expert.{name} now; the old name ends with 0.3"
+        for line, name in enumerate(old, 3)
+    ]
+    assert load_lines(tmp_path, "".join(f"{name}={value}\n" for name, value in now.items())).warnings == ()
+    variable = variable_name(linger.removeprefix("expert."))
+    (warning,) = load_lines(tmp_path, "", environ={variable: "7"}).warnings
+    assert warning.startswith(f"environment {variable}: tier.")
+    (problem,) = problems_of(tmp_path, f"{linger.removeprefix('expert.')}=7\n{linger}=8\n")
+    assert problem.endswith("keep one of them")

@@ -43,7 +43,7 @@ def test_auto_is_a_worker_for_each_core_that_has_memory_enough(tmp_path: Path) -
     cores = usable_cores()
     assert worker_count(load_lines(tmp_path, "proxy.workers=auto\n")) == min(cores, AUTO_MAX)
     assert worker_count(load_lines(tmp_path, "proxy.workers=auto\nmemory.max.bytes=192 MiB\n")) == 1
-    blocks = "cache.memory.bytes=16 MiB\ncache.block.bytes=16 MiB\n"
+    blocks = "cache.memory.bytes=16 MiB\nexpert.cache.block.bytes=16 MiB\n"
     assert worker_count(load_lines(tmp_path, f"proxy.workers=auto\n{blocks}")) == 1
     assert worker_count(load_lines(tmp_path, "proxy.workers=3\n")) == 3
     assert worker_count(load_lines(tmp_path, "")) == 1
@@ -54,7 +54,7 @@ def test_workers_without_memory_enough_are_refused(tmp_path: Path) -> None:
         load_lines(tmp_path, f"proxy.workers=2\nmemory.max.bytes={2 * 192 * MIB - 1}\n")
     blocks = r"cache\.memory\.bytes = 48 MiB or more, a block of cache\.block\.bytes for each"
     with pytest.raises(ConfigError, match=blocks):
-        load_lines(tmp_path, "proxy.workers=3\ncache.memory.bytes=47 MiB\ncache.block.bytes=16 MiB\n")
+        load_lines(tmp_path, "proxy.workers=3\ncache.memory.bytes=47 MiB\nexpert.cache.block.bytes=16 MiB\n")
     with pytest.raises(ConfigError, match="auto or a number from 1 to 64"):
         load_lines(tmp_path, "proxy.workers=0\n")
 
