@@ -6,6 +6,9 @@ Rules:
 1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered (an empty one too),
    and nobody has asked to drain. A tier that fails before it ever answered is not ready, so that a rollout with a wrong
    bucket or without credentials does not pass; one that fails later degrades: what brokers hold is still served.
+   Upstream is met only while this process listens for at least half of the known brokers. Brokers that do not answer
+   its own questions degrade, and none of them does so before the first readiness: then it is not ready. Later a
+   balancer must not drop clients whom other brokers, or the same ones by their own sign-in, may well answer.
 2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
    metadata partition or a broker's listener has a problem. It is told apart and never takes a proxy out of rotation.
 3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on
@@ -56,6 +59,11 @@ class Condition:
 
     state: ConditionState
     reason: str
+
+
+_NOBODY: Mapping[int, str] = {}
+
+EXAMPLES_MAX = 3
 
 
 class Readiness:
@@ -208,13 +216,29 @@ class Readiness:
         self._broker_problems.pop(node_id, None)
         self._tell()
 
-    def upstream_answered(self, brokers: int) -> None:
-        """A broker has answered; `brokers` are known."""
-        self._set(ConditionName.UPSTREAM, ConditionState.MET, f"{brokers} brokers")
+    def upstream_answered(
+        self, brokers: int, withheld: Mapping[int, str] = _NOBODY, silent: Mapping[int, str] = _NOBODY
+    ) -> None:
+        """A broker has answered; `brokers` are known.
+
+        Args:
+            withheld: why some of them cannot be listened for.
+            silent: why some of them do not answer.
+        """
+        listened = f"{brokers - len(withheld)} of {brokers} brokers" if withheld else f"{brokers} brokers"
+        if 2 * len(withheld) > brokers:
+            state, reason = ConditionState.PENDING, f"this process listens for {listened} only: {_examples(withheld)}"
+        elif silent:
+            state = ConditionState.DEGRADED
+            reason = f"{len(silent)} of {brokers} brokers do not answer our own questions: {_examples(silent)}"
+        else:
+            state, reason = ConditionState.MET, listened
+        self._set(ConditionName.UPSTREAM, state, reason)
 
     def upstream_unavailable(self, reason: str) -> None:
         """No broker answers."""
-        self._set(ConditionName.UPSTREAM, ConditionState.PENDING, reason)
+        was_ready = self._first_ready.is_set()
+        self._set(ConditionName.UPSTREAM, ConditionState.DEGRADED if was_ready else ConditionState.PENDING, reason)
 
     def tier_answered(self) -> None:
         """The object store has answered."""
@@ -253,3 +277,9 @@ class Readiness:
 
     def _reasons_of(self, state: ConditionState) -> list[str]:
         return [f"{name}: {at.reason}" for name, at in self._conditions.items() if at.state is state]
+
+
+def _examples(reasons: Mapping[int, str]) -> str:
+    """Why brokers are not as they should be, some by node id."""
+    named = [f"broker {node_id}: {reasons[node_id]}" for node_id in sorted(reasons)[:EXAMPLES_MAX]]
+    return "; ".join(named if len(reasons) <= EXAMPLES_MAX else [*named, "…"])

@@ -441,8 +441,8 @@ async def start_catalog(
         nursery.start_soon(measure_catalog, event_log, manager, catalog, meters)
 
     nursery.start_soon(follow)
-    are_known = None if log_starts is None else log_starts.are_known
-    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters, are_known)
+    missing = None if log_starts is None else log_starts.missing
+    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters, missing)
     await trio.lowlevel.checkpoint()
     tail: CatalogTail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
     tail = tail if log_starts is None else OwnTierTail(tail, log_starts)

@@ -307,13 +307,19 @@ class Application:
     @property
     def ready_line(self) -> str:
         """What is said at the first readiness."""
-        return ready_line(self.bootstrap, len(self.cluster.brokers), self.catalog.finished_count)
+        listened = self.cluster.brokers.keys() - self.addresses.withheld.keys()
+        return ready_line(self.bootstrap, len(listened), len(self.cluster.brokers), self.catalog.finished_count)
 
 
-def ready_line(bootstrap: tuple[str, int], brokers: int, segments: int) -> str:
-    """What others wait for on standard error (docs/protocol.md)."""
+def ready_line(bootstrap: tuple[str, int], listened: int, known: int, segments: int) -> str:
+    """What others wait for on standard error (docs/protocol.md).
+
+    Args:
+        listened: brokers that this process listens for, of those that are known.
+    """
     host, port = bootstrap
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    brokers = f"{known}" if listened == known else f"{listened} of {known}"
     return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
 
 

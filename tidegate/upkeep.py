@@ -42,6 +42,9 @@ UPSTREAM_RETRY_S = 0.5
 UPSTREAM_ANSWER_S_MAX = 10.0
 """A broker that is out of reach may not even refuse: without a limit /readyz would say ready for half a minute."""
 
+BROKER_ANSWER_S_MAX = 2.0
+"""For each broker's answer to a question of no size."""
+
 CATALOG_INTERVAL_S = 0.2
 TIER_INTERVAL_S = 30.0
 TIER_OBJECTS_LISTED_MAX = 1000
@@ -59,7 +62,7 @@ _log = structlog.get_logger(__name__)
 
 async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
     """Keep the brokers and their listeners current."""
-    failing = False
+    failing, silent = False, dict[int, str]()
     while True:
         try:
             with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
@@ -79,11 +82,15 @@ async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersF
         brokers = [NodeAddress(node.node_id, node.host, node.port) for node in cluster.brokers.values()]
         await addresses.follow(brokers)
         known.note(brokers, addresses.free_ports)
-        if brokers and len(addresses.withheld) == len(brokers):
-            readiness.upstream_unavailable("none of the brokers can be listened for")
-        else:
-            # Not before they are listened for: clients that are sent here go to them at once.
-            readiness.upstream_answered(len(brokers))
+        # Not before they are listened for: clients that are sent here go to them at once.
+        readiness.upstream_answered(len(brokers), addresses.withheld, silent)
+        said = await cluster.ask_each(BROKER_ANSWER_S_MAX)
+        before, silent = silent, {node_id: answer for node_id, answer in said.items() if isinstance(answer, str)}
+        for node_id in silent.keys() - before.keys():
+            _log.warning("broker_silent", node=node_id, reason=silent[node_id])
+        for node_id in (before.keys() - silent.keys()) & said.keys():
+            _log.info("broker_answers", node=node_id)
+        readiness.upstream_answered(len(brokers), addresses.withheld, silent)
         await trio.sleep(UPSTREAM_INTERVAL_S)
 
 
@@ -93,27 +100,27 @@ async def follow_catalog(
     catalog: Catalog,
     readiness: Readiness,
     meters: Meters,
-    are_log_starts_known: Callable[[], bool] | None = None,
+    missing_log_starts: Callable[[], str | None] | None = None,
 ) -> None:
     """Tell readiness how far the catalog is, and which metadata partitions are in trouble.
 
     Args:
-        are_log_starts_known: of a tier of our own; waited for once.
+        missing_log_starts: of a tier of our own, why not all are known; waited for once.
     """
     live = False
     undecodable = 0
     while True:
         failure, behind = event_log.failure(), _behind(event_log, manager)
-        if failure is not None and live and are_log_starts_known is not None:
+        if failure is not None and live and missing_log_starts is not None:
             readiness.catalog_degraded(failure)  # nobody else serves what is in a tier of our own
         elif failure is not None:
             readiness.catalog_unavailable(failure)
         elif behind is None:
             readiness.catalog_unavailable("the metadata topic has not been described yet")
         elif behind:
-            readiness.catalog_unavailable(f"{behind} metadata partitions are being read")
-        elif not live and are_log_starts_known is not None and not are_log_starts_known():
-            readiness.catalog_unavailable("the coordinator of tidegate.log-start has not said yet where logs start")
+            readiness.catalog_unavailable(_why_behind(behind, event_log.problems()))
+        elif not live and missing_log_starts is not None and (missing := missing_log_starts()) is not None:
+            readiness.catalog_unavailable(missing)
         elif catalog.refused_partitions:
             readiness.catalog_degraded(
                 f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
@@ -163,6 +170,14 @@ def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetada
     except MetadataNotReadyError:
         return None
     return sum(not manager.is_caught_up(number) for number in range(count))
+
+
+def _why_behind(behind: int, problems: Mapping[int, str]) -> str:
+    """A right that is missing keeps all of them: it is what to look at, and waiting is not."""
+    if not problems:
+        return f"{behind} metadata partitions are being read"
+    number = min(problems)
+    return f"{behind} metadata partitions are not read; of {len(problems)} partition {number} says: {problems[number]}"
 
 
 def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:

@@ -52,7 +52,7 @@ class ClientSettings:
     """Addresses, identity and limits of our own connections. `bootstrap_servers` are (host, port).
 
     `frame_bytes_max` bounds one response: Metadata of 500,000 partitions has about 40 MiB. `deadline_s` is how long one
-    call of the blocking client keeps trying.
+    call of the blocking client keeps trying. `kafka_principal` is who brokers take us for, where they map no names.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -67,19 +67,23 @@ class ClientSettings:
     frame_bytes_max: int = 64 * 1024 * 1024
     requests_in_flight_max: int = 64
     topics_max: int = 100_000
+    kafka_principal: str = "User:ANONYMOUS"
 
     @property
     def principal(self) -> str:
         """Who we are, for messages."""
         return "an anonymous client" if self.sasl is None else repr(self.sasl.username)
 
-    def grant(self, operation: str, topics: Sequence[str]) -> str:
-        """The command of Kafka's that gives us a right on these topics."""
-        (host, port), user = self.bootstrap_servers[0], "ANONYMOUS" if self.tls is None else "CN=…"
-        user = f"User:{user if self.sasl is None else self.sasl.username}"
-        arguments = ["--bootstrap-server", f"{host}:{port}", "--add", "--allow-principal", user]
-        arguments += ["--operation", operation, *(word for topic in topics for word in ("--topic", topic))]
-        return f"kafka-acls.sh {shlex.join(arguments)}"
+    def grant(self, rights: Sequence[str], kind: str, names: Sequence[str]) -> str:
+        """What an administrator types to give us these rights on topics or groups; `admin.properties` stands for how
+        that one signs in."""
+        host, port = self.bootstrap_servers[0]
+        words = ["kafka-acls.sh", "--bootstrap-server", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+        if self.tls is not None or self.sasl is not None:
+            words += ["--command-config", "admin.properties"]
+        words += ["--add", "--allow-principal", self.kafka_principal]
+        words += [word for right in rights for word in ("--operation", right)]
+        return shlex.join([*words, *(word for name in names for word in (f"--{kind}", name))])
 
     def client_id(self, role: str) -> str:
         """`tidegate-<role>-<host>`."""

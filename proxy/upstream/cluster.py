@@ -56,6 +56,9 @@ DENIED_TOPICS_NAMED_MAX = 5
 
 _TOPIC_AUTHORIZATION_FAILED = 29
 
+_NOTHING = epoch_question({}, replica_id=DEBUGGING_REPLICA)
+"""It needs no right, and its answer is as short whatever the cluster's size."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -114,7 +117,7 @@ class Cluster(ClusterView):
         """That we may not describe these topics, and what grants it."""
         named = topics[:DENIED_TOPICS_NAMED_MAX]
         more = f" and {len(topics) - len(named)} more" if len(topics) > len(named) else ""
-        grant = self.settings.grant("Describe", ["*"] if more else topics)
+        grant = self.settings.grant(["Describe"], "topic", ["*"] if more else topics)
         what = f"ACL Describe on Topic {', '.join(named)}{more} is missing for {self.settings.principal}"
         return f"{what}, so we serve nothing of it: {grant}"
 
@@ -200,6 +203,26 @@ class Cluster(ClusterView):
             for at, asked in enumerate(asks):
                 nursery.start_soon(ask_one, at, asked)
         return answers if not stays else [stays[0]] * len(asks)
+
+    async def ask_each(self, limit_s: float) -> dict[int, float | str]:
+        """Ask every known broker a question of no size: after how many seconds it answered, or why it did not."""
+        said: dict[int, float | str] = {}
+
+        async def ask(node_id: int) -> None:
+            began_s = trio.current_time()
+            try:
+                with trio.fail_after(limit_s):
+                    await self.ask(node_id, METADATA_ROLE, _NOTHING)
+                said[node_id] = trio.current_time() - began_s
+            except UpstreamError as error:
+                said[node_id] = str(error)
+            except trio.TooSlowError:
+                said[node_id] = f"no answer within {limit_s:g} s"
+
+        async with trio.open_nursery() as nursery:
+            for node_id in self.brokers:
+                nursery.start_soon(ask, node_id)
+        return said
 
     async def _open(self, node_id: int, role: str) -> BrokerConnection:
         node = self.brokers.get(node_id)

@@ -155,6 +155,13 @@ class TierLogStarts:
         """Whether all of the catalog's are."""
         return all(map(self.is_known, self._catalog.partitions()))
 
+    def missing(self) -> str | None:
+        """Why not all of the catalog's are known; None: they are."""
+        if self.are_known():
+            return None
+        said = f"the coordinator of {LOG_START_GROUP} has not said yet where logs start"
+        return said if self._trouble is None else f"{said}: {self._trouble}"
+
     async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
         """Have the log starts there or higher; they are committed when this returns. The log starts then.
 

@@ -57,8 +57,8 @@ def test_a_topic_without_describe_is_told_in_every_place_until_it_has_it(
     assert report["ready"]
     cause = f"ACL Describe on Topic {topic} is missing for 'tidegate'"
     grant = (
-        f"kafka-acls.sh --bootstrap-server {guarded.address('SASL_PLAINTEXT')} --add "
-        f"--allow-principal User:tidegate --operation Describe --topic {topic}"
+        f"kafka-acls.sh --bootstrap-server {guarded.address('SASL_PLAINTEXT')} --command-config admin.properties "
+        f"--add --allow-principal User:tidegate --operation Describe --topic {topic}"
     )
     (row,) = [row for row in status["partitions"]["rows"] if row["topic"] == topic]
     (trouble,) = status["troubles"]
@@ -71,7 +71,7 @@ def test_a_topic_without_describe_is_told_in_every_place_until_it_has_it(
 
     # The command as it stands, but for the listener: super users alone may grant, in plain text.
     arguments = grant.removeprefix("kafka-acls.sh ").split()
-    arguments[1] = guarded.cluster.bootstrap_servers
+    arguments[1:4] = [guarded.cluster.bootstrap_servers]
     kafka_tool(ACL_COMMAND, *arguments)
     wait_until(lambda: undescribed(blind) == 0, "the right to be noticed")
     assert first_records(blind, topic) == by_brokers

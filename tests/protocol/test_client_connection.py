@@ -151,9 +151,12 @@ def test_garbage_is_a_protocol_error_that_names_the_broker(api: Any, says: str) 
 
 
 def test_the_command_that_grants_a_right_names_us_and_can_be_pasted() -> None:
-    signed_in = ClientSettings(bootstrap_servers=(("a", 1),), sasl=SaslCredentials("PLAIN", "team a", "x"))
-    assert signed_in.grant("Read", ["orders", "*"]) == (
-        "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal 'User:team a' --operation Read "
-        "--topic orders --topic '*'"
+    signed_in = ClientSettings(bootstrap_servers=(("::1", 1),), sasl=ALICE, kafka_principal="User:team a")
+    assert signed_in.grant(["Read", "Describe"], "topic", ["orders", "*"]) == (
+        "kafka-acls.sh --bootstrap-server '[::1]:1' --command-config admin.properties --add "
+        "--allow-principal 'User:team a' --operation Read --operation Describe --topic orders --topic '*'"
     )
-    assert " User:ANONYMOUS " in ClientSettings(bootstrap_servers=(("a", 1),)).grant("Read", ["orders"])
+    anonymous = ClientSettings(bootstrap_servers=(("a", 1),)).grant(["Read"], "group", ["g"])
+    assert anonymous == (
+        "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation Read --group g"
+    )

@@ -84,8 +84,10 @@ def test_a_partition_problem_is_named_degrades_and_heals(readiness: Readiness) -
 
 
 def test_readiness_can_be_lost(readiness: Readiness) -> None:
-    readiness.upstream_unavailable("no broker answers")
-    assert readiness.reasons == ["upstream: no broker answers"]
+    readiness.upstream_answered(5, {4: "taken", 5: "taken", 6: "taken"})
+    assert readiness.reasons == [
+        "upstream: this process listens for 2 of 5 brokers only: broker 4: taken; broker 5: taken; broker 6: taken"
+    ]
     readiness.upstream_answered(3)
     readiness.catalog_unavailable("partitions were added")
     assert readiness.reasons == ["catalog: partitions were added"]
@@ -102,6 +104,24 @@ async def test_wait_ready_returns_at_the_last_condition_and_remembers() -> None:
         assert await is_waited_for(readiness.wait_ready)
         meet(readiness)
     assert not await is_waited_for(readiness.wait_ready)
-    readiness.upstream_unavailable("gone")
+    readiness.catalog_unavailable("gone")
     assert not await is_waited_for(readiness.wait_ready)
     assert not readiness.ready
+
+
+def test_silent_brokers_make_it_unready_before_its_first_readiness_alone() -> None:
+    """Failed before: a balancer dropped the clients that it held until a broker was back."""
+    readiness = Readiness()
+    readiness.upstream_answered(4)
+    readiness.upstream_unavailable("no broker answers")
+    readiness.catalog_live(7)
+    readiness.tier_answered()
+    assert readiness.reasons == ["upstream: no broker answers"]
+    readiness.upstream_answered(4, silent=dict.fromkeys(range(1, 5), "refused"))
+    assert readiness.ready
+    assert readiness.complaints == [
+        "upstream: 4 of 4 brokers do not answer our own questions: broker 1: refused; broker 2: refused; "
+        "broker 3: refused; …"
+    ]
+    readiness.upstream_unavailable("no broker answers")
+    assert (readiness.ready, readiness.complaints) == (True, ["upstream: no broker answers"])

@@ -55,6 +55,7 @@ class Upstream:
         self.followed: list[list[NodeAddress]] = []
         self.retries = 0
         self.withheld: dict[int, str] = {}
+        self.silent: dict[int, str] = {}
         self.free_ports = {1: 40001}
         self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
 
@@ -70,6 +71,10 @@ class Upstream:
             await trio.sleep_forever()
         if self.error is not None:
             raise self.error
+
+    async def ask_each(self, _limit_s: float) -> dict[int, float | str]:
+        await trio.lowlevel.checkpoint()
+        return {node_id: self.silent.get(node_id, 0.001) for node_id in self.brokers}
 
     async def follow(self, nodes: list[NodeAddress]) -> None:
         await trio.lowlevel.checkpoint()
@@ -107,6 +112,49 @@ async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -
         assert upstream.state() == (ConditionState.MET, "1 brokers")
         assert upstream.followed[1:] == [[TWO]]
         assert events() == ["upstream_unavailable", "upstream_back"]
+
+
+def be_ready_but_for_upstream(readiness: Readiness) -> None:
+    readiness.catalog_live(1)
+    readiness.tier_answered()
+
+
+async def test_after_the_first_readiness_brokers_that_do_not_answer_are_a_complaint(mock_clock: MockClock) -> None:
+    """Failed before: a broker that was away was told nowhere, and /readyz was 503 when all were."""
+    upstream = Upstream()
+    be_ready_but_for_upstream(upstream.readiness)
+    async with upstream.following() as events:
+        upstream.silent = {2: "cannot connect to kafka-2:9092"}
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        said = "1 of 2 brokers do not answer our own questions: broker 2: cannot connect to kafka-2:9092"
+        assert upstream.state() == (ConditionState.DEGRADED, said)
+        assert upstream.readiness.complaints == [f"upstream: {said}"]
+        upstream.error = UpstreamConnectionError("no broker answers")
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        assert upstream.state() == (ConditionState.DEGRADED, "no broker answers")
+        assert (upstream.readiness.ready, upstream.readiness.degraded) == (True, True)
+        upstream.error, upstream.silent = None, {}
+        await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
+        assert upstream.state() == (ConditionState.MET, "2 brokers")
+        assert events() == ["broker_silent", "upstream_unavailable", "upstream_back", "broker_answers"]
+
+
+async def test_a_process_that_listens_for_fewer_than_half_of_the_brokers_is_not_ready(mock_clock: MockClock) -> None:
+    """Failed before: ready with one port of three."""
+    upstream = Upstream()
+    be_ready_but_for_upstream(upstream.readiness)
+    upstream.brokers[3] = BrokerNode(3, "kafka-3", 9092, None)
+    upstream.withheld = {1: "port 1 is taken", 3: "port 3 is taken"}
+    async with upstream.following():
+        said = "this process listens for 1 of 3 brokers only: broker 1: port 1 is taken; broker 3: port 3 is taken"
+        assert upstream.readiness.reasons == [f"upstream: {said}"]
+        del upstream.withheld[1]
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        assert upstream.readiness.ready
+        assert upstream.state() == (ConditionState.MET, "2 of 3 brokers")
+        upstream.withheld[1] = "port 1 is taken"
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        assert not upstream.readiness.ready, "also after the first readiness: others can listen for them"
 
 
 async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
@@ -158,6 +206,14 @@ async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockC
         assert await seen() == (ConditionState.PENDING, "the metadata topic does not exist")
         catalog.trouble, catalog.count = None, 3
         assert await seen() == (ConditionState.PENDING, "3 metadata partitions are being read")
+        catalog.partition_troubles = {2: "ACL Read on Topic __remote_log_metadata is missing"}
+        # Failed before: they "are being read", for ever.
+        assert await seen() == (
+            ConditionState.PENDING,
+            "3 metadata partitions are not read; of 1 partition 2 says: ACL Read on Topic __remote_log_metadata is "
+            "missing",
+        )
+        catalog.partition_troubles = {}
         catalog.caught_up = {0, 2}
         assert await seen() == (ConditionState.PENDING, "1 metadata partitions are being read")
         catalog.caught_up = {0, 1, 2}

@@ -4,7 +4,9 @@ Each part has tests of its own. What is looked at here is whether it is plugged 
 by some that note their calls, and the application around them is whole.
 """
 
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from storage.model import RemoteLogSegmentState
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import apply_all, finish, moved, started
+from tests.support.waiting import until
 from tidegate import copy_wiring, serve
 from tidegate.audit_log import AuditLog
 from tidegate.config import Config
@@ -102,6 +105,24 @@ async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -
         assert noted.calls["serve.watch_tier"][-1] is application.readiness
         assert noted.calls["Server.watch"] == (application.server,)
         assert noted.calls["Reloader.run"] == (application.reloader,)
+
+
+async def test_ready_says_of_how_many_brokers_it_has_the_ports(tmp_path: Path, kafka: FakeKafka) -> None:
+    """Failed before: `brokers 3`, and ready, with two of the three ports not bound."""
+    for number in (1, 2, 3):
+        kafka.add(number, "abc"[number - 1])
+    with ExitStack() as held:
+        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = ",".join(f"{number}:{sock.getsockname()[1]}" for number, sock in zip((1, 3), taken, strict=True))
+        async with serve.run(config_of(tmp_path, f"proxy.broker.ports={ports}\n")) as application:
+            await until(lambda: "1 of 3" in str(application.readiness.reasons), "the reason")
+            (reason,) = application.readiness.reasons
+            assert "proxy.broker.ports" in reason
+            taken[0].close()
+            await application.readiness.wait_ready()
+            assert ", brokers 2 of 3, " in application.ready_line
+            taken[1].close()
+            await until(lambda: ", brokers 3, " in application.ready_line, "all of them")
 
 
 async def test_what_the_tier_no_longer_has_leaves_the_cache(

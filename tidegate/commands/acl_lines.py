@@ -6,12 +6,9 @@ is follows from topic and right: the metadata topic has an identity that reads i
 """
 
 import re
-import shlex
 from typing import Final
 
-from cryptography.x509 import load_pem_x509_certificate
-
-from storage.config.model import ClientSecurity, SecurityProtocol, UpstreamConfig
+from storage.config.client_settings import client_settings
 from storage.config.tier_client import TierClientConfig
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
@@ -27,25 +24,4 @@ def with_grant(sentence: str, config: TierClientConfig) -> str:
     client, rights = config.upstream, missing["rights"].split(" and ")
     if missing["name"] == METADATA_TOPIC:
         client = config.metadata_producer if {"Write", "Create"} & {*rights} else config.metadata_client
-    line = grant_line(client, rights, missing["kind"].lower(), missing["name"])
-    return f"{sentence}: {line}"
-
-
-def grant_line(client: UpstreamConfig, rights: list[str], kind: str, name: str) -> str:
-    """What an administrator types; `admin.properties` stands for how that one signs in."""
-    words = ["kafka-acls.sh", "--bootstrap-server", str(client.bootstrap_servers[0])]
-    if client.security.protocol is not SecurityProtocol.PLAINTEXT:
-        words += ["--command-config", "admin.properties"]
-    words += ["--add", "--allow-principal", principal(client.security)]
-    for right in rights:
-        words += ["--operation", right]
-    return shlex.join([*words, f"--{kind}", name])
-
-
-def principal(security: ClientSecurity) -> str:
-    """Who the brokers take us for, where they map no names."""
-    if security.sasl is not None:
-        return f"User:{security.sasl.username}"
-    if security.tls is not None and security.tls.certificate_chain_pem is not None:
-        return f"User:{load_pem_x509_certificate(security.tls.certificate_chain_pem).subject.rfc4514_string()}"
-    return "User:ANONYMOUS"
+    return f"{sentence}: {client_settings(client).grant(rights, missing['kind'].lower(), [missing['name']])}"

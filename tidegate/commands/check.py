@@ -29,7 +29,7 @@ from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.checks.finding import FindingKind
 from storage.checks.partition_check import PartitionState, check_partition
-from storage.config.client_settings import client_settings
+from storage.config.client_settings import client_settings, kafka_principal
 from storage.config.model import Mode, UpstreamConfig
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
@@ -39,7 +39,7 @@ from storage.metadata.record_batches import NO_TOPIC_ID
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from storage.registry import MetadataManagerKind, metadata_manager_kind
 from tidegate import exit_codes
-from tidegate.commands.acl_lines import grant_line, principal, with_grant
+from tidegate.commands.acl_lines import with_grant
 from tidegate.commands.check_copy import check_copy
 from tidegate.commands.check_machine import check_machine, check_security
 from tidegate.commands.check_tier import check_tier
@@ -116,9 +116,8 @@ def _tell_identities(config: Config, report: Report) -> None:
         security = client.security
         how = security.protocol if security.sasl is None else f"{security.protocol} and {security.sasl.mechanism}"
         where = f"{client.identity_at}; " if client.identity_at else ""
-        report.ok(
-            f"{what} as {principal(security)}, by {how} ({where}at {','.join(map(str, client.bootstrap_servers))})"
-        )
+        servers = ",".join(map(str, client.bootstrap_servers))
+        report.ok(f"{what} as {kafka_principal(security)}, by {how} ({where}at {servers})")
 
 
 async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
@@ -346,9 +345,9 @@ async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report:
     living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
     denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
     for name in denied[:TOPICS_SHOWN_MAX]:
-        report.wrong(cluster.describe_missing([name]))
+        report.wrong(f"ACL Describe on Topic {name} is missing: brokers read all of it")
     if len(denied) > TOPICS_SHOWN_MAX:
-        line = grant_line(config.upstream, ["Describe"], "topic", "*")
+        line = cluster.settings.grant(["Describe"], "topic", ["*"])
         report.wrong(
             f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more; grant it on all: {line}"
         )

@@ -20,13 +20,12 @@ import trio
 from metrics.cache_meters import CacheLevel
 from metrics.meters import Meters
 from protocol.client.errors import UpstreamError
-from protocol.client.leaders import BrokerNode, metadata_question
 from proxy.connection.server import Server
 from proxy.connection.slots import Spells
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontier, Frontiers
 from proxy.readiness import Readiness
-from proxy.upstream.cluster import METADATA_ROLE, Cluster
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.cache.disk import DiskBlocks
 from storage.cache.read_ahead import Stream
@@ -153,31 +152,19 @@ class Collector:
     # --- upstream and the catalog ---
 
     async def _ask_brokers(self) -> list[BrokerStatus]:
-        found: dict[int, BrokerStatus] = {}
-
-        async def ask(node: BrokerNode) -> None:
-            began_s, reason = trio.current_time(), ""
-            try:
-                with trio.fail_after(ASK_S_MAX):
-                    await self._cluster.ask(node.node_id, METADATA_ROLE, metadata_question(()))
-            except UpstreamError as error:
-                reason = str(error)
-            except trio.TooSlowError:
-                reason = f"no answer within {ASK_S_MAX:g} s"
-            answer_ms = None if reason else round((trio.current_time() - began_s) * 1000, 1)
-            found[node.node_id] = BrokerStatus(
-                node_id=node.node_id,
-                host=node.host,
-                port=node.port,
-                reachable=not reason,
-                answer_ms=answer_ms,
-                reason=reason,
+        said, brokers = await self._cluster.ask_each(ASK_S_MAX), self._cluster.brokers
+        return [
+            BrokerStatus(
+                node_id=node_id,
+                host=brokers[node_id].host,
+                port=brokers[node_id].port,
+                reachable=not isinstance(answer, str),
+                answer_ms=None if isinstance(answer, str) else round(answer * 1000, 1),
+                reason=answer if isinstance(answer, str) else "",
             )
-
-        async with trio.open_nursery() as nursery:
-            for node in self._cluster.brokers.values():
-                nursery.start_soon(ask, node)
-        return [found[node_id] for node_id in sorted(found)]
+            for node_id, answer in sorted(said.items())
+            if node_id in brokers
+        ]
 
     async def _catalog(self) -> CatalogStatus:
         catalog, manager, event_log = self._tier.catalog, self._tier.followed.manager, self._tier.followed.event_log

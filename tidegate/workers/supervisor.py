@@ -243,6 +243,7 @@ class Supervisor:
         self.server = self.reloader = self
         self.closing = trio.CancelScope()
         self.bootstrap = ("", 0)
+        self.addresses: Book | None = None
         self._crew, self._acceptor, self._cluster = crew, acceptor, cluster
         self._settings, self._own_reloader, self._meters = settings, reloader, meters
         self._own_view = own_view
@@ -267,7 +268,9 @@ class Supervisor:
     @property
     def ready_line(self) -> str:
         segments = max((member.state["segments"] for member in self._crew.members if member.state), default=0)
-        return ready_line(self.bootstrap, len(self._cluster.brokers), segments)
+        withheld = () if self.addresses is None else self.addresses.withheld.keys()
+        known = self._cluster.brokers.keys()
+        return ready_line(self.bootstrap, len(known - withheld), len(known), segments)
 
     @property
     def connections(self) -> int:
@@ -426,6 +429,9 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, own_view = Readiness(meters.health), Readiness()
     readiness.identity_unclear(config.identity_trouble)
+    # Of these it finds nothing by itself: its own view is ready when upstream has answered.
+    own_view.catalog_live(0)
+    own_view.tier_answered()
     settings, front = LiveSettings(config), OwnFront(config)
     async with trio.open_nursery() as nursery:
         cluster = Cluster(client_settings(config.upstream), nursery)
@@ -435,7 +441,7 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
             listening = await front.listen(cluster, acceptor, readiness, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)
             supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
-            supervisor.bootstrap = listening.bootstrap
+            supervisor.bootstrap, supervisor.addresses = listening.bootstrap, listening.addresses
             crew.start(nursery, partial(_answer, listening.bootstrap, listening.addresses))
             await front.show(supervisor, nursery)
             nursery.start_soon(reloader.run)
