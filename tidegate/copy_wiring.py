@@ -54,7 +54,8 @@ def open_copying(
     if isinstance(storage_manager, LocalTieredStorage):
         storage_manager.make_folder()
 
-    deletions_stopped = _first_of(guard.deletions_stopped, ClockGuard(storage_manager.clock_offset_ms, meter))
+    clock = ClockGuard(storage_manager.clock_offset_ms, meter)
+    deletions_stopped = _first_of(guard.deletions_stopped, clock)
     parts = CopyingParts(
         settings=config.copy,
         metadata_topic=config.metadata_topic,
@@ -84,6 +85,7 @@ def open_copying(
             is_copied=topics.is_copied,
             deletions_stopped=deletions_stopped,
             copies_all=copies_all,
+            now_ms=clock.now_ms,
         ),
     )
 

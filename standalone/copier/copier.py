@@ -68,7 +68,8 @@ class Copier:
         confirm_gone: asks every broker.
         deletions_stopped: why nothing may be deleted now, a sentence; None: it may.
         copies_all: a segment ends where upstream's log ends, however small it is.
-        threads, now_ms, new_id: for tests.
+        now_ms: the time.
+        threads, new_id: for tests.
 
     Raises:
         StorageConfigError: there is no staging path.

@@ -56,7 +56,7 @@ class GoneTopics:
     def follow(self, gone: Iterable[TopicIdPartition], nursery: trio.Nursery) -> None:
         """These are gone, and no others."""
         self._gone = frozenset(gone)
-        for partition in sorted(self._gone - self.waiting.keys(), key=lambda each: (each.topic, each.partition)):
+        for partition in sorted(self._gone - self.waiting.keys(), key=str):
             self.waiting[partition] = PartitionProgress(topic=partition.topic, partition=partition.partition)
             nursery.start_soon(self._see_off, partition, self._has_looked)
         self._has_looked = True

@@ -27,6 +27,7 @@ from standalone.copier.resumption import common_offset, resume
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError
 from standalone.copier.staging import PartitionStaging, RollLimits, StagedSegment, UncopyableBatchError
 from standalone.copier.tools import CopierTools
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType
 
@@ -237,15 +238,21 @@ class Intake:
             await self._skip_to(staging, kept_from if is_kept and kept_from is not None else log_start_offset)
 
     async def _tier_batches(self, offset: int) -> bytes:
-        """Batches that the tier has, for a replay; empty if it has them not."""
+        """Batches that the tier has, for a replay; empty if it has them not, or has lost what finds them."""
         holds = (s for s in self._ledger.finished() if s.start_offset <= offset <= self._ledger.live_end(s))
         segment = next(holds, None)
         if segment is None:
             return b""
         storage, threads = self._tools.storage, self._tools.threads
-        index = await threads.run(lambda: storage.fetch_index(segment, IndexType.OFFSET))
-        position = OffsetIndex(index, segment.start_offset).lookup(offset)[1]
-        data = await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
+        try:
+            index = await threads.run(lambda: storage.fetch_index(segment, IndexType.OFFSET))
+            position = OffsetIndex(index, segment.start_offset).lookup(offset)[1]
+            data = await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
+        except RemoteStoreNotFoundError:
+            raise
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            _log.error("producer_snapshot_lost", segment=str(segment.segment_id), reason=str(error))
+            return b""
         # What is behind its end on the lineage is of a branch that was lost.
         return data[: _bytes_before(data, min(self._replay_until, self._ledger.live_end(segment) + 1))]
 

@@ -161,7 +161,7 @@ class Term:
             await tools.threads.run(staged.check)
             copied = await tools.steps.do(self._segments.copy(staged))
         if copied is Copied.STALE:
-            await self._intake.drop(keeps_logs=False)
+            await self._intake.drop(keeps_logs=True)
         if copied is not Copied.FINISHED:
             return False
         await self._intake.on_copied(staged)

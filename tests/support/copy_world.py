@@ -20,17 +20,20 @@ import trio
 
 from metrics.copy_meters import CopyMeter
 from metrics.registry import Registry
-from standalone.copier.config import CopyConfig
+from standalone.copier.clock import ClockGuard
+from standalone.copier.config import CopyConfig, parse_topic_names
 from standalone.copier.copier import Copier
 from standalone.copier.ledger import Ledger
 from standalone.copier.metadata_feed import partition_of
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
+from standalone.copy_topics import CopyTopics
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_from_text
 from storage.object_store.object_store import ObjectHead, ObjectStream
+from tests.support.copy_cluster import NODES, WorldBrokers, WorldCluster
 from tests.support.memory_store import Killed, MemoryStore
 from tests.support.metadata_event_log import InProcessMetadataEventLog
 from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition
@@ -103,8 +106,14 @@ class Upstream:
         """Retention, as a broker's: what goes is gone."""
         self.log_start_offset = max(self.log_start_offset, min(offset, self.end_offset))
 
+    def copy(self) -> "Upstream":
+        """As it is now."""
+        return replace(self, batches=[*self.batches])
+
     def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
         """As a broker: see LeaderEpochFileCache.endOffsetFor."""
+        if leader_epoch > self.leader_epoch:
+            return -1, -1
         starts: dict[int, int] = {}
         for batch in self.batches:
             if batch.last_offset >= self.log_start_offset:
@@ -133,8 +142,9 @@ class CopyWorld:
         self.upstream = next(iter(self.upstreams.values()))
         self.committed: dict[TopicIdPartition, int] = {}
         self.notes: dict[TopicIdPartition, Noted] = {}
-        self.gone: set[TopicIdPartition] = set()
-        """Partitions whose topics every broker says are gone."""
+        self.brokers = WorldBrokers(self.upstreams)
+        self.gone: dict[TopicIdPartition, float] = {}
+        """Partitions whose topics are gone, and since when."""
         self.failure_rate = 0.0
         self.ids = 0
         self._readers: dict[TopicIdPartition, tuple[Ledger, int]] = {}
@@ -173,8 +183,29 @@ class CopyWorld:
     def finished(self, partition: TopicIdPartition = PARTITION) -> list[RemoteLogSegmentMetadata]:
         return self.ledger(partition).finished()
 
-    def note_deletion(self, segment_id: Uuid) -> None:
-        """Objects of the segment are about to go."""
+    @property
+    def partition(self) -> TopicIdPartition:
+        """Of the topic that there is now."""
+        return self.upstream.partition
+
+    def recreate(self) -> None:
+        """The topic is deleted, and made again under its name."""
+        before = self.partition
+        self.upstream.is_gone, self.gone[before] = True, trio.current_time()
+        partition = TopicIdPartition(Uuid(self.chance.randbytes(16)), before.partition, before.topic)
+        self.upstream = self.upstreams[partition] = Upstream(self.now_ms, partition)
+
+    def lose_index(self) -> None:
+        """One of a segment's objects beside its log is there no more, or none is: some formats have them in one."""
+        if indexes := sorted(key for key in self.store.objects if not key.endswith(".log")):
+            lost = self.chance.choice([indexes[-1], *indexes])
+            segment = lost.rpartition(".")[0] if self.chance.random() < 0.5 else lost
+            for key in indexes:
+                if key.startswith(segment):
+                    del self.store.objects[key]
+
+    def note_deletion(self, segment_id: Uuid, hands: "Hands") -> None:
+        """Objects of the segment are about to go, by this copier."""
         for partition in self.upstreams:
             for segment in self.ledger(partition).segments():
                 is_this = segment.segment_id.id == segment_id
@@ -199,11 +230,21 @@ class Hands:
         self.is_disabled = False
         self.is_copied = True
         self.deletions_stopped: str | None = None
+        self.clock_off_ms = 0
+        """How far its clock is ahead."""
+        self.cluster = WorldCluster(world.brokers, world.chance.choice(NODES), self.step)
+        self.topics = CopyTopics(
+            self.cluster,  # type: ignore[arg-type]  # all that it asks of one
+            CopyConfig(topics=parse_topic_names(world.upstream.partition.topic)),
+            lambda: [each for each in world.upstreams if world.ledger(each).segments()],
+            lambda: "another cluster",
+        )
         self.folder = world.folder / f"copier-{world.chance.getrandbits(64):x}"
 
     def copier(self, config: CopyConfig | None = None) -> Copier:
         world = self.world
         base = settings(self.folder) if config is None else config
+        clock = ClockGuard(lambda: -self.clock_off_ms, self.meter, lambda: self.world.now_ms() + self.clock_off_ms)
         return Copier(
             settings=replace(base, staging_path=self.folder),
             brokers=self,
@@ -216,9 +257,9 @@ class Hands:
             is_disabled=lambda: self.is_disabled,
             is_copied=lambda _: self.is_copied,
             confirm_gone=self.confirm_gone,
-            deletions_stopped=lambda: self.deletions_stopped,
+            deletions_stopped=lambda: self.deletions_stopped or clock.deletions_stopped(),
             threads=self,
-            now_ms=world.now_ms,
+            now_ms=clock.now_ms,
             new_id=world.new_id,
         )
 
@@ -268,7 +309,7 @@ class Hands:
         )
 
     async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
-        upstream = await self._asked(partition)
+        upstream = await self._asked(partition, by_id=True)
         upstream.fetches += 1
         if offset < upstream.log_start_offset:
             raise OffsetBelowLogStartError(partition, offset, upstream.log_start_offset)
@@ -288,18 +329,17 @@ class Hands:
     async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:
         return (await self._asked(partition)).epoch_end(leader_epoch)
 
-    async def _asked(self, partition: TopicIdPartition) -> Upstream:
+    async def _asked(self, partition: TopicIdPartition, *, by_id: bool = False) -> Upstream:
         await self.step()
         self.fail()
-        upstream = self.world.upstreams[partition]
-        if upstream.is_gone:
+        upstream = self.world.brokers.log_of(self.cluster.node_id, partition, by_id=by_id)
+        if upstream is None:
             raise TopicGoneError
         return upstream
 
     async def confirm_gone(self, partitions: Sequence[TopicIdPartition]) -> Sequence[TopicIdPartition]:
-        await self.step()
         self.fail()
-        return [partition for partition in partitions if partition in self.world.gone]
+        return await self.topics.confirm_gone(partitions)
 
     # --- MetadataEventLog ---
 
@@ -340,7 +380,14 @@ class _KeptByAll(Generic[T]):
         await self._hands.step()
         self._hands.fail()
         for partition, value in values.items():
+            for other in [each for each in self._kept if _has_name_of(each, partition)]:
+                del self._kept[other]
             self._kept[partition] = self._combine(self._kept.get(partition, value), value)
+
+
+def _has_name_of(other: TopicIdPartition, partition: TopicIdPartition) -> bool:
+    """Whether it is another topic's, of which a group can keep nothing beside this one's."""
+    return other != partition and (other.topic, other.partition) == (partition.topic, partition.partition)
 
 
 class _Store:
@@ -375,7 +422,7 @@ class _Store:
         hands.fail()
         for key in keys:
             if key in self._inner.objects:
-                hands.world.note_deletion(_segment_of(key))
+                hands.world.note_deletion(_segment_of(key), hands)
         self._inner.delete_many(keys)
         hands.fail()
 

@@ -9,7 +9,7 @@ from tests.standalone.copier import test_deletion_schedules, test_segment_copy, 
 
 SCHEDULES = 20
 STEPWISE_SCHEDULES = 300
-DELETION_SCHEDULES = 60
+DELETION_SCHEDULES = 40
 
 
 @pytest.mark.parametrize("kind", test_simulation.KINDS)
@@ -23,5 +23,7 @@ def test_no_order_of_steps_leaves_a_hole(kills: bool, failure_rate: float) -> No
     test_segment_copy.check_schedules(seeds, kills, failure_rate)
 
 
-def test_no_schedule_of_deletions_breaks_a_wait(tmp_path: Path) -> None:
-    test_deletion_schedules.check_schedules(range(test_deletion_schedules.SCHEDULES, DELETION_SCHEDULES), tmp_path)
+@pytest.mark.parametrize("strikes", [False, True])
+def test_no_schedule_of_deletions_breaks_a_wait(tmp_path: Path, strikes: bool) -> None:
+    seeds = range(test_deletion_schedules.SCHEDULES, DELETION_SCHEDULES)
+    test_deletion_schedules.check_schedules(seeds, tmp_path, strikes=strikes)
