@@ -27,6 +27,7 @@ class DiskErrorCause(enum.StrEnum):
     MISSING = "missing"
     DENIED = "denied"
     CORRUPT = "corrupt"
+    IN_USE = "in_use"
     OTHER = "other"
 
 

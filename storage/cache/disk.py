@@ -28,6 +28,7 @@ from storage.cache.disk_folder import (
     BlockFiles,
     DiskBlockKey,
     DiskFolder,
+    FolderInUseError,
     ListedFile,
     cost_bytes,
     file_bytes,
@@ -63,8 +64,10 @@ _CAUSES = {
 _STILL_READABLE = (DiskErrorCause.FULL, DiskErrorCause.READ_ONLY)
 
 
-def cause_of(error: OSError) -> DiskErrorCause:
+def cause_of(error: OSError | StorageConfigError) -> DiskErrorCause:
     """What the file system's answer says about the disk."""
+    if isinstance(error, StorageConfigError):
+        return DiskErrorCause.IN_USE if isinstance(error, FolderInUseError) else DiskErrorCause.DENIED
     return _CAUSES.get(error.errno or 0, DiskErrorCause.OTHER)
 
 
@@ -76,6 +79,7 @@ class DiskHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._cause: DiskErrorCause | None = None
+        self._detail = ""
         self._failed_at_s = 0.0
         meter.on_disk_available(True)
 
@@ -83,6 +87,12 @@ class DiskHealth:
     def is_good(self) -> bool:
         """Whether the last that is known of the disk is good."""
         return self._cause is None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the disk, for people."""
+        with self._lock:
+            return None if self._cause is None else f"{self._cause.value}: {self._detail}"
 
     @property
     def may_write(self) -> bool:
@@ -112,7 +122,7 @@ class DiskHealth:
             # Trouble while it rests does not make the rest longer: reads go on, and may go on failing.
             if was_good or self._has_rested():
                 self._failed_at_s = self._clock()
-            self._cause = cause
+            self._cause, self._detail = cause, str(detail)
         self._meter.on_disk_error(cause)
         self._meter.on_disk_available(False)
         if was_good:
@@ -154,7 +164,8 @@ class DiskBlocks:
         clock: seconds since the epoch; last uses are compared across restarts.
 
     Raises:
-        StorageConfigError: `path` is somebody else's, open to others, in use by another process, or cannot be made.
+        StorageConfigError: `path` is somebody else's, open to others, or cannot be made. That another process has it is
+            trouble like any other: a killed supervisor's workers keep it until they have drained.
     """
 
     def __init__(
@@ -182,8 +193,8 @@ class DiskBlocks:
         self._is_closed = False
         try:
             self.folder.open()
-        except OSError as error:
-            if error.errno not in _SURVIVABLE:
+        except (OSError, FolderInUseError) as error:
+            if isinstance(error, OSError) and error.errno not in _SURVIVABLE:
                 raise StorageConfigError(f"cache.path: {path}: {error.strerror}") from error
             self.health.on_trouble(cause_of(error), error)
 
@@ -330,8 +341,7 @@ class DiskBlocks:
             try:
                 is_news = self.folder.open()
             except (OSError, StorageConfigError) as error:
-                cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
-                self.health.on_trouble(cause, error)
+                self.health.on_trouble(cause_of(error), error)
                 return False
             if is_news or not self._is_loaded:
                 self._load()
@@ -351,8 +361,7 @@ class DiskBlocks:
                 else:
                     self._delete_listed(file)
         except (OSError, StorageConfigError) as error:
-            cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
-            self.health.on_trouble(cause, error)
+            self.health.on_trouble(cause_of(error), error)
             return
         usable.sort()
         for modified_s, key in usable:

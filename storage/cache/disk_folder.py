@@ -220,6 +220,10 @@ class ListedFile(NamedTuple):
     modified_s: float
 
 
+class FolderInUseError(StorageConfigError):
+    """Another process has the folder: one that was killed and ends, or one that is there to stay."""
+
+
 class DiskFolder:
     """One generation (identity and key) in `cache.path`. Thread-safe once open, but for `open` and `close`.
 
@@ -243,7 +247,8 @@ class DiskFolder:
         """Make what is missing of the folder and lock it. True if it was not held before: then its files are news.
 
         Raises:
-            StorageConfigError: it is somebody else's, open to others, or in use.
+            StorageConfigError: it is somebody else's, or open to others.
+            FolderInUseError: another process has it.
             OSError: as the file system answers.
         """
         was_held = self.is_held()
@@ -347,7 +352,7 @@ def examine_folder(path: Path) -> None:
     """Whether `cache.path` could be opened as a cache, as far as that shows without making or changing anything.
 
     Raises:
-        StorageConfigError: it is somebody else's, open to others, or in use.
+        StorageConfigError: it is somebody else's, open to others, or (FolderInUseError) another process has it.
         OSError: as the file system answers; that it does not exist yet is no error.
     """
     with contextlib.suppress(FileNotFoundError):
@@ -392,7 +397,7 @@ def _lock(lock_path: Path, path: Path, flags: int = os.O_RDONLY | os.O_CREAT) ->
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
-            raise StorageConfigError(
+            raise FolderInUseError(
                 f"cache.path: {path} is in use by another process: name a folder for this one"
             ) from error
         raise

@@ -24,7 +24,7 @@ from metrics.registry import Registry
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
 from proxy.readiness import Readiness
-from storage.cache.disk_folder import examine_folder
+from storage.cache.disk_folder import FolderInUseError, examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
 from tidegate.commands.report import Report
@@ -169,11 +169,11 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
         free_bytes = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
         held_bytes = _held_bytes(path)
     except StorageConfigError as error:
-        if is_running and "in use by another process" in str(error):
+        if is_running and isinstance(error, FolderInUseError):
             report.ok(f"cache.path {path} is that one's")
             return True
         report.wrong(str(error))
-        return False
+        return isinstance(error, FolderInUseError)  # it serves without
     except OSError as error:
         report.wrong(
             f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}; name a folder that "

@@ -334,18 +334,19 @@ class Collector:
 
     async def _cache(self) -> list[CacheStatus]:
         memory, disk = self._tier.storage.blocks.memory, self._tier.disk
-        levels = [(CacheLevel.MEMORY, memory.size_bytes + memory.unread_bytes, memory.bytes_max, True)]
+        trouble: str | None = None
+        levels = [(CacheLevel.MEMORY, memory.size_bytes + memory.unread_bytes, memory.bytes_max, trouble)]
         if disk is not None:
-            levels.append((CacheLevel.DISK, disk.size_bytes, disk.bytes_max, disk.available))
+            levels.append((CacheLevel.DISK, disk.size_bytes, disk.bytes_max, disk.health.trouble))
         found = []
-        for level, size_bytes, max_bytes, is_available in levels:
+        for level, size_bytes, max_bytes, trouble in levels:
             hits, misses = self._meter.looked_up(level)
             found.append(
                 CacheStatus(
                     level=level.value,
                     size_bytes=size_bytes,
                     max_bytes=max_bytes,
-                    available=is_available,
+                    trouble=trouble,
                     hits=hits,
                     misses=misses,
                     hit_ratio=hit_ratio(hits, misses),

@@ -100,7 +100,7 @@ class CacheStatus(TypedDict):
     level: str
     size_bytes: int
     max_bytes: int
-    available: bool
+    trouble: str | None
     hits: int
     misses: int
     hit_ratio: float | None
@@ -294,6 +294,11 @@ def with_troubles(status: Status) -> Status:
     warnings = [*_told(status), *_lagging(status), *_unreachable(status), *_not_copied(status)]
     warnings += [*_fallen_back(status), *_stuck(status)]
     warnings += [
+        _warning("cache", f"blocks are not kept on the disk: {cache['trouble']}")
+        for cache in status["cache"] or ()
+        if cache["trouble"] is not None
+    ]
+    warnings += [
         _warning("limit", f"{_whose(limit)} has all of {limit['key']}: {limit['used']:,} of {limit['max']:,}")
         for limit in status["limits"]
         if limit["used"] >= limit["max"]
@@ -440,7 +445,7 @@ def _merged_caches(caches: Iterable[CacheStatus]) -> list[CacheStatus]:
         known["max_bytes"] += cache["max_bytes"]
         known["hits"] += cache["hits"]
         known["misses"] += cache["misses"]
-        known["available"] = known["available"] and cache["available"]
+        known["trouble"] = known["trouble"] or cache["trouble"]
         known["hit_ratio"] = hit_ratio(known["hits"], known["misses"])
     return [*found.values()]
 

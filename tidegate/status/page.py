@@ -260,7 +260,7 @@ def shares_of(row: PartitionStatus) -> tuple[float, float, float] | None:
 def _cache(status: Status) -> str:
     def row(each: Any) -> list[Cell]:
         ratio = "nothing was asked for" if each["hit_ratio"] is None else f"{each['hit_ratio']:.1%}"
-        state = "" if each["available"] else _pill("warn", "out of use")
+        state = "" if each["trouble"] is None else _pill("warn", "out of use")
         return [_e(each["level"]), f"{_bytes(each['size_bytes'])} of {_bytes(each['max_bytes'])}", ratio, state]
 
     return "<h2>Cache</h2>" + _table(("level", "filled", "found", ""), _rows(status["cache"], row))

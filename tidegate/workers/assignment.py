@@ -7,7 +7,8 @@ Rule 2. While brokers are fewer, each worker belongs to one broker, and brokers 
         one more. A connection goes to the one of them that has the fewest.
 Rule 3. A connection that is for no broker (the bootstrap listener, or a server name that only the worker will hear)
         goes to the worker that has the fewest.
-Rule 4. While none of a broker's workers is up, any that is up takes its connections: a cold cache is better than none.
+Rule 4. While none of a broker's workers is up and not full, any other that is takes its connections: a cold cache is
+        better than none.
 Rule 5. Where rule 2 leaves a choice, connections of brokers count first: clients leave the bootstrap listener as soon
         as they know the brokers, and two of them could otherwise meet in one worker.
 Rule 6. What is assigned stays as long as rules 1 and 2 allow: moving a broker costs its cache.
@@ -35,6 +36,7 @@ class Assignment:
         self._of_brokers = [0] * workers
         """Of these the ones that are for a broker."""
         self._up: set[int] = set()
+        self._full: set[int] = set()
         self._brokers: tuple[int, ...] = ()
         self._is_settled = True
         self._homes: Mapping[int, int] = {}
@@ -46,6 +48,11 @@ class Assignment:
     def up(self) -> frozenset[int]:
         """The workers that take connections."""
         return frozenset(self._up)
+
+    @property
+    def free(self) -> frozenset[int]:
+        """Of these the ones that are not full."""
+        return frozenset(self._up - self._full)
 
     def follow(self, brokers: Iterable[int]) -> None:
         """These are upstream's brokers now."""
@@ -73,8 +80,9 @@ class Assignment:
         return tuple(range(len(self._connections)))
 
     def choose(self, broker: int | None) -> int | None:
-        """The worker for a new connection of this broker's listener; None: no worker is up."""
-        candidates = [worker for worker in self.workers_of(broker) if worker in self._up] or sorted(self._up)
+        """The worker for a new connection of this broker's listener; None: no worker is up that is not full."""
+        free = self.free
+        candidates = [worker for worker in self.workers_of(broker) if worker in free] or sorted(free)
 
         def load(worker: int) -> tuple[int, int, int]:
             return self._of_brokers[worker] if broker is not None else 0, self._connections[worker], worker
@@ -94,6 +102,10 @@ class Assignment:
         """It takes none any more, and its connections have ended."""
         self._up.discard(worker)
         self._connections[worker] = self._of_brokers[worker] = 0
+
+    def on_full(self, worker: int, is_full: bool) -> None:
+        """It has no open file for one more connection, or may have some again."""
+        (self._full.add if is_full else self._full.discard)(worker)
 
     def on_given(self, worker: int, broker: int | None) -> None:
         """A connection of this broker's listener was given to it; None: of none's."""

@@ -172,9 +172,8 @@ class Channel:
                 for level, kind, rights in ancillary:
                     if (level, kind) == (stdlib_socket.SOL_SOCKET, stdlib_socket.SCM_RIGHTS):
                         descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
-                frames = decoder.receive(data, descriptors)
-                if flags & stdlib_socket.MSG_CTRUNC:
-                    raise FrameError("descriptors were lost: are there no more open files to be had?")
+                has_lost_one = bool(flags & stdlib_socket.MSG_CTRUNC)
+                frames = decoder.receive(data, descriptors, has_lost_one=has_lost_one)
                 if not data:
                     return
                 for frame in frames:

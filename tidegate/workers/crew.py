@@ -5,6 +5,8 @@ Rule 1. A worker that ends is started again: at once, and after more deaths in a
         would not help.
 Rule 2. A connection whose worker dies before it has it goes to another. While no worker is up, it waits.
 Rule 3. A worker whose event loop does not turn any more is killed, and started again.
+Rule 4. A worker without an open file for a connection loses that one, and gets no more until one of its own has ended
+        or FULL_S has passed. While all are full, connections wait.
 """
 
 import itertools
@@ -22,6 +24,7 @@ import structlog
 import trio
 
 from proxy.connection.address_book import Target
+from proxy.connection.slots import Spells
 from tidegate import exit_codes
 from tidegate.workers.assignment import Assignment
 from tidegate.workers.channel import Channel, ChannelClosedError
@@ -34,6 +37,8 @@ BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0)
 """Before a worker is started again, by its deaths in the window before: five within a minute stay possible."""
 
 STATE_INTERVAL_S: Final = 0.2
+
+FULL_S: Final = 1.0
 
 HUNG_S_MAX: Final = 30.0
 """One that says nothing for so long is asked once more, and killed when it does not answer that either."""
@@ -81,6 +86,7 @@ class Member:
     sending: set[int] = field(default_factory=set)
     """Of these the ones that are on their way: who gives them sees to them."""
     heard_at_s: float = 0.0
+    full_at_s: float | None = None
     is_killed: bool = False
     starts: int = 0
     ended: trio.MemorySendChannel[WorkerEvent] | None = None
@@ -107,6 +113,7 @@ class Crew:
         self._template = template
         self._stop = stop
         self._answer: Answer | None = None
+        self._spells = Spells(trio.current_time)
         self._draining = trio.Event()
         self._changed = trio.Event()
         self._ids = itertools.count(1)
@@ -131,7 +138,7 @@ class Crew:
 
     async def wait_up(self) -> None:
         """Return when a worker takes connections."""
-        while not self.assignment.up:
+        while not self.assignment.free:
             await self._changed.wait()
 
     async def give(self, sock: trio.socket.SocketType, target: Target, on_end: Callable[[], None]) -> None:
@@ -279,6 +286,8 @@ class Crew:
         """Have it say how it is, again and again; kill it when it does not."""
         while True:
             wait_s_max = HUNG_S_MAX
+            if member.full_at_s is not None and trio.current_time() - member.full_at_s >= FULL_S:
+                self._set_full(member, None)
             while not await self._ask_state(member, channel, wait_s_max):
                 if wait_s_max == HUNG_AGAIN_S_MAX:
                     _log.error("worker_hung", worker=member.name, silent_s=HUNG_S_MAX + HUNG_AGAIN_S_MAX)
@@ -303,12 +312,29 @@ class Crew:
                 self._change()
                 _log.info("worker_started", worker=member.name, pid=member.process_id)
             case "ended":
-                if (given := member.given.pop(frame.body["id"], None)) is not None:
-                    broker, on_end = given
-                    self.assignment.on_ended(member.number, broker)
-                    on_end()
+                self._ended(member, frame.body["id"])
+                self._set_full(member, None)
+            case "full":
+                self._ended(member, frame.body["id"])
+                self._set_full(member, trio.current_time())
+                if self._spells.begins(member.number):
+                    reason = f"worker {member.name} has no open file left: raise the limit (LimitNOFILE=, ulimit -n)"
+                    _log.error("connections_not_accepted", reason=reason, key="proxy.connections.max")
+
+    def _ended(self, member: Member, id_: int) -> None:
+        if (given := member.given.pop(id_, None)) is not None:
+            broker, on_end = given
+            self.assignment.on_ended(member.number, broker)
+            on_end()
+
+    def _set_full(self, member: Member, at_s: float | None) -> None:
+        if member.full_at_s != at_s:
+            member.full_at_s = at_s
+            self.assignment.on_full(member.number, at_s is not None)
+            self._change()
 
     def _down(self, member: Member) -> None:
+        self._set_full(member, None)
         if member.is_up:
             member.is_up = False
             self.assignment.on_down(member.number)

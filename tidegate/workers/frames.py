@@ -5,7 +5,8 @@ A frame is a head of nine bytes (big-endian: the body's length 4 · kind 1 · id
 - TELL: something that wants no answer. The body has `what`. Its id is 0.
 - ASK: a question; the ANSWER to it has the same id. Each side counts its own questions.
 - GIVE: an accepted connection, as one file descriptor beside the bytes (SCM_RIGHTS). It is sent with the frame's first
-  byte, so that it has come when the frame has.
+  byte, so that it has come when the frame has; no receive goes beyond the bytes that one came with. A process without
+  an open file left gets the frame alone, and the connection is lost.
 
 Both ends are the same build of the same program, forked from one process; so a frame has no version. What does not fit
 all the same is an error that ends the channel, and with it the worker: never a connection at the wrong broker.
@@ -44,7 +45,8 @@ class FrameKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `descriptor` is an open file of the receiver's, who closes it; only a GIVE has one."""
+    """One message. `descriptor` is an open file of the receiver's, who closes it; only a GIVE has one, unless it was
+    lost."""
 
     kind: FrameKind
     body: Mapping[str, Any]
@@ -69,16 +71,21 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._descriptors: deque[int] = deque()
+        self._descriptors: deque[int | None] = deque()
 
-    def receive(self, data: bytes, descriptors: Iterable[int] = ()) -> list[Frame]:
+    def receive(self, data: bytes, descriptors: Iterable[int] = (), *, has_lost_one: bool = False) -> list[Frame]:
         """The frames that are whole now. Descriptors without a frame yet are kept.
+
+        Args:
+            has_lost_one: a descriptor that these bytes came with could not be had.
 
         Raises:
             FrameError: it is no frame, or a GIVE without a descriptor; the channel is of no more use.
         """
         self._received += data
         self._descriptors += descriptors
+        if has_lost_one:
+            self._descriptors.append(None)
         frames: list[Frame] = []
         while (frame := self._next()) is not None:
             frames.append(frame)
@@ -86,7 +93,7 @@ class FrameDecoder:
 
     def left_descriptors(self) -> list[int]:
         """Those that no frame has taken, for the receiver to close at the channel's end."""
-        left = [*self._descriptors]
+        left = [descriptor for descriptor in self._descriptors if descriptor is not None]
         self._descriptors.clear()
         return left
 
@@ -107,7 +114,7 @@ class FrameDecoder:
         if kind is not FrameKind.GIVE:
             return Frame(kind, body, id_)
         if not self._descriptors:
-            raise FrameError("a connection came without its descriptor: are there no more open files to be had?")
+            raise FrameError("a connection came without its descriptor")
         return Frame(kind, body, id_, self._descriptors.popleft())
 
 

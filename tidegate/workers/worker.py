@@ -164,8 +164,10 @@ class WorkerFront:
 
     def _hear(self, frame: Frame) -> None:
         if frame.kind is FrameKind.GIVE:
-            assert frame.descriptor is not None
-            self._take(stdlib_socket.socket(fileno=frame.descriptor), frame.body)
+            if frame.descriptor is None:
+                self._channel.tell("full", id=frame.body["id"])
+            else:
+                self._take(stdlib_socket.socket(fileno=frame.descriptor), frame.body)
             return
         match frame.body["what"]:
             case "drain":

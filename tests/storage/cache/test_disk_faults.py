@@ -89,8 +89,8 @@ def test_a_vanished_folder_is_made_once_more(tmp_path: Path) -> None:
             assert (len(cache.disk), cache.disk.size_bytes) == (0, 0)
             comes_back(cache)
             cache.write(FIRST)
-            with pytest.raises(StorageConfigError, match="in use"), disk_cache(path):
-                pass
+            with disk_cache(path) as other:
+                assert other.errors("in_use") > 0
             shutil.rmtree(path)
             assert not cache.disk.write(SECOND, data_of(SECOND))
             cache.disk.health.on_written()  # also when a write had just succeeded
@@ -122,7 +122,7 @@ def test_a_folder_that_somebody_else_took_meanwhile_is_left_to_them(tmp_path: Pa
             for _ in range(3):
                 assert not cache.disk.write(THIRD, data_of(THIRD))
                 cache.clock.now_s += RETRY_S
-            assert cache.errors("denied") == 2
+            assert cache.errors("in_use") == 2
             assert second.served(FIRST, THIRD) == [FIRST]
         cache.clock.now_s -= 1
         comes_back(cache)
@@ -238,6 +238,21 @@ def test_with_a_disk_in_trouble_it_starts_without_and_comes_back(
     monkeypatch.setattr(Path, "mkdir", failing_mkdir(errno.EACCES))
     with pytest.raises(StorageConfigError, match=r"^cache\.path: .*: Permission denied$"), disk_cache(tmp_path / "x"):
         pass
+
+
+def test_a_folder_that_another_process_has_is_done_without_until_it_is_free(tmp_path: Path) -> None:
+    """Failed before: a serve that was started right after one was killed refused its configuration."""
+    with disk_cache(tmp_path / "cache") as first:
+        first.write(FIRST)
+        with disk_cache(tmp_path / "cache") as second:
+            assert second.disk.health.trouble is not None
+            assert second.disk.health.trouble.startswith("in_use: cache.path")
+            assert not second.disk.write(SECOND, data_of(SECOND))
+            first.disk.close()
+            second.clock.now_s += RETRY_S
+            second.write(SECOND)
+            assert second.served(FIRST, SECOND) == [FIRST, SECOND]
+            assert second.disk.health.trouble is None
 
 
 def test_a_listing_that_fails_is_made_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ def test_a_client_is_stuck_when_it_has_taken_nothing_for_five_seconds() -> None:
     assert "10.0.0.7:4711 is stuck" in found
 
 
-def cache(hits: int, misses: int, *, available: bool = True) -> dict[str, object]:
+def cache(hits: int, misses: int, *, trouble: str | None = None) -> dict[str, object]:
     sizes = {"level": "memory", "size_bytes": 10, "max_bytes": 100}
-    return {**sizes, "available": available, "hits": hits, "misses": misses, "hit_ratio": hits / (hits + misses)}
+    return {**sizes, "trouble": trouble, "hits": hits, "misses": misses, "hit_ratio": hits / (hits + misses)}
 
 
 def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
@@ -46,7 +46,7 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     second = document(
         brokers=[broker(1), broker(2, reachable=False, reason="refused")],
         catalog=catalog(metadata_partition(0), metadata_partition(1, lag=4), segments=9),
-        cache=[cache(0, 40, available=False)],
+        cache=[cache(0, 40, trouble="full: no space")],
         partitions=partitions(row(offsets_age_ms=3, high_watermark=5), row("payments")),
         fallbacks=[{**spell, "partitions": 3, "since_ms": 1_000}, undescribed],
     )
@@ -55,7 +55,7 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     assert status["catalog"]["segments"] == 9
     assert [each["lag_records"] for each in status["catalog"]["metadata_partitions"]] == [0, 4]
     (level,) = status["cache"]
-    assert (level["hits"], level["misses"], level["hit_ratio"], level["available"]) == (30, 50, 0.375, False)
+    assert (level["hits"], level["misses"], level["hit_ratio"], level["trouble"]) == (30, 50, 0.375, "full: no space")
     assert (level["size_bytes"], level["max_bytes"]) == (20, 200)
     assert [each["high_watermark"] for each in status["partitions"]["rows"]] == [5, None]
     assert [each["offsets_age_ms"] for each in status["partitions"]["rows"]] == [3, 9]
@@ -63,4 +63,5 @@ def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
     assert status["streams"]["rows"][0]["worker"] == "0"
     assert [(each["partitions"], each["since_ms"]) for each in status["fallbacks"]] == [(5, 5_000), (2, 5_000)]
     assert [(each["event"], each["worker"]) for each in status["errors"]] == [("newer", None), ("older", "0")]
-    assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier", "tier"]
+    assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier", "tier", "cache"]
+    assert status["troubles"][-1]["what"] == "blocks are not kept on the disk: full: no space"

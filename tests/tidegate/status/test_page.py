@@ -45,7 +45,7 @@ def full(word: str) -> Status:
         conditions={word: {"state": word, "reason": word}},
         brokers=[{**broker(1, reachable=False, reason=word), "host": word}],
         catalog=catalog(metadata_partition(1, lag=3, problem=word)),
-        cache=[{"level": word, "size_bytes": 1, "max_bytes": 2, "available": False, "hit_ratio": 0.5}],
+        cache=[{"level": word, "size_bytes": 1, "max_bytes": 2, "trouble": word, "hit_ratio": 0.5}],
         partitions={**partitions(row(word, left_to_broker=word, problem=word)), "topic": word, "pages": 2},
         streams={"total": 1, "rows": [{**stream, "client": word, "topic": word, "waits_for": word, **named}]},
         fallbacks=[{"reason": word, "detail": word, "partitions": 1, "since_ms": 5, "examples": [word]}],

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+import structlog
 import trio
+from trio.testing import MockClock
 
 from proxy.connection.address_book import Target
 from tests.support.waiting import HANG_S_MAX, settled, until
 from tidegate import exit_codes
 from tidegate.workers.channel import Channel
-from tidegate.workers.crew import DEATHS_MAX, HUNG_AGAIN_S_MAX, HUNG_S_MAX, Crew, Member
+from tidegate.workers.crew import DEATHS_MAX, FULL_S, HUNG_AGAIN_S_MAX, HUNG_S_MAX, STATE_INTERVAL_S, Crew, Member
 from tidegate.workers.frames import Frame, FrameKind
 from tidegate.workers.template import Template, TemplateGoneError, WorkerEvent
 
@@ -143,6 +145,35 @@ async def test_an_end_is_told_once_whether_the_connection_ends_or_its_worker() -
         await until(lambda: len(made.lives(0)) == 2, "its next life")
         assert sorted(ends) == [0, 2]
         assert made.crew.connections == 2
+
+
+async def test_a_worker_without_an_open_file_gets_no_more_for_a_while(autojump_clock: MockClock) -> None:
+    """Failed before: it ended for want of one, and after five times everything did."""
+    async with world() as made:
+        first, second = sorted(made.workers, key=lambda worker: worker.number)
+        ends: list[int] = []
+        await made.give(lambda: ends.append(0))
+        await until(lambda: first.taken, "a connection")
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(2):
+                first.channel.tell("full", id=first.taken[0])
+            await until(lambda: made.crew.assignment.free == {1}, "it is full")
+        assert ends == [0]
+        assert [line["event"] for line in logs] == ["connections_not_accepted"]
+        for _ in range(3):
+            await made.give(lambda: None)
+        assert (len(first.taken), len(second.taken)) == (1, 3)
+
+        second.channel.tell("full", id=second.taken[0])
+        await until(lambda: not made.crew.assignment.free, "all are full")
+        with trio.move_on_after(FULL_S / 2) as waiting:
+            await made.give(lambda: None)
+        assert waiting.cancelled_caught
+        second.channel.tell("ended", id=second.taken[1])
+        await made.give(lambda: None)
+        assert len(second.taken) == 4
+        await trio.sleep(FULL_S + 2 * STATE_INTERVAL_S)
+        assert made.crew.assignment.free == {0, 1}
 
 
 async def test_a_connection_whose_worker_has_just_died_goes_to_another() -> None:

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.integration.test_life_cycle import address_of, at_ports
+from tests.support.hostile_clients import announced
+from tests.support.memory_transport import HEARTBEAT
 from tests.support.raw_client import RawClient
 from tests.support.serving import START_S_MAX, serving, without_kafka
 from tests.support.waiting import wait_until
@@ -31,6 +34,33 @@ def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_pat
         wait_until(lambda: have_ended(family), "the workers' and the template's end")
         assert {event.get("worker") for event in served.events("draining")} == {"0", "1"}
         assert "Traceback" not in served.log()
+
+
+def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Path) -> None:
+    """Failed before: it refused its configuration, which systemd takes for never again."""
+    with socket.create_server(("127.0.0.1", 0)) as hung_broker:
+        host, port = hung_broker.getsockname()
+        properties = two_workers(
+            tmp_path, **{"cache.path": str(tmp_path / "cache"), "upstream.bootstrap.servers": f"{host}:{port}"}
+        )
+        (tmp_path / "next").mkdir()
+        with serving(tmp_path, properties) as killed:
+            killed.wait_log('"worker_started"', times=2)
+            family = family_of(killed)
+            with RawClient(*address_of(properties)) as client:
+                client.send_bytes(
+                    announced(1000, HEARTBEAT, 4) + bytes(992)
+                )  # not answered, so its worker's drain lasts
+                wait_until(lambda: connections_of(killed) == [1, 0], "the connection")
+                killed.process.kill()
+                killed.process.wait()
+                with serving(tmp_path / "next", properties) as served:
+                    served.wait_log('"worker_started"', times=2)
+                    suspended = {event["cause"] for event in served.events("disk_cache_suspended")}
+                    assert suspended == {"in_use"}
+                    with RawClient(*address_of(properties)):
+                        wait_until(lambda: sum(connections_of(served)) == 1, "it is served")
+            wait_until(lambda: have_ended(family), "the first ones' end")
 
 
 def test_when_the_template_is_killed_all_drain_and_the_reason_is_told(tmp_path: Path) -> None:
