@@ -262,14 +262,26 @@ class _NotFetchedError(Exception):
 
 
 class TimeIndexes(_Index[TimeIndex]):
-    """A missing or corrupt one is not an error: an empty one stands in for it, so that a look-up by time scans from the
-    segment's start, and it is counted. Rebuilding it would be that very scan, of the whole segment."""
+    """One that is missing, corrupt, or found by its readers not to agree with the log, is not an error: an empty one
+    stands in for it, so that a look-up by time scans from the segment's start, and it is counted. Rebuilding it would
+    be that very scan."""
 
     def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
         super().__init__(shared, bytes_max, opened, _TIME)
 
+    async def distrust(self, segment: RemoteLogSegmentMetadata, reason: str) -> None:
+        """It does not agree with the log: an empty one takes its place."""
+
+        async def load() -> tuple[TimeIndex, int]:
+            return self._empty(segment, reason)
+
+        await self._entries.start(segment.segment_id.id, load).wait()
+
     async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError) -> tuple[TimeIndex, int]:
-        self._count_rebuilt(segment, "time", str(lost))
+        return self._empty(segment, str(lost))
+
+    def _empty(self, segment: RemoteLogSegmentMetadata, reason: str) -> tuple[TimeIndex, int]:
+        self._count_rebuilt(segment, "time", reason)
         return TimeIndex(b"", segment.start_offset), 0
 
 
@@ -279,8 +291,8 @@ class TransactionIndexes(_Index[TransactionIndex]):
     1. A segment without aborts has no index: TxnIndexEmpty says so without a fetch, otherwise the object is absent.
        Absent is believed after the attempts that a fresh segment's object gets, and only where no manifest says that
        there are bytes: an index that is lost is an error, and is not remembered.
-    2. A corrupt index is fetched once more and then an error, as at the broker. Rejected: rebuilding it as the offset
-       index is. Which transaction a marker ends takes the state of all producers since segments before.
+    2. A corrupt index is fetched once more and then an error; so is one that readers find not to agree with the log.
+       Rejected: rebuilding it. Which transaction a marker ends takes the state of all producers since segments before.
     3. That an index is empty is remembered apart, by the segment's id alone: brokers before 4.0 never say
        TxnIndexEmpty, and a search for aborts walks over thousands of such segments.
     """
@@ -313,6 +325,11 @@ class TransactionIndexes(_Index[TransactionIndex]):
             self._entries.drop(segment.segment_id.id)
             self._remember_empty(segment.segment_id.id)
         return index
+
+    def distrust(self, segment: RemoteLogSegmentMetadata) -> None:
+        """It does not agree with the log: the next who asks has it fetched once more."""
+        self._entries.drop(segment.segment_id.id)
+        self._shared.kept.drop(segment, IndexPart.TRANSACTION)
 
     def drop_segment(self, segment_id: Uuid) -> None:
         super().drop_segment(segment_id)
@@ -669,11 +686,15 @@ class KeptIndexes:
         """Have an index written, in place of what is there. Nobody waits for it, and it may be left."""
         if self._disk is None or not data:
             return
-        if (former := self._key(segment, part)) is not None:
-            self._disk.drop(former)
+        self.drop(segment, part)
         ids = segment.topic_id_partition.topic_id, segment.segment_id.id
         key = DiskBlockKey(*ids, len(data), FIRST_NUMBER + part, len(data))
         self._disk.write_soon(key, Block(memoryview(data)), (part, next(self._readers)))
+
+    def drop(self, segment: RemoteLogSegmentMetadata, part: IndexPart) -> None:
+        """Keep it no longer."""
+        if self._disk is not None and (former := self._key(segment, part)) is not None:
+            self._disk.drop(former)
 
     def _key(self, segment: RemoteLogSegmentMetadata, part: IndexPart) -> DiskBlockKey | None:
         return None if self._disk is None else self._disk.find(segment.segment_id.id, FIRST_NUMBER + part)

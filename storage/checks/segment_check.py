@@ -11,14 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from storage.checks.finding import Finding, FindingKind, segment_finding
-from storage.checks.index_checks import (
-    BatchCheck,
-    OffsetIndexCheck,
-    ProducerSnapshotCheck,
-    TimeIndexCheck,
-    TransactionIndexCheck,
-    cut_problem,
-)
+from storage.checks.index_checks import BatchCheck, OffsetIndexCheck, ProducerSnapshotCheck, TimeIndexCheck, cut_problem
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex
@@ -27,6 +20,7 @@ from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex
 from storage.log.log_walk import Depth, Found, LogWalk, PassedOver, UnreadableBytesError, WalkedBatch, is_abort_marker
 from storage.log.segment_scan import LogWindow
+from storage.log.transaction_check import TransactionIndexCheck
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import (
@@ -94,7 +88,7 @@ class SegmentIndexes:
     def without(self, index_type: IndexType) -> None:
         """There is no such index, and there need not be one."""
         if index_type is IndexType.TRANSACTION:
-            self._checks[index_type] = TransactionIndexCheck(TransactionIndex(b""), self.metadata)
+            self._checks[index_type] = TransactionIndexCheck((), self.metadata.start_offset)
 
     def add(self, kind: FindingKind, index_type: IndexType, detail: str, position: int | None = None) -> None:
         """A finding about an index."""
@@ -141,7 +135,7 @@ class SegmentIndexes:
                 f"it has {len(index)} entries, the metadata says that it is empty",
             )
             return
-        self._checks[IndexType.TRANSACTION] = TransactionIndexCheck(index, self.metadata)
+        self._checks[IndexType.TRANSACTION] = TransactionIndexCheck(index, self.metadata.start_offset)
 
     def take_snapshot(self, data: bytes) -> None:
         states = parse_producer_snapshot(data, IndexType.PRODUCER_SNAPSHOT.name)

@@ -66,28 +66,35 @@ class TransactionIndex:
         """The aborted transactions that touch [fetch_offset, upper_bound_offset), and whether those are all.
 
         Not complete means: the next segment's index may hold more. An entry whose last stable offset has reached
-        the upper bound completes it, because then every transaction begun below the bound has ended.
+        the upper bound completes it, because then every transaction begun below the bound has ended. Not one entry
+        alone: a bit of it may be wrong. So the next one, if there is one, must say so too, and nobody is believed
+        that everything has ended beyond his own marker.
         """
         aborted: list[AbortedTransaction] = []
+        is_complete = False
         for transaction in self:
             if transaction.last_offset >= fetch_offset and transaction.first_offset < upper_bound_offset:
                 aborted.append(transaction)
-            if transaction.last_stable_offset >= upper_bound_offset:
-                return aborted, True
-        return aborted, False
+            said_before = is_complete
+            is_complete = min(transaction.last_stable_offset, transaction.last_offset + 1) >= upper_bound_offset
+            if is_complete and said_before:
+                break
+        return aborted, is_complete
 
 
 def segment_transaction_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
     """The index, checked to be this segment's.
 
     Raises:
-        CorruptObjectError: besides, a marker lies outside the segment: the index is some other segment's.
+        CorruptObjectError: besides, an offset lies outside the segment: the index is some other segment's.
     """
     name = _name_of(segment)
     index = TransactionIndex(data, name)
     for aborted in index:
         if not segment.start_offset <= aborted.last_offset <= segment.end_offset:
             raise CorruptObjectError(f"{name}: a marker at offset {aborted.last_offset} lies outside the segment")
+        if aborted.last_stable_offset > segment.end_offset + 1:
+            raise CorruptObjectError(f"{name}: {aborted.last_stable_offset} was not stable in the segment")
     return index
 
 

@@ -260,7 +260,7 @@ def unverified_bytes(window: SegmentWindow, start: int, end: int) -> tuple[int, 
         while frontier.position < end and _take_verified(window, frontier):
             pass
         position = frontier.position
-        if position >= end or _next_header(window, position, end) is None:
+        if position >= end or next_header(window, position, end) is None:
             return 0, position
     except CorruptLogError as error:
         error.follows_verified = error.position > start
@@ -306,7 +306,7 @@ def end_offset(window: SegmentWindow, start: int, end: int) -> int:
         )
         if passed_bytes:
             position, last_offset = block_start + at, passed_offset
-        elif (header := _next_header(window, position, end)) is not None:
+        elif (header := next_header(window, position, end)) is not None:
             position, last_offset = position + header.size_bytes, header.last_offset
         else:
             break
@@ -371,7 +371,7 @@ def _verify_in_block(window: SegmentWindow, frontier: Frontier, end: int) -> boo
 def _verify_one(window: SegmentWindow, frontier: Frontier, end: int) -> bool:
     """Check the batch at the frontier, whatever it is; False: it is not whole below `end`."""
     position = frontier.position
-    header = _next_header(window, position, end)
+    header = next_header(window, position, end)
     if header is None:
         return False
     batch_end = position + header.size_bytes
@@ -428,7 +428,7 @@ def _verified_run(window: SegmentWindow, position: int) -> tuple[int, int] | Non
     return (straddler.end, straddler.last_offset) if serials == straddler.serials else None
 
 
-def _next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:
+def next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:
     """The header of the batch at `position`, or None if the batch is not whole below `end`."""
     if min(position + HEADER_BYTES, window.size_bytes) > end and not _is_whole_message(window, position, end):
         return None

@@ -18,23 +18,31 @@ Rule 5. A tier of our own tells it all (docs/protocol.md#standalone). What its c
         at a segment's end was aborted later (standalone.copier.producers). So that counts wherever the segments end: in
         front of a hole, over which `own_find` leads, and at the tier's end. Nobody waits for markers which upstream may
         have deleted.
+Rule 6. No format has a sum over these indexes, and a wrong bit hides an abort. So each is held against the markers and
+        batches of the answer, and fetched once more before it is an error. What it says of other offsets is believed
+        until these are read.
 """
 
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from storage.cache.segment_parts import OpenAtEnd, OpenTransactions, TransactionIndexes
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
+from storage.log.transaction_check import AnswerLog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 WAVE_MAX = 16
 """Indexes of one search that are fetched side by side; the limiter of small GETs is shared by all."""
+
+IN_THREAD_BYTES = 256 * 1024
+"""The batches of larger answers are looked at in a thread."""
 
 WALK_STEPS_MAX = 64
 """Catalog look-ups, some 10 µs each, before others get their turn."""
@@ -88,6 +96,7 @@ class AbortSearch:
         upper_bound_offset: int,
         lineage: LeaderEpochLineage,
         own_find: FindSegment | None = None,
+        log: AnswerLog | None = None,
     ) -> TierAborts:
         """The aborted transactions of an answer from `segment`.
 
@@ -95,6 +104,7 @@ class AbortSearch:
             start_offset: base offset of the first batch of the answer.
             upper_bound_offset: all offsets of the answer are below it.
             own_find: of a tier of our own, in place of the search's; may give a segment that begins above the offset.
+            log: of the answer, against which indexes are held (rule 6).
 
         Raises:
             RemoteStorageError: an index is corrupt or cannot be read.
@@ -108,7 +118,7 @@ class AbortSearch:
         ends: list[int] = []
         while wave:
             for from_offset, candidate in wave:
-                index = await self._index_of(candidate)
+                index = await self._checked(candidate, log, is_own=candidate is segment)
                 if index is None:
                     return TierAborts(_in_order(found), upper_bound_offset, False, from_offset)
                 searched_below = candidate.end_offset + 1
@@ -131,6 +141,22 @@ class AbortSearch:
         """Have fetched what a search for an answer from `segment` looks into first."""
         if not self._indexes.is_resident(segment):
             self._indexes.begin(segment)
+
+    async def _checked(
+        self, segment: RemoteLogSegmentMetadata, log: AnswerLog | None, *, is_own: bool
+    ) -> TransactionIndex | None:
+        """The index, which the answer's log does not contradict; None as below."""
+        problem: str | None = None
+        for _ in range(2):
+            index = await self._index_of(segment)
+            if index is None or not len(index) or log is None:
+                return index
+            check = partial(log.problem, index, is_own=is_own)
+            problem = check() if log.size_bytes < IN_THREAD_BYTES else await trio.to_thread.run_sync(check)
+            if problem is None:
+                return index
+            self._indexes.distrust(segment)
+        raise CorruptObjectError(f"transaction index of {segment.segment_id}: {problem}")
 
     async def _index_of(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex | None:
         """None if the segment is being deleted (rule 4)."""

@@ -52,6 +52,7 @@ from storage.log.batch_walk import (
     verify_batches,
 )
 from storage.log.log_walk import CorruptLogError
+from storage.log.transaction_check import AnswerLog
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
@@ -422,15 +423,20 @@ class TierReader:
     ) -> TierAborts:
         """Of an answer of that size. Where it ends, a cut batch included, the offset index has its upper bound
         (docs/kafka-tier.md#aborted-transactions)."""
-        segment = found.read.source.segment
-        upper_bound_offset = index.fetch_upper_bound_offset(found.start + size_bytes)
+        segment, window, end = found.read.source.segment, found.read.window, found.start + size_bytes
+        log = AnswerLog(window, found.start, end)
+        upper_bound_offset = index.fetch_upper_bound_offset(end)
+        if upper_bound_offset is not None and upper_bound_offset < log.behind:
+            reason = f"it has offset {upper_bound_offset} at {end} or beyond, where higher ones come before"
+            index = await self._indexes.rebuild(segment, reason, instead_of=index)
+            upper_bound_offset = index.fetch_upper_bound_offset(end)
         if upper_bound_offset is None:
             upper_bound_offset = segment.end_offset + 1
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
-        base_offset = found.read.window.header_at(found.start).base_offset
+        base_offset = window.header_at(found.start).base_offset
         own_find = None if own is None else self._finder.of(own)
-        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, own_find)
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, own_find, log)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)

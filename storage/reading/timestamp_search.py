@@ -13,7 +13,8 @@ Rules kept from the broker:
 - A record below the log start is none. Control records count.
 - The answer's leader epoch is that of the record's batch.
 Added, as in `storage.reading.reader`: batches that are walked over pass their CRC first, a bad block is fetched once
-more, an index entry that leads nowhere has the offset index rebuilt.
+more, an index entry that leads nowhere has the offset index rebuilt. An entry of the time index is believed only if the
+batch that holds its offset has its time; otherwise the segment is searched without the index.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
 from storage.cache.segment_parts import SegmentParts
 from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import NO_TIMESTAMP_MS
 from storage.log.batch_records import Record, ScanBudget, iterate_records
 from storage.log.batch_walk import (
     FoundBatch,
@@ -37,6 +39,7 @@ from storage.log.batch_walk import (
     check_index_entry,
     check_walk,
     find_batch_by_time,
+    find_first_batch,
 )
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
@@ -83,6 +86,7 @@ class _Scan:
     """One search in one segment. `position`: where the next batch begins that is to be looked at.
 
     `from_offset`: what the offset index was asked for. `largest_bytes`: of the batches that were walked over.
+    `time_entry`: of the time index, time and offset, which led here and was not looked at yet.
     """
 
     source: SegmentBlocks
@@ -94,8 +98,13 @@ class _Scan:
     window: SegmentWindow
     window_bytes: int
     budget: ScanBudget
+    time_entry: tuple[int, int] | None
     fetched_anew: set[int] = field(default_factory=set)
     largest_bytes: int = 0
+
+
+class _TimeIndexMismatchError(Exception):
+    """An entry of the time index is not what the log has. Does not leave this file."""
 
 
 class TimestampSearch:
@@ -183,29 +192,45 @@ class TimestampSearch:
         source = self._cache.blocks_of(segment, await self._parts.opened.get(segment))
         time_index = await self._parts.time_indexes.get(segment)
         asked = _Asked(timestamp_ms, log_start_offset)
-        from_offset = max(log_start_offset, time_index.lookup(timestamp_ms)[1])
+        entry = time_index.lookup(timestamp_ms)
+        from_offset = max(log_start_offset, entry[1])
+        time_entry = entry if entry[0] != NO_TIMESTAMP_MS and entry[1] >= log_start_offset else None
         index = await self._parts.offset_indexes.get(segment, from_offset)
-        room = self._answers.room()
+        room, is_rebuilt = self._answers.room(), False
         try:
-            try:
-                return await self._scan(source, index, from_offset, asked, room)
-            except (IndexMismatchError, SparseIndexError) as error:
-                # Of a mismatch two GETs gave the same bytes, so the index may be the liar.
-                reason = str(error)
-            # Out here nothing holds what was walked over.
-            room.release()
-            index = await self._parts.offset_indexes.rebuild(segment, reason, instead_of=index)
-            return await self._scan(source, index, from_offset, asked, room)
+            while True:
+                try:
+                    return await self._scan(source, index, from_offset, asked, room, time_entry)
+                except _TimeIndexMismatchError as error:
+                    reason = str(error)
+                except (IndexMismatchError, SparseIndexError) as error:
+                    # Of a mismatch two GETs gave the same bytes, so the index may be the liar.
+                    if is_rebuilt:
+                        raise
+                    reason, is_rebuilt = str(error), True
+                # Out here nothing holds what was walked over.
+                room.release()
+                if is_rebuilt and not index.is_rebuilt:
+                    index = await self._parts.offset_indexes.rebuild(segment, reason, instead_of=index)
+                else:
+                    await self._parts.time_indexes.distrust(segment, reason)
+                    from_offset, time_entry = log_start_offset, None
         finally:
             room.release()
 
     async def _scan(
-        self, source: SegmentBlocks, index: OffsetIndex, from_offset: int, asked: _Asked, room: Room
+        self,
+        source: SegmentBlocks,
+        index: OffsetIndex,
+        from_offset: int,
+        asked: _Asked,
+        room: Room,
+        time_entry: tuple[int, int] | None,
     ) -> FoundTimestamp | None:
         entry = index.lookup(from_offset)
         window = SegmentWindow(source.segment, source.grid.block_bytes)
         budget = ScanBudget(records_max=RECORDS_MAX, bytes_max=INFLATED_BYTES_MAX)
-        scan = _Scan(source, asked, from_offset, room, entry, entry[1], window, FIRST_WINDOW_BYTES, budget)
+        scan = _Scan(source, asked, from_offset, room, entry, entry[1], window, FIRST_WINDOW_BYTES, budget, time_entry)
         while scan.position < source.grid.size_bytes:
             window_start = scan.position
             try:
@@ -232,6 +257,9 @@ class TimestampSearch:
         entry_offset, entry_position = scan.entry
         if scan.position == entry_position > 0:
             check_index_entry(window, entry_offset, entry_position)
+        if scan.time_entry is not None:
+            await self._check_time_entry(scan, *scan.time_entry)
+            scan.time_entry = None
         while True:
             start = scan.position
             batch = await self._find(window, start, asked)
@@ -249,6 +277,18 @@ class TimestampSearch:
             found = await self._look_inside(scan, batch.position, end)
             if found is not None or end >= window.end:
                 return found
+
+    async def _check_time_entry(self, scan: _Scan, timestamp_ms: int, offset: int) -> None:
+        """Check that the batch which holds the offset has that time."""
+        position, largest_bytes = scan.position, 0
+        while (found := find_first_batch(scan.window, position, offset)).needs_end is not None:
+            position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
+            check_walk(scan.source.segment, scan.position, found, largest_bytes)
+            await self._extend(scan, scan.position, found.needs_end)
+        header = None if found.size_bytes is None else scan.window.header_at(found.position)
+        if header is None or (header.magic >= 2 and header.max_timestamp != timestamp_ms):
+            newest = "no batch" if header is None else f"a batch of {header.max_timestamp} ms"
+            raise _TimeIndexMismatchError(f"it has {timestamp_ms} ms at offset {offset}, the log {newest} there")
 
     async def _find(self, window: SegmentWindow, start: int, asked: _Asked) -> FoundBatch:
         """The next batch that may hold the record. A window of the smallest batches has 15,000 headers a MiB."""

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from protocol.record_batches import read_header
 from standalone.copier.index_files import encode_leader_epochs, encode_transaction_index
 from storage.checks.finding import Finding, FindingKind
-from storage.checks.index_checks import TransactionIndexCheck
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.log.log_walk import Depth, LogWalk
 from storage.log.segment_scan import LogWindow
+from storage.log.transaction_check import TransactionIndexCheck
 from storage.model import uuid_to_text
 from tests.support.cases import case
 from tests.support.checked_tier import CheckedTier, aiven_tier, cut, flip, local_tier, no_wait
@@ -353,7 +353,7 @@ def test_holes_are_counted_and_no_findings() -> None:
     for first_offset, stable_offset, is_found in ((4, 9, False), (4, 3, False), (1, 9, True), (4, 1, True)):
         index = TransactionIndex(encode_transaction_index([AbortedTransaction(7, first_offset, 8, stable_offset)]))
         segment = build_segment(batches)
-        check_of_index = TransactionIndexCheck(index, metadata_of(topic_partition(), segment))
+        check_of_index = TransactionIndexCheck(index, segment.base_offset)
         position = 0
         for batch in batches:
             header = read_header(batch, 0)

@@ -16,7 +16,7 @@ from storage.reading.holes import HOLES_MAX, Holes, HoleUpToLocalLogError, OwnTi
 from storage.reading.reader import OffsetNotInTierError, TierRecords
 from tests.storage.reading.test_reader_aborts import base_of, transactional_segments
 from tests.support.cases import case
-from tests.support.segments import SyntheticSegment, build_segment, control_batch, data_batch
+from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 MIB = 1024 * 1024
@@ -193,7 +193,8 @@ async def test_without_a_segment_behind_it_takes_its_time(nursery: trio.Nursery)
 
 async def test_aborts_are_known_in_front_of_a_hole_and_behind_it(nursery: trio.Nursery) -> None:
     """Failed before: those whose marker is in the hole counted as committed."""
-    first = with_open(build_segment([TENS[0]]), [AbortedTransaction(8, 3, 20, 21)])
+    of_seven = data_batch(0, record_count=10, producer=ProducerFields(7, 0, 0, transactional=True))
+    first = with_open(build_segment([of_seven]), [AbortedTransaction(8, 3, 20, 21)])
     marker = [control_batch(50, producer_id=7), data_batch(51, record_count=9)]
     behind = build_segment(marker, aborted=[AbortedTransaction(7, 0, 50, 51)])
     tier = open_tier(nursery, [first, behind])

@@ -12,7 +12,14 @@ from storage.reading import reader as module
 from storage.reading.reader import FINISH_S, ReadTime, TierRecords
 from tests.support.cases import case
 from tests.support.scripted_gets import until
-from tests.support.segments import ProducerFields, build_segment, data_batch, filled_segment, read_batch_header
+from tests.support.segments import (
+    ProducerFields,
+    build_segment,
+    control_batch,
+    data_batch,
+    filled_segment,
+    read_batch_header,
+)
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 KIB = 1024
@@ -123,7 +130,8 @@ async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, m
 
 async def test_what_came_in_time_may_be_finished_after_it(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     """Failed before for an answer that needed no second piece: all of it was there, and it was thrown away."""
-    segment = build_segment([*SEGMENT.batches], aborted=[AbortedTransaction(7, 0, 5, 6)])
+    first = data_batch(0, value_bytes=3000, producer=ProducerFields(7, 0, 0, transactional=True))
+    segment = build_segment([first, *SEGMENT.batches[1:]], aborted=[AbortedTransaction(7, 0, 5, 6)])
     tier = open_tier(nursery, [segment], block_bytes=BLOCK)
     with tier.store.held(index_type=IndexType.TRANSACTION) as gate:
         reading = Reading(tier, nursery, deadline_s=0.5, committed=True, max_bytes=1)
@@ -133,7 +141,7 @@ async def test_what_came_in_time_may_be_finished_after_it(nursery: trio.Nursery,
         await wait_all_tasks_blocked()
         assert not reading.is_over
         gate.release()
-        assert joined(await reading.answer()) == SEGMENT.batches[0]
+        assert joined(await reading.answer()) == first
 
 
 async def test_without_a_whole_batch_a_read_is_cancelled_at_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
@@ -167,7 +175,10 @@ async def test_a_time_that_is_up_leaves_a_moment_to_finish(nursery: trio.Nursery
 
 async def test_aborted_transactions_are_those_of_what_is_answered(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     producer = ProducerFields(7, 0, 0, transactional=True)
-    batches = [data_batch(number, value_bytes=3000, producer=producer) for number in range(40)]
+    batches = [*SEGMENT.batches]
+    for at in (0, 30):
+        batches[at] = data_batch(at, value_bytes=3000, producer=producer)
+        batches[at + 1] = control_batch(at + 1, producer_id=7)
     aborted = [AbortedTransaction(7, at, at + 1, at + 2) for at in (0, 30)]
     segment = build_segment(batches, aborted=aborted, interval_bytes=0)
     tier = open_tier(nursery, [segment], block_bytes=BLOCK)

@@ -228,7 +228,7 @@ def _copied(segment: RemoteLogSegmentMetadata) -> list[MetadataRecord]:
 def test_of_a_topic_that_lost_its_oldest_records_no_answer_is_another() -> None:
     """Failed before: half of the answers were those of a later segment."""
     chance, same, left = random.Random(34), 0, 0
-    for _ in range(60):
+    for _ in range(12):
         history = History.draw(chance)
         whole = history.view(0)
         times = [chance.randrange(-10, 1000) for _ in range(5)]
@@ -239,8 +239,8 @@ def test_of_a_topic_that_lost_its_oldest_records_no_answer_is_another() -> None:
                 assert ours in (None, right), (history, cut)
                 same += ours is not None
                 left += ours is None and right is not None
-    assert same > 500
-    assert left > 500
+    assert same > 50
+    assert left > 50
 
 
 def test_a_lineage_that_ends_before_the_tier_is_outdated() -> None:
