@@ -453,6 +453,14 @@ class FallbackMeter:
             "tidegate_fallback_refused",
             "Partition reads put off because the broker had `fallback.partitions.max` already, or lacks the offset.",
         )
+        self._corrupt = Children[str, Counter](
+            registry.counter(
+                "tidegate_corrupt_answers",
+                "Partition reads answered with CORRUPT_MESSAGE: the broker's own batch was damaged as the tier's.",
+                "topic",
+            ),
+            registry.topics,
+        )
 
     def on_spell(self, reason: FallbackReason, partitions: int) -> None:
         """So many partitions are left to the brokers for this reason now."""
@@ -462,6 +470,10 @@ class FallbackMeter:
         """A broker has read a partition in the tier's place."""
         self._reads[reason].inc()
         self._bytes.inc(records_bytes)
+
+    def on_corrupt(self, topic: str) -> None:
+        """A broker's batch was damaged, too."""
+        self._corrupt[topic].inc()
 
     def on_refused(self, partitions: int) -> None:
         """The broker is not to have these too at the moment."""

@@ -243,6 +243,32 @@ def verify_run(view: memoryview, start: int, end: int, last_offset: int, offset_
     return position, start, last_offset
 
 
+def first_bad_batch(view: memoryview, offset: int, end_offset: int) -> tuple[int, int, str] | None:
+    """Of what answers a Fetch at `offset`: where the first batch begins that is not as it was written, the offset that
+    it is reached by, and why; None if there is none. The last batch may be cut, unless it is the only one.
+
+    Args:
+        end_offset: no record has this offset or a higher one.
+    """
+    position, last_offset, end = 0, -1, len(view)
+    while position < end:
+        next_offset = max(offset, last_offset + 1)
+        try:
+            header = read_header(view, position) if end - position > MAGIC_POSITION else None
+        except CorruptBatchError as error:
+            is_cut = position > 0 and end - position < HEADER_BYTES
+            return None if is_cut else (position, next_offset, str(error))
+        if header is None or position + header.size_bytes > end:
+            return None if position else (0, offset, "it is not whole")
+        if batch_crc((view[position : position + header.size_bytes],), header.magic) != header.crc:
+            return position, next_offset, "its CRC is wrong"
+        first_offset, last = header.base_offset, header.last_offset
+        if first_offset <= last_offset or last >= end_offset or (position == 0 and last < offset):
+            return position, next_offset, f"its offsets are {first_offset} to {last}"
+        position, _, last_offset = verify_run(view, position + header.size_bytes, end, last, end_offset - 1)
+    return None
+
+
 def pass_by(
     view: memoryview, position: int, log_end: int, offsets: tuple[int, int], offset: int, timestamp_ms: int
 ) -> tuple[int, int, int]:

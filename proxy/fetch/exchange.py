@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.meters import Direction, Meters
+from metrics.meters import Direction, FallbackReason, Meters
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
+from protocol.record_batches import first_bad_batch
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.audit import ClientAudit
@@ -59,7 +60,7 @@ from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
 from proxy.fetch.tier import NOWHERE, Tier, TierReads
 from storage.reading.holes import HoleUpToLocalLogError
-from storage.reading.reader import OffsetNotInTierError, TierRecords
+from storage.reading.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError, TierRecords
 
 BROKER_WAIT_MS_MAX = 5000
 """What a broker may take for a partition that the tier failed to read."""
@@ -143,7 +144,7 @@ async def exchange(
         return pass_whole(whole)
 
     parts = _sort(request, verdicts, tier, reads, fallback, client, started_s)
-    put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, fallback, prober.node_id)
+    put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, tier, fallback, prober.node_id)
     if put_off and own_fetch.whole is None:
         if not (own_fetch.has_news or parts.has_news):
             await own_fetch.until_news(request, plan, comes_again_s(started_s, request.max_wait_ms))
@@ -258,7 +259,13 @@ def _way_of(
 
 
 async def _ask_broker(
-    request: FetchRequest, plan: FetchPlan, parts: _Sorted, own_fetch: OwnFetch, fallback: Fallback, node_id: int
+    request: FetchRequest,
+    plan: FetchPlan,
+    parts: _Sorted,
+    own_fetch: OwnFetch,
+    tier: Tier,
+    fallback: Fallback,
+    node_id: int,
 ) -> list[tuple[TierPart, Authority | None]]:
     """Have the broker read what the tier does not, as much as falls to each in its place of the client's request;
     returns what it cannot take at the moment."""
@@ -274,7 +281,30 @@ async def _ask_broker(
             await own_fetch.ask(request, [questions[part] for part in asked], charged_bytes, max_wait_ms=wait_ms)
         for part in taken if own_fetch.whole is None else ():
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
+            answer = own_fetch.by_key.get(key_of(part.asked))
+            if answer is not None and fallback.reason_of(part.partition) is FallbackReason.CORRUPT:
+                await _leave_bad_out(part, answer, tier, fallback)
     return [*parts.failed[granted:]]
+
+
+async def _leave_bad_out(part: TierPart, answer: PartitionAnswer, tier: Tier, fallback: Fallback) -> None:
+    """Law L2: of what the broker read where the tier is damaged no bad batch is handed on."""
+    if not answer.records:
+        return
+    records = memoryview(answer.records[0])  # all of them: they are of one frame
+    asked = records, part.asked.fetch_offset, answer.high_watermark
+    if len(records) < VERIFY_IN_THREAD_BYTES:
+        bad = first_bad_batch(*asked)
+    else:
+        bad = await trio.to_thread.run_sync(first_bad_batch, *asked)
+    if bad is None:
+        return
+    position, offset, why = bad
+    if position:
+        answer.records = (records[:position],)
+        return
+    fallback.on_corrupt(part.partition, offset, why, tier.segment_of(part))
+    answer.error_code, answer.records, answer.aborted_transactions = ErrorCode.CORRUPT_MESSAGE, (), None
 
 
 async def _withhold_excess(

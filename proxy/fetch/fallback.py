@@ -14,7 +14,9 @@ Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a
         become one of the brokers. The others are told to come again (9), and not at once (`comes_again_s`).
         Of a tier of our own no broker can read what lies below its log: all of it comes again, in a spell too
         (docs/protocol.md#standalone).
-Rule 4. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
+Rule 4. Where the reason is damage, what the broker reads is looked at as the tier's batches are: it may be of the same
+        object. Whole batches are served; a bad one is answered CORRUPT_MESSAGE.
+Rule 5. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
 Rule 5. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that is told to
         begin and to end (`leave_undescribed`), and in which nothing is tried.
 """
@@ -63,6 +65,9 @@ SPELL_IDLE_S_MAX = 120.0
 
 SPELL_PARTITIONS_MAX = 100_000
 """Partitions in spells; one more is not remembered, and tries the tier each time."""
+
+TOLD_MAX = 1000
+"""Damaged batches of a spell whose names are remembered; one more is named each time."""
 
 EXAMPLES_MAX = 5
 """Partitions of a spell that are named."""
@@ -136,6 +141,8 @@ class _Spell:
     trial: TopicIdPartition | None = None
     """The partition that tries the tier, and has not yet been heard of."""
     failed_last: TopicIdPartition | None = None
+    told: set[tuple[TopicIdPartition, int]] = field(default_factory=set)
+    """Batches that are damaged at the broker, too, and were named in the log."""
 
 
 class Fallback:
@@ -269,6 +276,16 @@ class Fallback:
         """The broker has answered for a partition that it was given."""
         spell = self._spell_of.get(partition)
         self._meter.on_read(FallbackReason.LATE if spell is None else spell.reason, records_bytes)
+
+    def on_corrupt(self, partition: TopicIdPartition, offset: int, reason: str, segment: str | None) -> None:
+        """What the broker has read is damaged, too (rule 4)."""
+        self._meter.on_corrupt(partition.topic)
+        spell = self._spell_of.get(partition)
+        if spell is None or (partition, offset) not in spell.told:
+            fields = {"partition": str(partition), "offset": offset, "reason": reason}
+            _log.error("corrupt_at_broker", **fields, segment=segment)
+        if spell is not None and len(spell.told) < TOLD_MAX:
+            spell.told.add((partition, offset))
 
     def complaints(self) -> list[str]:
         """What an operator is to know, a line for each spell; spells of which nobody wants anything end."""

@@ -287,6 +287,16 @@ class Tier:
         self._meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 
+    def segment_of(self, part: TierPart) -> str | None:
+        """For people: the segment that a part is read from, as far as is known."""
+        lineage = self._lineages.known(part.partition, part.frontier.leader_epoch)
+        if lineage is None:
+            return None
+        try:
+            return str(self._reader.segment_for(part.partition, part.asked.fetch_offset, lineage).segment_id)
+        except OffsetNotInTierError:
+            return None
+
     def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:
         self._meter.on_hole()
         _log.warning("tier_hole_stepped_over", partition=str(partition), from_offset=start, to_offset=end)

@@ -152,6 +152,7 @@ VERBS: list[tuple[Verb, str]] = [
         "fallback_reads_total{reason=denied}=1 fallback_bytes_total=9",
     ),
     (lambda p: p.fallback.on_refused(3), "fallback_refused_total=3"),
+    (lambda p: p.fallback.on_corrupt("orders"), "corrupt_answers_total{topic=orders}=1"),
     (lambda p: p.catalog.on_segments(3), "catalog_segments=3"),
     (
         lambda p: p.catalog.on_topic("t", 3, 900),

@@ -16,6 +16,7 @@ from protocol.record_batches import (
     HEADER_BYTES,
     CorruptBatchError,
     check_crc,
+    first_bad_batch,
     iterate_batches,
     pass_by,
     read_header,
@@ -26,6 +27,7 @@ from protocol.record_batches import (
 from tests.support.cases import case
 from tests.support.for_each import for_each
 from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch
+from tests.support.timed_batches import message
 
 PRODUCER = ProducerFields(producer_id=9, producer_epoch=2, base_sequence=5, transactional=True)
 BATCHES = [
@@ -243,3 +245,38 @@ def test_a_batch_is_passed_by_if_its_header_is_here_and_it_ends_in_the_log() -> 
 @for_each("offsets, end", [((101, 131), 0), ((100, 130), POSITIONS[2]), ((100, 101), 0)])
 def test_batches_outside_the_offsets_are_not_passed_by(offsets: tuple[int, int], end: int) -> None:
     assert pass_by(memoryview(LOG), 0, len(LOG), offsets, 1000, -1)[0] == end
+
+
+# --- what a broker read where the tier is damaged ---
+
+
+def test_every_flip_of_a_bit_that_a_client_would_read_is_found() -> None:
+    """But for leader epoch and base offset, which no CRC covers: of these what contradicts the others is found."""
+    batches = [data_batch(number, value_bytes=20) for number in (5, 6, 9)]
+    whole = b"".join(batches)
+    assert first_bad_batch(memoryview(whole), 5, 10) is None
+    for bit in range(8 * len(whole)):
+        at = bit // 8
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << bit % 8
+        starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
+        begins = max(start for start in starts if start <= at)
+        if 12 <= at - begins < 16 or at - begins < 8:
+            continue
+        bad = first_bad_batch(memoryview(bytes(flipped)), 5, 10)
+        # A length that says more makes it look cut: then the next Fetch begins with it.
+        is_cut = begins > 0 and 8 <= at - begins < 12 and bad is None
+        assert is_cut or (bad is not None and bad[0] <= begins), (at, bit % 8)
+    for other in ([0, 2], [2, 0], [1, 1]):
+        assert first_bad_batch(memoryview(b"".join(batches[number] for number in other)), 6, 9) is not None
+    assert first_bad_batch(memoryview(batches[0][:-1]), 5, 10) is not None, "the only one is never cut"
+    assert first_bad_batch(memoryview(whole[:-1]), 5, 10) is None
+
+
+@for_each("magic", [0, 1])
+def test_older_messages_have_their_own_check(magic: int) -> None:
+    messages = [message(magic, offset, 1000, b"value") for offset in (3, 4)]
+    whole = bytearray(b"".join(messages) + data_batch(5))
+    assert first_bad_batch(memoryview(bytes(whole)), 3, 6) is None
+    whole[len(messages[0]) + 30] ^= 1
+    assert first_bad_batch(memoryview(bytes(whole)), 3, 6) == (len(messages[0]), 4, "its CRC is wrong")

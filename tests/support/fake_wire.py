@@ -66,6 +66,8 @@ class FakePartitionLog:
     preferred_read_replica: int = -1
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     tags: bytes = b"\x00"
+    batches: dict[int, bytes] = field(default_factory=dict)
+    """By offset, what stands in the place of `broker_batch`."""
     epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Leader epoch asked → (epoch answered, end offset); the others are answered by `epoch_end`."""
     local_epochs: Sequence[tuple[int, int]] = ()
@@ -194,7 +196,8 @@ class FakeBrokerLog:
                 if first < log.local_log_start_offset:
                     self.remote_reads += 1
                 if count > 0:
-                    answer.records = [broker_batch(asked.partition, first + number) for number in range(count)]
+                    batches = [broker_batch(asked.partition, first + number) for number in range(count)]
+                    answer.records = [log.batches.get(first + at, batch) for at, batch in enumerate(batches)]
                     left, minimum_one = max(0, left - count * BATCH_BYTES), False
                 if committed:
                     answer.aborted_transactions = [

@@ -4,6 +4,7 @@
 import inspect
 
 import pytest
+import structlog.testing
 import trio
 
 from metrics.meters import FallbackReason
@@ -14,6 +15,7 @@ from storage import errors
 from storage.log.log_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
+from tests.support.segments import Record, data_batch
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of
 from tests.support.virtual_time import for_each_run
 
@@ -60,7 +62,8 @@ async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exch
 ) -> None:
     """Failed before: 9 or -1 in a hot loop, 200 answers a second, while the broker served the same offsets."""
     world.reader.failures[partition] = fault
-    assert await one(world.client(), partition) == from_broker(partition)
+    world.log(partition).batches[17] = real_batch(17)
+    assert await one(world.client(), partition) == (0, real_batch(17))
     assert trio.current_time() == 0
     assert world.sample("tidegate_fallback_reads_total", reason=reason.value) == 1
     assert world.sample("tidegate_fallback_partitions", reason=reason.value) == 1
@@ -94,6 +97,43 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) ->
         partition = world.add_partition("orders", number)
         world.reader.failures[partition] = kind("fault")
         assert await one(world.client(), partition) == (COME_AGAIN, b"")
+
+
+# --- where the tier is damaged, the broker's answer is looked at ---
+
+
+def real_batch(offset: int) -> bytes:
+    """One of BATCH_BYTES."""
+    return data_batch(offset, records=[Record(value=b"a value".ljust(32, b"."))])
+
+
+def damaged(offset: int) -> bytes:
+    batch = real_batch(offset)
+    return batch[:90] + bytes([batch[90] ^ 1]) + batch[91:]
+
+
+async def test_no_damaged_batch_that_is_known_of_is_passed_on(world: TierWorld, partition: TopicIdPartition) -> None:
+    """Failed before: the broker read the same object, and what it gave was handed on as it was."""
+    world.reader.failures[partition] = CorruptLogError("segment s: batch at 0: its CRC is wrong", position=0, end=1)
+    world.log(partition).batches |= {number: real_batch(number) for number in (17, 18, 20)} | {19: damaged(19)}
+    client = world.client()
+    with structlog.testing.capture_logs() as logs:
+        (answer,) = (await client.fetch([ask(partition, 17, max_bytes=5 * BATCH_BYTES)])).partitions
+        assert (answer.error_code, b"".join(answer.records)) == (0, real_batch(17) + real_batch(18))
+        for _ in range(2):
+            assert await one(client, partition, 19) == (ErrorCode.CORRUPT_MESSAGE, b"")
+    assert await one(client, partition, 20) == (0, real_batch(20))
+    (line,) = [entry for entry in logs if entry["event"] == "corrupt_at_broker"]
+    assert (line["partition"], line["offset"], line["reason"]) == (str(partition), 19, "its CRC is wrong")
+    assert line["segment"] is not None
+    assert world.sample("tidegate_corrupt_answers_total", topic="orders") == 2
+
+
+async def test_for_other_reasons_nobody_looks(world: TierWorld, partition: TopicIdPartition) -> None:
+    """The broker is the authority: what it says is passed on unread."""
+    world.reader.failures[partition] = DENIED
+    world.log(partition).batches[17] = damaged(17)
+    assert await one(world.client(), partition) == (0, damaged(17))
 
 
 # --- the broker's answer is taken whole ---
@@ -231,7 +271,7 @@ async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld,
 
 
 async def test_a_partition_that_fails_alone_tries_again_alone(world: TierWorld, partition: TopicIdPartition) -> None:
-    world.reader.failures[partition] = errors.CorruptObjectError("crc")
+    world.reader.failures[partition] = errors.RemoteResourceNotFoundError("gone")
     client = world.client()
     waits_s: list[float] = []
     last_try_s = trio.current_time()
