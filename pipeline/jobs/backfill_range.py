@@ -23,7 +23,7 @@ from pipeline.driver import Tier
 from pipeline.jobs.backfill import BackfillRefusedError, Planned
 from pipeline.jobs.sink import STEPS_MAX, OffsetRange, in_order
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_offsets
-from pipeline.planning.options import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions, TopicPartition
+from pipeline.planning.options import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from storage.model import uuid_to_text
 
@@ -61,11 +61,8 @@ class TierPlans:
         Raises:
             OffsetBoundsError: by rule 4.
         """
-        keys: dict[TopicPartition, int] = dict.fromkeys(
-            ((each.topic, each.partition) for each in ranges), EARLIEST_OFFSET
-        )
         with self.open_tier() as tier:
-            starts = {key: found.offset for key, found in (tier.client.list_offsets(keys) if keys else {}).items()}
+            starts = tier.view.log_starts([*dict.fromkeys((each.topic, each.partition) for each in ranges)])
         gone = [
             replace(each, end=min(each.end, starts[each.topic, each.partition]))
             for each in ranges

@@ -1,8 +1,9 @@
 """From the bounds of a read to offsets: what is wanted of each partition, and from where.
 
 Rules:
-1. A time becomes the offset that a broker answers for it. Without such a record a start is an error, or the log's end
-   with `startingOffsetsByTimestampStrategy=latest`; an end is the log's end (as the Kafka source).
+1. A time becomes the offset that a broker answers for it, or an earlier one in a tier of our own. Without such a record
+   a start is an error, or the log's end with `startingOffsetsByTimestampStrategy=latest`; an end is the log's end (as
+   the Kafka source).
 2. Bounds that are given by partition are given for every partition that is read, and for no other (as there).
 3. `tiered` ends where the tier alone can be read; what is left out is said in one warning.
 4. Any other end that lies beyond is an error that names the offsets, or with `tail=kafka` read through Kafka from that
@@ -156,20 +157,26 @@ def _offsets_at(
         case PartitionOffsets(offsets):
             return dict(offsets)
         case SameTimestamp(timestamp_ms):
-            return _offsets_for_times(dict.fromkeys(latest, timestamp_ms), latest, client, read_committed)
+            return _offsets_for_times(dict.fromkeys(latest, timestamp_ms), views, client, read_committed)
         case PartitionTimestamps(timestamps_ms):
-            return _offsets_for_times(timestamps_ms, latest, client, read_committed)
+            return _offsets_for_times(timestamps_ms, views, client, read_committed)
 
 
 def _offsets_for_times(
-    times: Mapping[TopicPartition, int],
-    latest: Mapping[TopicPartition, int],
-    client: BrokerClient,
-    read_committed: bool,
+    times: Mapping[TopicPartition, int], views: Sequence[PartitionView], client: BrokerClient, read_committed: bool
 ) -> dict[TopicPartition, int]:
     answers = client.list_offsets(times, read_committed=read_committed) if times else {}
-    # Records that came after the view was made are not in it.
-    return {key: min(answers[key].offset, latest[key]) for key in times}
+    offsets: dict[TopicPartition, int] = {}
+    for view in views:
+        if view.key not in times:
+            continue
+        told = answers[view.key].offset
+        in_tier = None if view.first_at is None else view.first_at(times[view.key])
+        if in_tier is not None and (told < 0 or in_tier < told):
+            told = in_tier
+        # Records that came after the view was made are not in it.
+        offsets[view.key] = min(told, view.latest_offset)
+    return offsets
 
 
 def _coverage_problems(name: str, bound: OffsetBound, views: Sequence[PartitionView]) -> list[str]:

@@ -8,8 +8,8 @@ Where no segment holds an offset and a later one is served, there is a hole; whe
 Kafka offsets, ends exclusive (but in segment metadata, where they are inclusive).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from pipeline.tasks import AbortedTransaction
 from storage.metadata.catalog import Catalog
@@ -57,6 +57,8 @@ class PartitionView:
     holes: tuple[OffsetRange, ...] = ()
     last_stable_offset: int | None = None
     """Of the tier (pipeline.planning.tier_transactions); None unless the read is READ_COMMITTED."""
+    first_at: Callable[[int], int | None] | None = field(default=None, compare=False)
+    """Of a tier of our own: the first offset in it of that time or later. None: the broker knows of the tier itself."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -52,7 +52,7 @@ class TierTransactions:
     """Asks the tier. Of one thread; its GETs run in a few of its own."""
 
     def __init__(self, manager: RemoteStorageManager, threads: int = THREADS) -> None:
-        self._manager = manager
+        self.manager = manager
         self._threads = threads
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Uuid, IndexType], tuple[object, int]] = OrderedDict()  # oldest first
@@ -154,7 +154,7 @@ class TierTransactions:
             return TransactionIndex(b"")
 
         def fetch() -> tuple[TransactionIndex, int]:
-            opened = self._manager.open_log_segment(segment)
+            opened = self.manager.open_log_segment(segment)
             try:
                 data = opened.fetch_index(IndexType.TRANSACTION)
             except RemoteResourceNotFoundError as error:
@@ -167,7 +167,7 @@ class TierTransactions:
         """First offsets of the transactions that are open at the segment's end; None without a snapshot."""
 
         def fetch() -> tuple[list[int] | None, int]:
-            opened = self._manager.open_log_segment(segment)
+            opened = self.manager.open_log_segment(segment)
             try:
                 data = opened.fetch_index(IndexType.PRODUCER_SNAPSHOT)
             except RemoteResourceNotFoundError:

@@ -18,6 +18,8 @@ Of READ_COMMITTED the tier's own last stable offset comes last (pipeline.plannin
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -25,6 +27,7 @@ from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
+from pipeline.planning.tier_times import first_offset_at
 from pipeline.planning.tier_transactions import TierTransactions
 from protocol.client.groups import LOG_START_GROUP
 from protocol.client.leaders import TopicMetadata
@@ -141,10 +144,29 @@ class TierView:
         if self._owns_tier:
             starts = self._own_starts(partitions, starts)
         ends = self._client.list_offsets(dict.fromkeys(keys, LATEST_OFFSET), read_committed=read_committed)
-        return [
+        views = [
             partition_view(self._catalog, partition, lineage, log_start_offset=starts[key], end_offset=ends[key].offset)
             for partition, key, lineage in zip(partitions, keys, lineages, strict=True)
         ]
+        if not self._owns_tier:
+            return views
+        manager = self._transactions.manager
+        return [replace(view, first_at=partial(first_offset_at, manager, view.segments)) for view in views]
+
+    def log_starts(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where these logs start now.
+
+        Raises:
+            UpstreamError: a broker refuses, or none answers.
+        """
+        told = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET)) if keys else {}
+        starts = {key: answer.offset for key, answer in told.items()}
+        if not (self._owns_tier and starts):
+            return starts
+        self.refresh()
+        topics = self._client.topics(tuple({topic for topic, _ in keys}))
+        known = [(Uuid(topics[topic].topic_id), number, topic) for topic, number in keys if topic in topics]
+        return self._own_starts([TopicIdPartition(*each) for each in known], starts)
 
     def _own_starts(
         self, partitions: Sequence[TopicIdPartition], local_starts: Mapping[TopicPartition, int]

@@ -31,7 +31,9 @@ def plans(
     kafka.add(1, "a")
     kafka.add_log(view.partition, log_start_offset=view.log_start_offset, end_offset=view.end_offset)
     others = {name: None for name in Tier.__slots__ if name not in ("view", "client")}
-    asked: Any = SimpleNamespace(partitions=lambda *_: [view])
+    asked: Any = SimpleNamespace(
+        partitions=lambda *_: [view], log_starts=lambda keys: dict.fromkeys(keys, view.log_start_offset)
+    )
     tier = Tier(view=asked, client=kafka.client(), **cast(Any, others))
     ending = OffsetEdge.LATEST if reads_kafka else OffsetEdge.TIERED
     options = SourceOptions(

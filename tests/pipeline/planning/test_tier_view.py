@@ -1,13 +1,14 @@
 """The order of the questions, and what becomes of an answer when the world changes between two of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
-from pipeline.planning.options import TopicSelection
+from pipeline.planning.offset_bounds import starting_offsets
+from pipeline.planning.options import TopicSelection, parse_options
 from pipeline.planning.partition_view import OffsetRange, PartitionView
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
@@ -21,6 +22,7 @@ from tests.support.fake_kafka import FakeKafka, FakeLog
 from tests.support.for_each import for_each
 from tests.support.metadata_records import (
     COPY_FINISHED,
+    COPY_STARTED,
     DELETE_STARTED,
     apply_all,
     finish,
@@ -29,7 +31,7 @@ from tests.support.metadata_records import (
     named_uuid,
     started,
 )
-from tests.support.segments import build_segment, data_batch, metadata_of, publish
+from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, object_path, publish
 
 ORDERS = named_partition()
 OTHER = named_partition("payments")
@@ -56,11 +58,13 @@ class World:
     def views(
         self, selection: TopicSelection, *, read_committed: bool = False, owns_tier: bool = False
     ) -> list[PartitionView]:
+        return self.view(owns_tier=owns_tier).partitions(selection, read_committed)
+
+    def view(self, *, owns_tier: bool) -> TierView:
         manager = LocalTieredStorage({"dir": str(self.tier_dir)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
         follower = MetadataFollower(client, self.catalog)
-        view = TierView(client, follower, self.catalog, transactions, owns_tier=owns_tier)
-        return view.partitions(selection, read_committed)
+        return TierView(client, follower, self.catalog, transactions, owns_tier=owns_tier)
 
 
 @pytest.fixture
@@ -105,6 +109,28 @@ def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
     (view,) = world.views(SUBSCRIBED, owns_tier=True)
 
     assert (view.log_start_offset, view.end_offset, view.holes) == (start, 500, ())
+
+
+def test_times_and_log_starts_of_a_tier_of_our_own_are_the_tiers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: the broker's own, so that what it had deleted was passed over in silence, or given up as lost."""
+    monkeypatch.setattr(BrokerClient, "committed_offsets", lambda *_: {})
+    made = [build_segment([data_batch(first, record_count=10)]) for first in (0, 10, 20)]
+    tiered = [publish(world.tier_dir, ORDERS, each) for each in made]
+    world.tiered(*(replace(each, state=COPY_STARTED) for each in tiered))
+    times = {5: 25, 10: 25, 26: 26, 40: 40, 70: -1}
+    log = orders_of(world, log_start_offset=25, end_offset=60)
+    log.times = {FIRST_TIMESTAMP_MS + after_ms: told for after_ms, told in times.items()}
+    for index in ("none is lost", "timeindex", "index"):
+        for each in tiered:
+            object_path(world.tier_dir, each, index).unlink(missing_ok=True)
+        (view,) = world.views(SUBSCRIBED, owns_tier=True)
+        for after_ms, expected in ((5, 5), (10, 10), (26, 26), (40, 40), (70, 60)):
+            given = {"startingTimestamp": str(FIRST_TIMESTAMP_MS + after_ms)}
+            given["startingOffsetsByTimestampStrategy"] = "latest"
+            options = parse_options({"config": "a", "subscribe": "orders", **given})
+            assert starting_offsets([view], options, world.kafka.client()) == {("orders", 0): expected}, (index, given)
+    assert world.view(owns_tier=True).log_starts([("orders", 0)]) == {("orders", 0): 0}
+    assert world.view(owns_tier=False).log_starts([("orders", 0)]) == {("orders", 0): 25}
 
 
 def test_a_segment_that_becomes_remote_after_the_metadata_is_left_to_kafka(world: World) -> None:
