@@ -79,6 +79,7 @@ class Readiness:
         self._left_to_brokers: list[str] = []
         self._metadata_topic_trouble: str | None = None
         self._hanging: list[str] = []
+        self._client_troubles: list[str] = []
         self._identity_trouble: str | None = None
         self._log_starts_unsure: list[str] = []
         self._broker_problems: dict[int, str] = {}
@@ -138,6 +139,7 @@ class Readiness:
             problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
         if self._identity_trouble is not None:
             problems.append(self._identity_trouble)
+        problems += self._client_troubles
         unsure = self._hanging + self._log_starts_unsure
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + unsure
 
@@ -169,6 +171,11 @@ class Readiness:
     def metadata_topic_unsafe(self, reason: str | None) -> None:
         """The metadata topic of a tier of our own is not as it must be; None: it is."""
         self._metadata_topic_trouble = reason
+        self._tell()
+
+    def clients_will_fail(self, reasons: Sequence[str]) -> None:
+        """What clients will not like of the certificate and the hosts that they meet, a sentence each."""
+        self._client_troubles = [*reasons]
         self._tell()
 
     def identity_unclear(self, reason: str | None) -> None:

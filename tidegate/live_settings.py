@@ -32,6 +32,7 @@ _VERIFY_MODES = {
 
 class LiveSettings:
     """The settings as they are now. `server` and `frontiers` are set when those are made, and follow from then on.
+    `tls` is what clients are shown.
 
     Raises:
         ssl.SSLError: OpenSSL refuses the certificate towards clients.
@@ -44,7 +45,7 @@ class LiveSettings:
         self._demands_sign_in = config.upstream.security.protocol.has_sasl
         self._hears_names = config.proxy.tls_sni_pattern is not None
         self._log = config.log
-        self._tls = config.proxy.tls
+        self.tls = config.proxy.tls
         self._client_tls = self._context(config)
         self.fetch = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0, linger_s=0, read_prefer_tier=False)
         self.fallback = FallbackSettings(after_s=0, partitions_max=0)
@@ -57,8 +58,8 @@ class LiveSettings:
         Raises:
             ssl.SSLError: OpenSSL refuses the certificate towards clients; nothing was changed.
         """
-        if config.proxy.tls != self._tls and (config.proxy.tls is None) == (self._tls is None):
-            self._client_tls, self._tls = self._context(config), config.proxy.tls
+        if config.proxy.tls != self.tls and (config.proxy.tls is None) == (self.tls is None):
+            self._client_tls, self.tls = self._context(config), config.proxy.tls
         if config.log != self._log:
             configure_logs(config.log.level, config.log.format, worker=config.log.worker)
             self._log = config.log

@@ -63,6 +63,7 @@ from tidegate import exit_codes
 from tidegate.admin import OwnPages, Pages, serve_admin
 from tidegate.audit_log import AuditLog
 from tidegate.catalog import StartedCatalog, start_catalog
+from tidegate.client_view import watch_client_view
 from tidegate.config.load import load
 from tidegate.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
@@ -172,8 +173,8 @@ class Front(Protocol):
 class OwnFront:
     """Implements `Front` with listeners of its own."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, settings: LiveSettings) -> None:
+        self._config, self._settings = config, settings
 
     def load(self) -> Config:
         return load(self._config.files[""], os.environ)
@@ -185,6 +186,7 @@ class OwnFront:
         known = KnownBrokersFile(self._config.catalog.snapshot_path, servers)
         addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, nursery)
         nursery.start_soon(known.run)
+        nursery.start_soon(watch_client_view, self._config.proxy, lambda: self._settings.tls, cluster, readiness)
         return Listening(addresses, bootstrap, known)
 
     async def show(self, pages: Pages, nursery: trio.Nursery) -> tuple[str, int]:
@@ -362,9 +364,9 @@ async def run(
         OSError: a listener cannot be bound, or the audit log not written (names key and address or path).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
-    front = OwnFront(config) if front is None else front
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(meters.health), LiveSettings(config)
+    front = OwnFront(config, settings) if front is None else front
     readiness.identity_unclear(config.identity_trouble)
     storage_manager = _storage_manager(config, open_storage_manager)
     disk_blocks: DiskBlocks | None = None

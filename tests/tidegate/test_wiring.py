@@ -93,7 +93,7 @@ def config_of(folder: Path, lines: str = "", *, keeps_catalog: bool = False) -> 
 
 async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -> None:
     kafka.add(1, "a")
-    for name in ("follow_brokers", "follow_topics", "watch_tier", "take_gauges", "watch_loop"):
+    for name in ("follow_brokers", "follow_topics", "watch_client_view", "watch_tier", "take_gauges", "watch_loop"):
         noted.task(serve, name)
     for owner in (Accounts, AuditLog, Reloader, TierStorage):
         noted.task(owner, "run")
@@ -102,6 +102,7 @@ async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -
         await noted.all_run()
         assert noted.calls["serve.follow_brokers"][0] is application.cluster
         assert noted.calls["serve.follow_topics"][:2] == (application.cluster, application.catalog)
+        assert noted.calls["serve.watch_client_view"][-1] is application.readiness
         assert noted.calls["serve.watch_tier"][-1] is application.readiness
         assert noted.calls["Server.watch"] == (application.server,)
         assert noted.calls["Reloader.run"] == (application.reloader,)

@@ -27,6 +27,7 @@ from proxy.readiness import Readiness
 from storage.cache.disk_folder import FolderInUseError, examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
+from tidegate.client_view import client_view
 from tidegate.commands.report import Report
 from tidegate.config.model import STDOUT, AdminConfig, Config
 from tidegate.memory_limit import memory_bytes, memory_shortage
@@ -45,6 +46,8 @@ async def check_machine(config: Config, nodes: Sequence[NodeAddress], report: Re
         report.ok(f"a serve is running with these addresses: it answers at admin.listen {config.admin.listen}")
     with report.guarded("the look at ports"):
         await check_listeners(config, nodes, report, is_running=is_running)
+    with report.guarded("the look at what clients will meet"):
+        await check_client_view(config, nodes, report)
     with report.guarded("the look at cache.path"):
         look = partial(check_cache, config, report, is_running=is_running)
         is_usable = await trio.to_thread.run_sync(look)
@@ -89,6 +92,16 @@ async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: 
                 "name this machine as they know it"
             )
         nursery.cancel_scope.cancel()
+
+
+async def check_client_view(config: Config, nodes: Sequence[NodeAddress], report: Report) -> None:
+    """The certificate, and where the hosts lead that clients are told."""
+    found = await client_view(config.proxy, config.proxy.tls, [node.node_id for node in nodes])
+    for finding in found:
+        (report.wrong if finding.is_fault else report.warning)(finding.says)
+    if not found:
+        what = "" if config.proxy.tls is None else "the certificate is for the hosts that clients are told, and "
+        report.ok(f"{what}these hosts lead to this machine")
 
 
 async def _check_broker_ports(

@@ -432,7 +432,8 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     # Of these it finds nothing by itself: its own view is ready when upstream has answered.
     own_view.catalog_live(0)
     own_view.tier_answered()
-    settings, front = LiveSettings(config), OwnFront(config)
+    settings = LiveSettings(config)
+    front = OwnFront(config, settings)
     async with trio.open_nursery() as nursery:
         cluster = Cluster(client_settings(config.upstream), nursery)
         limits = None if config.proxy.protocol else lambda: settings.server_settings.slots

@@ -24,6 +24,7 @@ from storage.model import (
 )
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.aiven_writer import make_key_pair
+from tests.support.certificates import make_certificate
 from tests.support.command_world import CommandWorld
 from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED
 from tests.support.scripted_http import response, scripted_http
@@ -255,6 +256,14 @@ def test_only_finished_segments_are_read(world: World) -> None:
     world.assert_done("no finished segment is known")
 
 
+def test_what_clients_will_refuse_is_wrong(world: World, tmp_path: Path) -> None:
+    """Failed before: an expired certificate was nothing wrong."""
+    made = make_certificate("old", ["127.0.0.1"], days=1)
+    (tmp_path / "server.pem").write_bytes(made.pem + made.key_pem)
+    world.lines = f"proxy.tls.certificate.file={tmp_path / 'server.pem'}\n"
+    world.assert_wrong("WRONG   proxy.tls.certificate.file expired at 2020-01-02", "1 wrong")
+
+
 def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(world: World) -> None:
     # Failed before: nothing was wrong, and every client was closed.
     world.cluster.add(101, "b", 1)
@@ -265,7 +274,8 @@ def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(
         "WRONG   clients will not be told of broker 101",
         "WRONG   clients will not be told of broker 102",
         "name its port in proxy.broker.ports",
-        "2 wrong",
+        "WRONG   proxy.advertised.host tells clients kafka-1.example.org (",
+        "3 wrong",
     )
 
 

@@ -29,6 +29,7 @@ proxy.tls.sni.pattern: {{ quote .sni.brokerHost }}
 proxy.advertised.port.start: "{{ int .sni.port }}"
 {{- else }}
 proxy.advertised.host: {{ include "tidegate.advertisedHost" $ | quote }}
+proxy.advertised.port.start: "{{ add (int .listener.port) 1 }}"
 proxy.broker.id.min: "{{ include "tidegate.firstBroker" $ }}"
 proxy.broker.port.start: "{{ add (int .listener.port) 1 }}"
 {{- end }}
