@@ -65,9 +65,6 @@ class CopyMeter:
             "tidegate_copy_unowned_partitions",
             "Partitions of copied topics that no member of the copiers' group has; all copiers tell the same.",
         )
-        self._restarts = registry.counter(
-            "tidegate_copy_restarts", "Times that copying ended by a fault of ours, and began again."
-        )
         self._declare_deletions(registry)
         self._stalls: dict[Partition, Stall] = {}
         self._stalled = registry.gauge_by(
@@ -210,10 +207,6 @@ class CopyMeter:
     def on_unowned(self, partitions: int) -> None:
         """So many partitions that are to be copied have no owner in the whole group."""
         self._unowned.set(partitions)
-
-    def on_restart(self) -> None:
-        """Copying has ended by a fault."""
-        self._restarts.inc()
 
     def on_released(self, partition: Partition) -> None:
         """The partition is another copier's now, or begins anew."""

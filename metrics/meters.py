@@ -18,7 +18,16 @@ from contextlib import contextmanager
 from prometheus_client import Counter, Gauge
 
 from metrics.cache_meters import CacheMeter, GetMeter, ReadAheadMeter
-from metrics.process_meters import AuditMeter, ConfigMeter, HealthMeter, LoopMeter, ProcessMeter, TlsMeter, WorkersMeter
+from metrics.process_meters import (
+    AuditMeter,
+    ConfigMeter,
+    HealthMeter,
+    LoopMeter,
+    ProcessMeter,
+    TaskMeter,
+    TlsMeter,
+    WorkersMeter,
+)
 from metrics.process_meters import AuditOutcome as AuditOutcome
 from metrics.process_meters import ReloadOutcome as ReloadOutcome
 from metrics.registry import Children, LabelLimit, Registry, Timing
@@ -583,6 +592,7 @@ class Meters:
         self.config = ConfigMeter(self.registry)
         self.tls = TlsMeter(self.registry)
         self.audit = AuditMeter(self.registry)
+        self.tasks = TaskMeter(self.registry)
         self.workers = WorkersMeter(self.registry)
         ProcessMeter(self.registry)
 

@@ -11,7 +11,7 @@ from prometheus_client import Counter, Gauge
 from metrics.registry import Children, LabelLimit, Registry
 
 _CONDITIONS_MAX = 8
-"""Readiness has three."""
+"""Readiness has four."""
 
 _CERTIFICATES_MAX = 64
 """Configuration keys that name one; there is a handful."""
@@ -19,10 +19,13 @@ _CERTIFICATES_MAX = 64
 _WORKERS_MAX = 64
 """The most that `proxy.workers` may be."""
 
+_TASKS_MAX = 128
+"""Those that are kept, of each worker one, and the kinds of those that are started once."""
+
 _STALL_WINDOW = 600
 """Wakings that the stall gauge looks back on: a minute at ten a second."""
 
-_CONDITIONS = ("catalog", "upstream", "tier")
+_CONDITIONS = ("catalog", "upstream", "tier", "tasks")
 _PENDING = "pending"
 _CONDITION_STATES = (_PENDING, "met", "degraded")
 """The values of `proxy.readiness`, which this package may not import; a test of the proxy holds them equal."""
@@ -61,7 +64,7 @@ class HealthMeter:
         self._degraded.set(degraded)
 
     def on_condition(self, condition: str, state: str) -> None:
-        """A condition (`catalog`, `upstream`, `tier`) is now `pending`, `met` or `degraded`."""
+        """A condition (`catalog`, `upstream`, `tier`, `tasks`) is now `pending`, `met` or `degraded`."""
         for possible in _CONDITION_STATES:
             self._conditions[condition, possible].set(possible == state)
 
@@ -135,6 +138,24 @@ class AuditMeter:
     def on_lines(self, outcome: AuditOutcome, count: int) -> None:
         """So many were written, or could not be."""
         self._lines[outcome].inc(count)
+
+
+class TaskMeter:
+    """Background tasks that failed (proxy.tasks)."""
+
+    def __init__(self, registry: Registry) -> None:
+        failures = registry.counter(
+            "tidegate_task_failures", "Times that a background task ended by a fault of ours, by task.", "task"
+        )
+        self._failures = Children[str, Counter](failures, LabelLimit(_TASKS_MAX))
+
+    def on_begins(self, task: str) -> None:
+        """There is such a task."""
+        self._failures[task].inc(0)
+
+    def on_failure(self, task: str) -> None:
+        """It failed."""
+        self._failures[task].inc()
 
 
 class LoopMeter:

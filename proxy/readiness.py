@@ -1,11 +1,12 @@
-"""Readiness: three named conditions, each with a reason, and what they amount to. Used from the loop only.
+"""Readiness: four named conditions, each with a reason, and what they amount to. Used from the loop only.
 
 It does nothing by itself: what watches catalog, brokers and tier tells it, and it tells the metrics.
 
 Rules:
 1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered (an empty one too),
-   and nobody has asked to drain. A tier that fails before it ever answered is not ready, so that a rollout with a wrong
-   bucket or without credentials does not pass; one that fails later degrades: what brokers hold is still served.
+   no background task fails again and again (proxy.tasks), and nobody has asked to drain. A tier that fails before it
+   ever answered is not ready, so that a rollout with a wrong bucket or without credentials does not pass; one that
+   fails later degrades: what brokers hold is still served.
    Upstream is met only while this process listens for at least half of the known brokers. Brokers that do not answer
    its own questions degrade, and none of them does so before the first readiness: then it is not ready. Later a
    balancer must not drop clients whom other brokers, or the same ones by their own sign-in, may well answer.
@@ -32,6 +33,7 @@ class ConditionName(enum.StrEnum):
     CATALOG = "catalog"
     UPSTREAM = "upstream"
     TIER = "tier"
+    TASKS = "tasks"
 
 
 class ConditionState(enum.StrEnum):
@@ -65,15 +67,18 @@ _NOBODY: Mapping[int, str] = {}
 
 EXAMPLES_MAX = 3
 
+_TASKS_RUN = Condition(ConditionState.MET, "all background tasks run")
+
 
 class Readiness:
-    """The process's readiness. All conditions begin pending. `meter`: None in tests that look at no metric."""
+    """The process's readiness. All conditions but `tasks` begin pending. `meter`: None in tests of no metric."""
 
     def __init__(self, meter: HealthMeter | None = None) -> None:
         self._conditions = {
             ConditionName.CATALOG: Condition(ConditionState.PENDING, "the catalog is being loaded"),
             ConditionName.UPSTREAM: Condition(ConditionState.PENDING, "no upstream broker has answered yet"),
             ConditionName.TIER: Condition(ConditionState.PENDING, "the tier has not answered yet"),
+            ConditionName.TASKS: _TASKS_RUN,
         }
         self._partition_problems: dict[int, str] = {}
         self._left_to_brokers: list[str] = []
@@ -256,6 +261,11 @@ class Readiness:
         """The object store does not answer, or not as it should."""
         state = ConditionState.DEGRADED if self._tier_has_answered else ConditionState.PENDING
         self._set(ConditionName.TIER, state, reason)
+
+    def tasks_fail(self, reasons: Sequence[str]) -> None:
+        """Which background tasks fail again and again, a sentence each; none: they run."""
+        failing = Condition(ConditionState.PENDING, "; ".join(reasons)) if reasons else _TASKS_RUN
+        self.take(ConditionName.TASKS, failing)
 
     def take(self, name: ConditionName, condition: Condition) -> None:
         """A condition as somebody else has found it: workers, by a supervisor."""

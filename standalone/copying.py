@@ -1,7 +1,7 @@
 """The copier in a process: what `tidegate copy` does, and `tidegate serve` with `copy.enabled=true`.
 
     copying = Copying(parts, make_copier)
-    nursery.start_soon(copying.run)
+    tasks.keep("copying", copying.run)
     ...
     await copying.aclose()       # lets go of all partitions and leaves the group
 
@@ -11,8 +11,8 @@ again after each `copy.interval.ms`, and at the group: whether somebody has each
 
 Rules:
 - Whatever upstream does is waited out: nothing here ends because brokers are away or refuse something. It is logged
-  once a spell and shown (`problems`). What ends by a fault of ours begins again from nothing after a back-off, counted;
-  the group has given its partitions to others by then.
+  once a spell and shown (`problems`). What ends by a fault of ours is begun again (proxy.tasks); the group has given
+  its partitions to others by then.
 - The membership's thread calls back into trio by the run's token, so that its calls are answered while tasks end.
 - Topics of the tier that are not copied any more are taken part for as well, and only deleted from. But only while all
   of the group name the same topics, which each member's client id tells: else it would be given partitions that
@@ -52,9 +52,6 @@ from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition, Uuid
 
 _log = structlog.get_logger(__name__)
-
-RESTART_S_MAX = 60.0
-"""Between a fault and the next beginning; a run that lasted longer has the next one begin soon."""
 
 UNOWNED_NAMED_MAX = 3
 
@@ -162,26 +159,23 @@ class Copying:
         return self.topics.copied() | (self.topics.held() if self._is_of_one_mind else {})
 
     async def run(self) -> None:
-        """Copy until `aclose`, or for ever.
+        """Copy until `aclose`, or for ever; called again after a fault, it begins from nothing.
 
         Raises:
             MembershipError: this librdkafka cannot be used.
+            Exception: a fault of ours.
         """
-        backoff = Backoff(max_s=RESTART_S_MAX)
+        if self._stop_asked.is_set():
+            return
+        self._ended = trio.Event()
         try:
-            while not self._stop_asked.is_set():
-                began_s, fault = trio.current_time(), None
-                try:
-                    await self._copy()
-                except* MembershipError:
-                    raise
-                except* Exception as group:
-                    fault = group
-                if fault is None:
-                    break
-                if trio.current_time() - began_s > RESTART_S_MAX:
-                    backoff.reset()
-                await self._wait_after(fault, backoff.next_delay_s())
+            await self._copy()
+        except* MembershipError:
+            raise
+        except* Exception as group:
+            reasons = ", ".join(map(repr, group.exceptions))
+            self._note_trouble(f"copying has ended by a fault, and begins again soon: {reasons}")
+            raise
         finally:
             self._ended.set()
 
@@ -215,14 +209,6 @@ class Copying:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
-
-    async def _wait_after(self, fault: ExceptionGroup[Exception], delay_s: float) -> None:
-        reasons = ", ".join(map(repr, fault.exceptions))
-        self._parts.meter.on_restart()
-        self._note_trouble(f"copying has ended by a fault, and begins again within {delay_s:.0f} s: {reasons}")
-        _log.error("copying_ended", reason=reasons, delay_s=round(delay_s, 1), exc_info=fault)
-        with trio.move_on_after(delay_s):
-            await self._stop_asked.wait()
 
     async def _cancel_when_asked(self, scope: trio.CancelScope) -> None:
         """Until the group is joined an end needs no order; then `_take_part` sees to it."""

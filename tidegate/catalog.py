@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -23,6 +24,7 @@ import trio
 from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
 from proxy.fetch.tier import CatalogTail
 from proxy.readiness import Readiness
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
 from proxy.upstream.metadata_topic import NOT_MADE, KafkaMetadataTopicClient
@@ -44,6 +46,7 @@ from storage.metadata.snapshot_stream import (
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition
 from storage.registry import MetadataManagerKind, metadata_manager_kind
+from storage.tasks import TaskNursery
 from tidegate.config.model import Config
 from tidegate.upkeep import follow_catalog, measure_catalog
 
@@ -303,7 +306,7 @@ class TopicCatalogTail:
         manager: TopicBasedRemoteLogMetadataManager,
         partition_count: Callable[[], int],
         ranges: Callable[[Sequence[int]], Awaitable[Mapping[int, tuple[int, int]]]],
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
     ) -> None:
         self._manager = manager
         self._partition_count = partition_count
@@ -394,11 +397,11 @@ async def start_catalog(
     catalog: Catalog,
     readiness: Readiness,
     meters: Meters,
-    nursery: trio.Nursery,
+    tasks: Tasks,
     snapshot: Snapshot | None = None,
     log_starts: TierLogStarts | None = None,
 ) -> StartedCatalog:
-    """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest.
+    """Have the catalog filled and followed; returns at once, `readiness` tells the rest.
 
     Args:
         snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
@@ -410,7 +413,7 @@ async def start_catalog(
         return StartedCatalog(InMemoryCatalogTail())
     metadata_cluster = cluster
     if config.metadata_client != config.upstream:
-        metadata_cluster = Cluster(client_settings(config.metadata_client), nursery)
+        metadata_cluster = Cluster(client_settings(config.metadata_client), tasks)
     is_topic_made = config.mode is Mode.STANDALONE and config.copy.is_enabled
     client = KafkaMetadataTopicClient(metadata_cluster, absence=_absence(config.mode, is_topic_made))
     event_log = TopicMetadataEventLog(client, is_topic_made=is_topic_made)
@@ -431,20 +434,21 @@ async def start_catalog(
         )
 
     async def follow() -> None:
-        async with trio.open_nursery() as reading:
-            if snapshots is not None:
-                reading.start_soon(snapshots.read)
-            await nursery.start(event_log.run)
+        if snapshots is not None:
+            await snapshots.read()
+        await event_log.described.wait()
         manager.follow_all({} if snapshots is None else await snapshots.adopt())
         if snapshots is not None and config.catalog.snapshot_is_written:
-            nursery.start_soon(snapshots.run)
-        nursery.start_soon(measure_catalog, event_log, manager, catalog, meters)
+            tasks.keep("catalog snapshots", snapshots.run)
+        tasks.keep("catalog sizes", partial(measure_catalog, event_log, manager, catalog, meters))
 
-    nursery.start_soon(follow)
+    tasks.keep("metadata topic", event_log.run)
+    tasks.keep("catalog", follow)
     missing = None if log_starts is None else log_starts.missing
-    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters, missing)
+    watch = partial(follow_catalog, event_log, manager, catalog, readiness, meters, missing)
+    tasks.keep("catalog readiness", watch)
     await trio.lowlevel.checkpoint()
-    tail: CatalogTail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
+    tail: CatalogTail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, tasks)
     tail = tail if log_starts is None else OwnTierTail(tail, log_starts)
     written = snapshots if config.catalog.snapshot_is_written else None
     return StartedCatalog(tail, written, event_log, manager, metadata_cluster)

@@ -1,6 +1,7 @@
 """`tidegate serve`: everything put together, from configuration to clean shutdown.
 
-One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. Signals are
+One nursery holds all that outlives a client: accept loops, and by way of `proxy.tasks`, which begins again what fails,
+fills, own connections and upkeep. Signals are
 `tidegate.life_cycle`'s matter.
 """
 
@@ -42,6 +43,7 @@ from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.readiness import Readiness
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster, FrontierClient
 from standalone.serving.delete_records import DeleteRecordsService
 from standalone.serving.hanging_transactions import HangingTransactions
@@ -161,11 +163,11 @@ class Front(Protocol):
         """The configuration as it is now; raises ConfigError."""
         ...
 
-    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, nursery: trio.Nursery) -> Listening:
+    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, tasks: Tasks) -> Listening:
         """Have clients served from now on; raises OSError."""
         ...
 
-    async def show(self, pages: OwnPages, nursery: trio.Nursery) -> tuple[str, int]:
+    async def show(self, pages: OwnPages, tasks: Tasks) -> tuple[str, int]:
         """Have the pages shown; where. Raises OSError."""
         ...
 
@@ -179,18 +181,17 @@ class OwnFront:
     def load(self) -> Config:
         return load(self._config.files[""], os.environ)
 
-    async def listen(
-        self, cluster: Cluster, server: Acceptor, readiness: Readiness, nursery: trio.Nursery
-    ) -> Listening:
+    async def listen(self, cluster: Cluster, server: Acceptor, readiness: Readiness, tasks: Tasks) -> Listening:
         servers = map(str, self._config.upstream.bootstrap_servers)
         known = KnownBrokersFile(self._config.catalog.snapshot_path, servers)
-        addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, nursery)
-        nursery.start_soon(known.run)
-        nursery.start_soon(watch_client_view, self._config.proxy, lambda: self._settings.tls, cluster, readiness)
+        addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, tasks.nursery)
+        tasks.keep("known brokers", known.run)
+        client_view = partial(watch_client_view, self._config.proxy, lambda: self._settings.tls, cluster, readiness)
+        tasks.keep("client view", client_view)
         return Listening(addresses, bootstrap, known)
 
-    async def show(self, pages: Pages, nursery: trio.Nursery) -> tuple[str, int]:
-        address: tuple[str, int] = await nursery.start(serve_admin, self._config.admin, pages)
+    async def show(self, pages: Pages, tasks: Tasks) -> tuple[str, int]:
+        address: tuple[str, int] = await tasks.nursery.start(serve_admin, self._config.admin, pages)
         return address
 
 
@@ -373,35 +374,36 @@ async def run(
     try:
         disk_blocks = _disk_blocks(config, storage_manager.identity, meters)
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(client_settings(config.upstream), nursery)
+            tasks = Tasks(nursery, meters.tasks, readiness.tasks_fail)
+            cluster = Cluster(client_settings(config.upstream), tasks)
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
             log_starts = tier_log_starts(config, cluster, catalog)
             started_catalog = await start_catalog(
-                config, cluster, catalog, readiness, meters, nursery, snapshot, log_starts
+                config, cluster, catalog, readiness, meters, tasks, snapshot, log_starts
             )
-            tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, nursery)
-            nursery.start_soon(_close_at_end, storage_manager)
+            tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, tasks)
+            tasks.start_soon(_close_at_end, storage_manager)
             tier_parts = _TierParts(
                 cluster, catalog, log_starts, started_catalog, storage_manager, tier_storage, disk_blocks
             )
-            server, read_tier = _serving(config, settings, tier_parts, readiness, meters, nursery)
-            listening = await front.listen(cluster, server, readiness, nursery)
+            server, read_tier = _serving(config, settings, tier_parts, readiness, meters, tasks)
+            listening = await front.listen(cluster, server, readiness, tasks)
             collector = Collector(readiness, cluster, read_tier, server, meters)
-            nursery.start_soon(collector.run)
             pages = OwnPages(readiness, meters.registry, tier_storage.streams, collector.status, server.groups)
-            admin = await front.show(pages, nursery)
+            admin = await front.show(pages, tasks)
             reloader = Reloader(config, front.load, settings.follow, meters)
-            nursery.start_soon(reloader.run)
-            nursery.start_soon(follow_brokers, cluster, listening.addresses, listening.known, readiness)
-            nursery.start_soon(follow_topics, cluster, catalog, read_tier.fallback)
-            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
-            nursery.start_soon(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters)
-            nursery.start_soon(_sweep, readiness, tier_storage, catalog)
-            nursery.start_soon(watch_loop, meters.loop)
             bootstrap, book = listening.bootstrap, listening.addresses
+            tasks.keep("configuration", reloader.run)
+            tasks.keep("status", collector.run)
+            tasks.keep("upstream", partial(follow_brokers, cluster, book, listening.known, readiness))
+            tasks.keep("topics", partial(follow_topics, cluster, catalog, read_tier.fallback))
+            tasks.keep("tier", partial(watch_tier, storage_manager, catalog.some_segments, limiter, readiness))
+            tasks.keep("gauges", partial(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters))
+            tasks.keep("cache sweep", partial(_sweep, readiness, tier_storage, catalog))
+            tasks.keep("loop", partial(watch_loop, meters.loop))
             application = Application(
                 bootstrap, admin, readiness, meters, server, book, catalog, cluster, settings, reloader
             )
@@ -479,7 +481,7 @@ def _tier(
     tail: CatalogTail,
     tier_storage: TierStorage,
     meters: Meters,
-    nursery: trio.Nursery,
+    tasks: Tasks,
     standalone: Standalone | None,
     is_loaded: Callable[[], bool],
 ) -> tuple[Tier, TimestampLookup]:
@@ -487,9 +489,9 @@ def _tier(
     catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
     frontiers = settings.frontiers = Frontiers(
-        client, nursery, age_s_max=settings.frontier_age_s_max, log_starts=log_starts
+        client, tasks, age_s_max=settings.frontier_age_s_max, log_starts=log_starts
     )
-    lineages = Lineages(client, cluster, catalog, nursery, owns_tier=log_starts is not None)
+    lineages = Lineages(client, cluster, catalog, tasks, owns_tier=log_starts is not None)
     tier = Tier(
         catalog=catalog,
         tail=tail,
@@ -519,12 +521,7 @@ class _TierParts:
 
 
 def _serving(
-    config: Config,
-    settings: LiveSettings,
-    parts: _TierParts,
-    readiness: Readiness,
-    meters: Meters,
-    nursery: trio.Nursery,
+    config: Config, settings: LiveSettings, parts: _TierParts, readiness: Readiness, meters: Meters, tasks: Tasks
 ) -> tuple[Server, TierSide]:
     """What answers clients, and what of the tier the status page tells."""
     cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
@@ -538,17 +535,18 @@ def _serving(
         readiness=readiness,
         registry=meters.registry,
         copies=lambda: settings.copies,
-        nursery=nursery,
+        tasks=tasks,
     )
 
     def is_loaded() -> bool:
         return readiness.catalog_was_live
 
-    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, nursery, standalone, is_loaded)
+    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, tasks, standalone, is_loaded)
     fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
     tier_offsets = None
     if standalone is not None:
-        nursery.start_soon(HangingTransactions(tier.frontiers, cluster, readiness.transactions_hang).run)
+        hanging = HangingTransactions(tier.frontiers, cluster, readiness.transactions_hang)
+        tasks.keep("hanging transactions", hanging.run)
         tier_offsets = TierOffsets(
             catalog=catalog,
             tail=started.tail,
@@ -559,7 +557,7 @@ def _serving(
             log_starts=standalone.log_starts,
             is_catalog_loaded=is_loaded,
         )
-    server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, nursery, tier_offsets)
+    server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, tasks, tier_offsets)
     return server, TierSide(
         catalog,
         started,
@@ -579,18 +577,18 @@ def _tier_storage(
     disk_blocks: DiskBlocks | None,
     limiter: trio.CapacityLimiter,
     meters: Meters,
-    nursery: trio.Nursery,
+    tasks: Tasks,
 ) -> TierStorage:
     tier_storage = open_tier_storage(
         _tier_storage_settings(config),
         storage_manager,
         catalog,
-        nursery=nursery,
+        nursery=tasks,
         limiter=limiter,
         meters=meters,
         disk_blocks=disk_blocks,
     )
-    nursery.start_soon(tier_storage.run)
+    tasks.keep("cache", tier_storage.run)
     return tier_storage
 
 
@@ -616,11 +614,11 @@ def _server(
     fallback: Fallback,
     tier_storage: TierStorage,
     meters: Meters,
-    nursery: trio.Nursery,
+    tasks: Tasks,
     tier_offsets: TierOffsets | None,
 ) -> Server:
     accounts = _accounts(config, settings, tier_storage, meters)
-    nursery.start_soon(accounts.run)
+    tasks.keep("accounts", accounts.run)
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
     groups = Groups() if config.admin.client_names or config.audit.log is not None else None
     slots = SessionSlots(
@@ -648,7 +646,7 @@ def _server(
 
     server = settings.server = Server(
         settings.server_settings,
-        nursery,
+        tasks,
         handlers=handlers,
         accounts=accounts,
         node_at=lambda host, port: node_at(cluster, host, port),
@@ -657,15 +655,15 @@ def _server(
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
         groups=groups,
-        audit=None if groups is None else _audit(config, groups, meters, nursery),
+        audit=None if groups is None else _audit(config, groups, meters, tasks),
     )
-    nursery.start_soon(server.watch)
+    tasks.keep("idle connections", server.watch)
     return server
 
 
-def _audit(config: Config, groups: Groups, meters: Meters, nursery: trio.Nursery) -> Audit | None:
+def _audit(config: Config, groups: Groups, meters: Meters, tasks: Tasks) -> Audit | None:
     if config.audit.log is None:
         return None
     log = AuditLog(config.audit.log, meters.audit, groups)
-    nursery.start_soon(log.run)
+    tasks.keep("audit log", log.run)
     return log.audit

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
-
-import trio
 
 from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.registry import Registry
 from proxy.readiness import Readiness
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
@@ -60,9 +60,9 @@ def open_standalone(
     readiness: Readiness,
     registry: Registry,
     copies: Callable[[], bool],
-    nursery: trio.Nursery,
+    tasks: Tasks,
 ) -> Standalone | None:
-    """It runs in the nursery; None in replica mode.
+    """It runs among the tasks; None in replica mode.
 
     Args:
         copies: false while `copy.disable` is set.
@@ -73,12 +73,12 @@ def open_standalone(
     """
     if log_starts is None:
         return None
-    nursery.start_soon(log_starts.run, readiness.log_starts_unsure)
+    tasks.keep("log starts", partial(log_starts.run, readiness.log_starts_unsure))
     copying = None
     is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
     if is_copied_here or started.event_log is not None:
         guard = open_guard(config, started, catalog, storage_manager, readiness, registry)
-        nursery.start_soon(guard.run)
+        tasks.keep("metadata guard", guard.run)
         if is_copied_here:
             from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
 
@@ -93,7 +93,7 @@ def open_standalone(
                 meter=CopyMeter(registry),
                 is_disabled=lambda: not copies(),
             )
-            nursery.start_soon(keep_copying, copying)
+            tasks.keep("copying", partial(keep_copying, copying))
     copy = config.copy
     return Standalone(log_starts, (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000, copying)
 

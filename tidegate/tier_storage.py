@@ -30,6 +30,7 @@ from storage.object_store.object_store import give_back
 from storage.reading.reader import TierReader
 from storage.reading.timestamp_search import TimestampSearch
 from storage.remote_storage_manager import RemoteStorageManager
+from storage.tasks import TaskNursery
 
 EXPIRE_INTERVAL_S = 60.0
 
@@ -146,7 +147,7 @@ def open_tier_storage(
     storage_manager: RemoteStorageManager,
     catalog: Catalog,
     *,
-    nursery: trio.Nursery,
+    nursery: TaskNursery,
     limiter: trio.CapacityLimiter,
     meters: Meters,
     disk_blocks: DiskBlocks | None = None,
@@ -201,7 +202,7 @@ def _block_parts(
     settings: TierStorageSettings,
     parts: SegmentParts,
     disk: DiskLevel | None,
-    nursery: trio.Nursery,
+    nursery: TaskNursery,
     budget: ByteBudget,
     throttle: Throttle,
     meters: Meters,

@@ -102,12 +102,11 @@ COPYING: Final = Row(
         ),
         graph(
             "Partitions that are not copied, or were taken over",
-            "A batch that cannot be copied; without an owner; claimed by others; how often copying began again.",
+            "A batch that cannot be copied; without an owner; claimed by others.",
             "none",
             Query(gauge("tidegate_copy_poisoned_partitions").expression, "{{instance}} poisoned"),
             Query(gauge("tidegate_copy_unowned_partitions").expression, "{{instance}} without an owner"),
             Query(gauge("tidegate_copy_superseded_total").expression, "{{instance}} claimed by others"),
-            Query(gauge("tidegate_copy_restarts_total").expression, "{{instance}} began again"),
             Query(gauge("tidegate_metadata_topic_unsafe").expression, "{{instance}} metadata topic unsafe"),
             Query(gauge("tidegate_copy_stalled_partitions").expression, "{{instance}} stalled"),
         ),

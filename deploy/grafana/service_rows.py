@@ -63,7 +63,7 @@ HEALTH: Final = Row(
         ),
         graph(
             "Conditions that are not met",
-            "catalog, upstream and tier: 1 while pending or degraded.",
+            "catalog, upstream, tier and tasks: 1 while pending or degraded.",
             "none",
             gauge("tidegate_condition_state", "condition", "state", where='state!="met"'),
         ),
@@ -75,6 +75,12 @@ HEALTH: Final = Row(
         ),
         graph(
             "Event loop: how late tasks wake", "Ten wakings a second.", "s", *quantiles("tidegate_loop_stall_seconds")
+        ),
+        graph(
+            "Background tasks: failures",
+            "By faults of Tidegate's. The log line task_failed says which; each is begun again.",
+            "none",
+            gauge("tidegate_task_failures_total", "task"),
         ),
         graph("Event loop: tasks", "Some for each connection.", "none", gauge("tidegate_tasks")),
     ),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import cast
 
 import structlog
 import trio
@@ -47,6 +48,7 @@ from proxy.upstream.transport import (
     plain_transport,
     tls_server_transport,
 )
+from storage.tasks import TaskNursery
 
 # Whose a connection is: its own address, or the one that a trusted balancer's PROXY header names.
 #
@@ -221,7 +223,7 @@ class Server:
     def __init__(
         self,
         settings: ServerSettings,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         *,
         handlers: Callable[[ClientReads], RequestHandlers],
         accounts: Accounts,
@@ -290,7 +292,7 @@ class Server:
             # trio's own loop: it closes the listeners when it is cancelled. A connection lives in our nursery, as it
             # outlives its listener.
             crowds = [CrowdListener(listener, self._spells) for listener in listeners]
-            await trio.serve_listeners(handle, crowds, handler_nursery=self._nursery)
+            await trio.serve_listeners(handle, crowds, handler_nursery=cast(trio.Nursery, self._nursery))
 
     def take(self, sock: trio.socket.SocketType, target_for: TargetFor, on_end: Callable[[], None]) -> None:
         """Serve a connection that somebody else accepted; `on_end` is called when it has ended."""

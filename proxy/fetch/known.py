@@ -23,6 +23,7 @@ from proxy.upstream.gathered import Gathered
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
+from storage.tasks import TaskNursery
 
 # The frontier: the offsets of a partition as last seen, broker by broker (ARCHITECTURE.md#vocabulary,
 # docs/protocol.md#l1).
@@ -100,7 +101,7 @@ class Frontiers:
     """
 
     def __init__(
-        self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float, log_starts: LogStarts | None = None
+        self, client: FrontierClient, nursery: TaskNursery, *, age_s_max: float, log_starts: LogStarts | None = None
     ) -> None:
         self.client = client
         self._nursery = nursery
@@ -251,7 +252,7 @@ class Frontiers:
 class _Asker:
     """The questions to one broker (rule 2)."""
 
-    def __init__(self, node_id: int, frontiers: Frontiers, nursery: trio.Nursery) -> None:
+    def __init__(self, node_id: int, frontiers: Frontiers, nursery: TaskNursery) -> None:
         self._node_id = node_id
         self._frontiers = frontiers
         self._questions = Gathered(nursery, self._ask, name=f"frontiers of broker {node_id}")
@@ -509,7 +510,7 @@ class Lineages:
         client: FrontierClient,
         cluster: Cluster,
         catalog: Catalog,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         *,
         owns_tier: bool = False,
     ) -> None:

@@ -23,6 +23,7 @@ from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
 from storage.reading.holes import Holes, HoleUpToLocalLogError, OwnTier
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.tasks import TaskNursery
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
@@ -374,7 +375,7 @@ class TierReads:
         self,
         tier: Tier,
         meter: TierMeter,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         *,
         deadline_s: float,
         committed: bool,

@@ -42,6 +42,7 @@ from proxy.fetch.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.offsets.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from storage.errors import RemoteStorageError
 from storage.reading.timestamp_search import FoundTimestamp
+from storage.tasks import TaskNursery
 
 CONSUMER_REPLICA_ID = -1
 
@@ -178,7 +179,7 @@ class _Searches:
     those that were given up."""
 
     def __init__(
-        self, lookup: TimestampLookup, fallback: Fallback, deadline_s: float, nursery: trio.Nursery, *, asker: Hashable
+        self, lookup: TimestampLookup, fallback: Fallback, deadline_s: float, nursery: TaskNursery, *, asker: Hashable
     ) -> None:
         self.results: dict[Key, _Result] = {}
         self._lookup = lookup

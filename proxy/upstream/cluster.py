@@ -40,6 +40,7 @@ from protocol.wire.identifiers import IsolationLevel
 from proxy.upstream.connection import BrokerConnection, PooledConnection, open_broker_connection
 from proxy.upstream.gathered import Gathered
 from proxy.upstream.transport import race
+from storage.tasks import TaskNursery
 
 METADATA_ROLE = "metadata"
 
@@ -65,7 +66,7 @@ _log = structlog.get_logger(__name__)
 class Cluster(ClusterView):
     """Tidegate's own view of upstream. Connections' reader tasks live in `nursery`, the application's."""
 
-    def __init__(self, settings: ClientSettings, nursery: trio.Nursery) -> None:
+    def __init__(self, settings: ClientSettings, nursery: TaskNursery) -> None:
         super().__init__(settings.topics_max)
         self.settings = settings
         self._nursery = nursery

@@ -26,12 +26,13 @@ from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
 from proxy.upstream.transport import Transport, open_transport
 from proxy.upstream.waiters import Waiter, Waiters
+from storage.tasks import TaskNursery
 
 log = structlog.get_logger(__name__)
 
 
 async def open_broker_connection(
-    host: str, port: int, settings: ClientSettings, role: str, nursery: trio.Nursery
+    host: str, port: int, settings: ClientSettings, role: str, nursery: TaskNursery
 ) -> "BrokerConnection":
     """Connect, exchange ApiVersions and sign in; the reader task goes into `nursery`.
 
@@ -49,7 +50,7 @@ async def open_broker_connection(
 
 
 async def start_broker_connection(
-    transport: Transport, broker_name: str, settings: ClientSettings, role: str, nursery: trio.Nursery
+    transport: Transport, broker_name: str, settings: ClientSettings, role: str, nursery: TaskNursery
 ) -> "BrokerConnection":
     """`open_broker_connection` over a transport that is connected already; it owns the transport."""
     connection = BrokerConnection(transport, broker_name, settings, role)

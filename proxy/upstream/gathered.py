@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import trio
 
+from storage.tasks import TaskNursery
+
 Q = TypeVar("Q")
 A = TypeVar("A")
 
@@ -36,7 +38,7 @@ class Gathered(Generic[Q, A]):
     """
 
     def __init__(
-        self, nursery: trio.Nursery, ask: Callable[[Sequence[Q]], Awaitable[Mapping[Q, A]]], *, name: str
+        self, nursery: TaskNursery, ask: Callable[[Sequence[Q]], Awaitable[Mapping[Q, A]]], *, name: str
     ) -> None:
         self._nursery = nursery
         self._ask = ask

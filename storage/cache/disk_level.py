@@ -22,6 +22,7 @@ from storage.cache.segment_entries import Flight
 from storage.errors import CorruptObjectError
 from storage.log.block import Block
 from storage.model import Uuid
+from storage.tasks import TaskNursery
 
 V = TypeVar("V")
 
@@ -117,7 +118,7 @@ class DiskLevel:
         nursery: the application's; reads live in it.
     """
 
-    def __init__(self, disk: DiskBlocks, nursery: trio.Nursery, meter: CacheMeter) -> None:
+    def __init__(self, disk: DiskBlocks, nursery: TaskNursery, meter: CacheMeter) -> None:
         self._disk = disk
         self._nursery = nursery
         self._meter = meter

@@ -44,6 +44,7 @@ from storage.log.batch_walk import ArrivalWalk
 from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
+from storage.tasks import TaskNursery
 
 DEMANDED_SLOTS = 8
 """One slot in so many is never used by read-ahead, and at least one."""
@@ -246,7 +247,7 @@ class Gets:
 
     def __init__(
         self,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         *,
         gets_max: int,
         inflight: ByteBudget,

@@ -43,6 +43,7 @@ from storage.cache.recent_speed import RecentSpeed
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from storage.remote_storage_manager import OpenedSegment
+from storage.tasks import TaskNursery
 
 START_BYTES = 32 * 1024 * 1024
 START_ANSWERS = 32
@@ -525,7 +526,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         read_ahead: ReadAhead,
         *,
         cache: BlockCache,

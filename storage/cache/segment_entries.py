@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import trio
 
 from storage.model import Uuid
+from storage.tasks import TaskNursery
 
 V = TypeVar("V")
 
@@ -79,7 +80,7 @@ class SegmentEntries(Generic[V]):
 
     def __init__(
         self,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         *,
         bytes_max: int,
         entries_max: int = ENTRIES_MAX,

@@ -40,6 +40,7 @@ from storage.log.rebuilt_offset_index import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.tasks import TaskNursery
 
 FAILURE_AGE_S_MAX = 30.0
 
@@ -98,7 +99,7 @@ class SegmentParts:
         self,
         storage_manager: RemoteStorageManager,
         *,
-        nursery: trio.Nursery,
+        nursery: TaskNursery,
         gets: "ObjectGets",
         meter: CacheMeter,
         bytes_max: int,
@@ -123,7 +124,7 @@ class SegmentParts:
 class _Shared:
     """What all kinds load with."""
 
-    nursery: trio.Nursery
+    nursery: TaskNursery
     gets: "ObjectGets"
     meter: CacheMeter
     kept: "KeptIndexes"

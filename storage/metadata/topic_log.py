@@ -109,6 +109,7 @@ class TopicMetadataEventLog:
         self._describe_interval_s = describe_interval_s
         self._jitter_source = jitter_source or random.Random()
         self._description: TopicDescription | None = None
+        self.described = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._lock = threading.Lock()
@@ -118,17 +119,22 @@ class TopicMetadataEventLog:
         self._gate = DeliveryGate()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read until cancelled. Reports started once the topic was described; that is retried for ever.
+        """Read until cancelled. Reports started once the topic was described; that is retried for ever. Called again
+        after a fault, it goes on with the topic as it was described first, and with each reader where it was.
 
         Cancellation: ends all readers at their next checkpoint, closes the client, and fails later calls with
         MetadataLogError.
         """
         self._token = trio.lowlevel.current_trio_token()
         try:
-            await self._describe_until_usable()
+            if self._description is None:
+                await self._describe_until_usable()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
+                    for reader in tuple(self._scopes):
+                        self.start(reader)
+                    self.described.set()
                     task_status.started()
                     await self._watch_topic()
                 finally:

@@ -84,7 +84,7 @@ def test_copying_that_ended_by_a_fault_begins_again(plain_kafka: KafkaCluster, t
     with serving(tmp_path, properties, program=("-c", FAULTY), command=command) as copier:
         copier.wait_log("ready: ")
         require_copied(plain_kafka, copier, topic, 500)
-        assert copier.metric("tidegate_copy_restarts_total") == 2
+        assert copier.metric("tidegate_task_failures_total", task="copying") == 2
         assert ["the first fault" in copier.log(), "the second fault" in copier.log()] == [True, True]
         assert problems_of(copier) == ""
         copier.terminate()

@@ -45,7 +45,7 @@ def nonzero(registry: Registry) -> dict[str, float]:
 
 UNTOUCHED = {f"{POOL_PREFIX}remotelogreaderavgidle_percent": 1.0} | {
     f"tidegate_condition_state{{condition={condition}}}{{state=pending}}": 1.0
-    for condition in ("catalog", "upstream", "tier")
+    for condition in ("catalog", "upstream", "tier", "tasks")
 }
 
 Verb = Callable[[Meters], None]
@@ -182,6 +182,7 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.health.on_partition_problems(3), "metadata_partition_problems=3"),
     (lambda p: p.workers.on_worker("1", True, 3), "worker_up{worker=1}=1 worker_connections{worker=1}=3"),
     (lambda p: p.workers.on_death("1"), "worker_deaths_total{worker=1}=1"),
+    (lambda p: p.tasks.on_failure("upstream"), "task_failures_total{task=upstream}=1"),
     (lambda p: p.audit.on_lines(AuditOutcome.DROPPED, 3), "audit_lines_total{outcome=dropped}=3"),
     (
         lambda p: p.config.on_reload(ReloadOutcome.OK, 5.5, 2),

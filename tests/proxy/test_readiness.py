@@ -26,7 +26,7 @@ def readiness() -> Readiness:
 
 
 def test_is_ready_when_no_condition_is_missing() -> None:
-    for missing in (*ConditionName, None):
+    for missing in (*MEET, None):
         readiness = Readiness()
         for name, meet in MEET.items():
             if name is not missing:
@@ -96,6 +96,13 @@ def test_readiness_can_be_lost(readiness: Readiness) -> None:
     readiness.drain()
     assert readiness.reasons == ["draining"]
     assert not readiness.ready
+
+
+def test_tasks_that_fail_again_and_again_are_not_ready(readiness: Readiness) -> None:
+    readiness.tasks_fail(["copying has failed", "upstream has failed"])
+    assert (readiness.ready, readiness.reasons) == (False, ["tasks: copying has failed; upstream has failed"])
+    readiness.tasks_fail([])
+    assert readiness.ready
 
 
 async def test_wait_ready_returns_at_the_last_condition_and_remembers() -> None:

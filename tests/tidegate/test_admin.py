@@ -141,6 +141,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
                 "catalog": {"state": "met", "reason": "7 segments"},
                 "upstream": {"state": "met", "reason": "3 brokers"},
                 "tier": {"state": "met", "reason": "the tier answers"},
+                "tasks": {"state": "met", "reason": "all background tasks run"},
             },
             "broker_problems": {},
             "left_to_brokers": [],

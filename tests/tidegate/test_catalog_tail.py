@@ -20,6 +20,7 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.model import TopicIdPartition
+from tests.support.background_tasks import tasks_in
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import topic_partition
@@ -134,7 +135,7 @@ async def test_readiness_waits_for_the_log_starts_once(kafka: FakeKafka, nursery
         catalog,
         readiness,
         Meters(Registry()),
-        nursery,
+        tasks_in(nursery),
         log_starts=cast(TierLogStarts, log_starts),
     )
     await trio.sleep(10)

@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -26,7 +27,9 @@ from metrics.registry import Registry
 from protocol.client.errors import UpstreamError
 from protocol.client.messages import preload_schemas
 from proxy.readiness import Readiness
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
+from standalone.copier.membership import MembershipError
 from standalone.copier.progress import PartitionProgress
 from standalone.copying import Copying
 from standalone.serving.group_offsets import GroupOffsets
@@ -162,10 +165,11 @@ async def _application(
     )
     try:
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(client_settings(config.upstream), nursery)
+            tasks = Tasks(nursery, meters.tasks, readiness.tasks_fail, ends=(StorageConfigError, MembershipError))
+            cluster = Cluster(client_settings(config.upstream), tasks)
             await trio.to_thread.run_sync(preload_schemas)
             catalog = Catalog(config.catalog.segments_max)
-            started = await start_catalog(config, cluster, catalog, readiness, meters, nursery)
+            started = await start_catalog(config, cluster, catalog, readiness, meters, tasks)
             guard = open_guard(config, started, catalog, storage_manager, readiness, meters.registry)
             copying = open_copying(
                 config,
@@ -183,15 +187,15 @@ async def _application(
             admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
-            nursery.start_soon(reloader.run)
-            nursery.start_soon(_follow_brokers, cluster, readiness)
-            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
-            nursery.start_soon(watch_loop, meters.loop)
-            nursery.start_soon(guard.run)
-            nursery.start_soon(copying.run)
-            nursery.start_soon(_tell_progress, copying)
+            tasks.keep("configuration", reloader.run)
+            tasks.keep("upstream", partial(_follow_brokers, cluster, readiness))
+            tasks.keep("tier", partial(watch_tier, storage_manager, catalog.some_segments, limiter, readiness))
+            tasks.keep("loop", partial(watch_loop, meters.loop))
+            tasks.keep("metadata guard", guard.run)
+            tasks.keep("copying", copying.run)
+            tasks.keep("progress", partial(_tell_progress, copying))
             if options.once:
-                nursery.start_soon(_end_when_copied, copying, stop, outcome)
+                tasks.keep("end", partial(_end_when_copied, copying, stop, outcome))
             application = CopyApplication(readiness, reloader, copying, admin)
             yield application
             with application.closing:

@@ -25,6 +25,7 @@ import trio
 
 from proxy.connection.address_book import Target
 from proxy.connection.slots import Spells
+from proxy.tasks import Tasks
 from tidegate import exit_codes
 from tidegate.workers.assignment import Assignment
 from tidegate.workers.channel import Channel, ChannelClosedError
@@ -120,17 +121,17 @@ class Crew:
         self._living = 0
         self._gone = trio.Event()
 
-    def start(self, nursery: trio.Nursery, answer: Answer) -> None:
-        """Have all workers run in the nursery.
+    def start(self, tasks: Tasks, answer: Answer) -> None:
+        """Have all workers run.
 
         Args:
             answer: answers workers' questions.
         """
         self._answer = answer
         self._living = len(self.members)
-        nursery.start_soon(self._hear_template)
+        tasks.keep("template", self._hear_template)
         for member in self.members:
-            nursery.start_soon(self._keep, member)
+            tasks.keep(f"worker {member.name}", partial(self._keep, member))
 
     @property
     def connections(self) -> int:
@@ -225,7 +226,8 @@ class Crew:
     # --- one worker ---
 
     async def _keep(self, member: Member) -> None:
-        """Start it, and again whenever it ends, until all drain."""
+        """Start it, and again whenever it ends, until all drain. After a fault of ours it is called again."""
+        has_failed = False
         try:
             while not self._draining.is_set():
                 try:
@@ -240,8 +242,11 @@ class Crew:
                     return
                 with trio.move_on_after(pause_s):
                     await self._draining.wait()
+        except Exception:
+            has_failed = True
+            raise
         finally:
-            self._living -= 1
+            self._living -= not has_failed
             if not self._living:
                 self._gone.set()
 

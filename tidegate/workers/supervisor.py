@@ -15,7 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 import trio
@@ -29,9 +29,11 @@ from proxy.connection.names import join_groups
 from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
 from proxy.connection.slots import AddressLimits, SlotLimits, Spells
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
+from storage.tasks import TaskNursery
 from tidegate import exit_codes
 from tidegate.admin import readiness_report
 from tidegate.catalog import LAST_WRITE_S_MAX
@@ -119,7 +121,7 @@ class Acceptor:
     """
 
     def __init__(
-        self, crew: Crew, nursery: trio.Nursery, meter: RelayMeter, limits: Callable[[], SlotLimits] | None
+        self, crew: Crew, nursery: TaskNursery, meter: RelayMeter, limits: Callable[[], SlotLimits] | None
     ) -> None:
         self.addresses: Advertiser | None = None
         self._meter = meter
@@ -154,7 +156,7 @@ class Acceptor:
             self._serves(target.node_id, True)
             try:
                 accepting = [_WhenThereIsRoom(CrowdListener(each, self._spells), self._wait_room) for each in listeners]
-                await trio.serve_listeners(handle, accepting, handler_nursery=self._nursery)
+                await trio.serve_listeners(handle, accepting, handler_nursery=cast(trio.Nursery, self._nursery))
             finally:
                 self._scopes.discard(scope)
                 self._serves(target.node_id, False)
@@ -361,7 +363,7 @@ class Supervisor:
                 f"worker {worker}": condition_of(report, name, is_excused=others_are_ready and worker in starting_again)
                 for worker, report in reports.items()
             }
-            if name is ConditionName.UPSTREAM:
+            if name in (ConditionName.UPSTREAM, ConditionName.TASKS):
                 found["supervisor"] = self._own_view.conditions[name]
             self.readiness.take(name, worst(found))
         told = [report for report in reports.values() if not isinstance(report, str)]
@@ -435,20 +437,21 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     settings = LiveSettings(config)
     front = OwnFront(config, settings)
     async with trio.open_nursery() as nursery:
-        cluster = Cluster(client_settings(config.upstream), nursery)
+        tasks = Tasks(nursery, meters.tasks, own_view.tasks_fail)
+        cluster = Cluster(client_settings(config.upstream), tasks)
         limits = None if config.proxy.protocol else lambda: settings.server_settings.slots
-        acceptor = Acceptor(crew, nursery, meters.relay, limits)
+        acceptor = Acceptor(crew, tasks, meters.relay, limits)
         try:
-            listening = await front.listen(cluster, acceptor, readiness, nursery)
+            listening = await front.listen(cluster, acceptor, readiness, tasks)
             reloader = Reloader(config, front.load, settings.follow, meters)
             supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
             supervisor.bootstrap, supervisor.addresses = listening.bootstrap, listening.addresses
-            crew.start(nursery, partial(_answer, listening.bootstrap, listening.addresses))
-            await front.show(supervisor, nursery)
-            nursery.start_soon(reloader.run)
-            nursery.start_soon(follow_brokers, cluster, listening.addresses, listening.known, own_view)
-            nursery.start_soon(supervisor.watch)
-            nursery.start_soon(watch_loop, meters.loop)
+            crew.start(tasks, partial(_answer, listening.bootstrap, listening.addresses))
+            await front.show(supervisor, tasks)
+            tasks.keep("configuration", reloader.run)
+            tasks.keep("upstream", partial(follow_brokers, cluster, listening.addresses, listening.known, own_view))
+            tasks.keep("workers", supervisor.watch)
+            tasks.keep("loop", partial(watch_loop, meters.loop))
             yield supervisor
         finally:
             with trio.CancelScope(shield=True):

@@ -23,6 +23,7 @@ from proxy.connection.address_book import Book, KnownBrokersFile, SniAddressBook
 from proxy.connection.names import group_rows
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
+from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from storage.errors import StorageConfigError
 from storage.metadata.snapshot import Snapshot, SnapshotFile
@@ -136,7 +137,7 @@ class WorkerFront:
         """This worker's part of the configuration as it is now."""
         return share_of(load(self._config.files[""], os.environ), self._worker, self._workers)
 
-    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, nursery: trio.Nursery) -> Listening:
+    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, tasks: Tasks) -> Listening:
         """Have the supervisor's connections served."""
         told = await self._channel.ask("listening")
         bootstrap = str(told["host"]), int(told["port"])
@@ -153,7 +154,7 @@ class WorkerFront:
         # The supervisor keeps the file.
         return Listening(book, bootstrap, KnownBrokersFile(None, servers))
 
-    async def show(self, pages: OwnPages, nursery: trio.Nursery) -> tuple[str, int]:
+    async def show(self, pages: OwnPages, tasks: Tasks) -> tuple[str, int]:
         """Have the supervisor's questions answered."""
         self._pages = pages
         await trio.lowlevel.checkpoint()

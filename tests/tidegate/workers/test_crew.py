@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from proxy.connection.address_book import Target
+from tests.support.background_tasks import tasks_in
 from tests.support.waiting import HANG_S_MAX, settled, until
 from tidegate import exit_codes
 from tidegate.workers.channel import Channel
@@ -72,7 +73,7 @@ class World:
         self.may_start = trio.Event()
         self.may_start.set()
         self.crew = Crew(2, cast(Template, self), self._stop)
-        self.crew.start(nursery, self._no_answer)
+        self.crew.start(tasks_in(nursery), self._no_answer)
 
     async def start(self, worker: int, *, is_first: bool) -> socket.socket:
         """As the template's."""
