@@ -160,8 +160,8 @@ class ScriptedLogStarts:
     def is_known(self, _partition: TopicIdPartition) -> bool:
         return self.known
 
-    def are_known(self) -> bool:
-        return self.known
+    def missing(self) -> str | None:
+        return None if self.known else "the coordinator of tidegate.log-start has not said yet where logs start"
 
 
 async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery: trio.Nursery) -> None:
