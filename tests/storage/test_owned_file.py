@@ -81,10 +81,12 @@ def test_lines_are_added_for_its_user_alone_wherever_the_path_leads_now(tmp_path
 def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, write_all = OwnedFile(tmp_path / "log"), os.write
     file.append(b"one\n")
-    room_bytes = 7
+    room_bytes, ours = 7, threading.get_ident()
 
     def write_into_room(descriptor: int, data: memoryview) -> int:
         nonlocal room_bytes
+        if threading.get_ident() != ours:  # of another test, which has given it up
+            return write_all(descriptor, data)
         if not room_bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
         written = write_all(descriptor, data[:room_bytes])
