@@ -26,11 +26,10 @@ from typing import Any, TextIO, TypeVar
 import trio
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
-from storage.indexes.offset_index import OffsetIndex
-from storage.indexes.time_index import TimeIndex
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.transaction_index import AbortedTransaction, absent_transaction_index, segment_transaction_index
 from storage.log.log_walk import Depth, LogWalk, PassedOver, WalkedBatch
 from storage.log.segment_scan import LogWindow
+from storage.log.walk_start import walk_start
 from storage.log.whole_records import WholeRecord, iterate_whole_records
 from storage.metadata.catalog import Catalog
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_to_text
@@ -219,8 +218,8 @@ class Records:
         self, segment: RemoteLogSegmentMetadata, offset: int, onwards: Iterable[RemoteLogSegmentMetadata]
     ) -> Iterator[WholeRecord]:
         opened = self._retried(segment, lambda: self.manager.open_log_segment(segment))
-        index = self._offset_index(opened, segment)
-        start = 0 if index is None else index.lookup(self._first_offset(opened, segment, offset))[1]
+        fetch = partial(self._index, opened, segment)
+        start, index = walk_start(fetch, segment, offset, self.options.from_timestamp_ms)
         aborted, is_complete = self._aborted(segment, onwards) if self.options.read_committed else ([], True)
         size_bytes, before = segment.segment_size_bytes, self.done_bytes
         walk = LogWalk(segment, start, size_bytes, Depth.BATCHES, index=index, recovers=True)
@@ -248,30 +247,8 @@ class Records:
         except CorruptObjectError as error:
             self._note_corrupt(f"segment {segment.segment_id}: batch at {batch.position}: {error}")
 
-    def _first_offset(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, offset: int) -> int:
-        """Where to begin: no record before the time index's entry is newer than the entry."""
-        wanted_ms = self.options.from_timestamp_ms
-        if wanted_ms is None:
-            return offset
-        data = self._index(opened, segment, IndexType.TIMESTAMP)
-        try:
-            index = None if data is None else TimeIndex(data, segment.start_offset)
-        except CorruptObjectError:
-            index = None
-        return offset if index is None else max(offset, index.lookup(wanted_ms - 1)[1])
-
-    def _offset_index(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> OffsetIndex | None:
-        data = self._index(opened, segment, IndexType.OFFSET)
-        try:
-            return None if data is None else OffsetIndex(data, segment.start_offset)
-        except CorruptObjectError:
-            return None  # `verify` tells of it; without it the walk begins at the start
-
-    def _index(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes | None:
-        try:
-            return self._retried(segment, lambda: opened.fetch_index(index_type))
-        except (RemoteResourceNotFoundError, CorruptObjectError):
-            return None
+    def _index(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        return self._retried(segment, lambda: opened.fetch_index(index_type))
 
     def _aborted(
         self, segment: RemoteLogSegmentMetadata, onwards: Iterable[RemoteLogSegmentMetadata]
@@ -283,7 +260,10 @@ class Records:
             if each.txn_index_empty:
                 continue
             opened = self._retried(each, partial(self.manager.open_log_segment, each))
-            index = TransactionIndex(self._index(opened, each, IndexType.TRANSACTION) or b"")
+            try:
+                index = segment_transaction_index(self._index(opened, each, IndexType.TRANSACTION), each)
+            except RemoteResourceNotFoundError as error:
+                index = absent_transaction_index(error, each)
             entries, is_complete = index.collect_aborted(segment.start_offset, segment.end_offset + 1)
             found += entries
             if is_complete:
