@@ -24,7 +24,8 @@ def test_serves_own_keys_are_passed_over_unread(tmp_path: Path) -> None:
         "proxy.listen=nonsense\nproxy.tls.key.password=${env:ABSENT}\nproxy.tls.certificate.file=absent.pem\n"
         "cache.disk.bytes=much\ncache.disc.bytes=1\nlog.level=loud\nlog.level=quiet\nadmin.listen=x\n"
         "metrics.kip405.names=x\nmemory.max.bytes=x\nexpert.readahead.total.max.bytes=x\n"
-        "expert.relay.rewrite.bytes.max=x\nauthority.max.age.ms=x\nexpert.frontier.max.age.ms=x\ncatalog.segments.max=x\n"
+        "expert.relay.rewrite.bytes.max=x\nauthority.max.age.ms=x\nexpert.frontier.max.age.ms=x\n"
+        "catalog.segments.max=x\n"
     )
     environ = {"TIDEGATE_CACHE_PATH": "x", "TIDEGATE_PROXY_LISTEN": "x"}
     assert load_tier_lines(tmp_path, lines, environ=environ).warnings == ()
