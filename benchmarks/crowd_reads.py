@@ -37,7 +37,6 @@ from tools.demo.kafka_cluster import KafkaCluster
 BEFORE, NOW, BROKER = "version before", "Tidegate", "broker"
 PROPERTIES = {
     "cache.memory.bytes": str(1024 * 1024),
-    "expert.readahead.total.max.bytes": "0",
     # Each read is settled by a probe of its own, as those of clients that come by name or read many partitions are.
     "authority.max.age.ms": "0",
 }
