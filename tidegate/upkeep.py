@@ -5,7 +5,10 @@ Each task runs until cancelled and lives through every failure of what it watche
 """
 
 import gc
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 
@@ -39,6 +42,9 @@ UPSTREAM_INTERVAL_S = 5.0
 one that a relayed answer names before that has its listener at once."""
 
 UPSTREAM_RETRY_S = 0.5
+UPSTREAM_AWAITED_S = 0.2
+"""Between two looks for brokers that have left: they may only have restarted, and clients wait for their ports."""
+BROKER_AWAITED_S_MAX = 600.0
 UPSTREAM_ANSWER_S_MAX = 10.0
 """A broker that is out of reach may not even refuse: without a limit /readyz would say ready for half a minute."""
 
@@ -62,7 +68,7 @@ _log = structlog.get_logger(__name__)
 
 async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
     """Keep the brokers and their listeners current."""
-    failing, silent = False, dict[int, str]()
+    failing, silent, named_s = False, dict[int, str](), dict[int, float]()
     while True:
         try:
             with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
@@ -91,7 +97,18 @@ async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersF
         for node_id in (before.keys() - silent.keys()) & said.keys():
             _log.info("broker_answers", node=node_id)
         readiness.upstream_answered(len(brokers), addresses.withheld, silent)
-        await trio.sleep(UPSTREAM_INTERVAL_S)
+        named_s |= dict.fromkeys(cluster.brokers, now_s := trio.current_time())
+        named_s = {node_id: at_s for node_id, at_s in named_s.items() if now_s - at_s < BROKER_AWAITED_S_MAX}
+        await _wait_for_next(cluster, named_s.keys() - cluster.brokers.keys())
+
+
+async def _wait_for_next(cluster: Cluster, awaited: AbstractSet[int]) -> None:
+    """Return after the interval, or as soon as a broker that has left is named again."""
+    with trio.move_on_after(UPSTREAM_INTERVAL_S):
+        while not awaited & cluster.brokers.keys():
+            await trio.sleep(UPSTREAM_AWAITED_S if awaited else math.inf)
+            with suppress(UpstreamError):  # which the next look tells
+                await cluster.refresh()
 
 
 async def follow_catalog(

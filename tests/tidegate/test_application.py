@@ -116,24 +116,24 @@ async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["proxy.listen", "admin.listen"])
-def test_a_taken_port_is_one_line_with_its_key(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_one_line_with_its_key(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     taken, port = taken_port()
     with taken:
         code = trio.run(serve, config_of(tmp_path, f"{key}=127.0.0.1:{port}\n"))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidegate:")]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tidegate:")]
     assert code == exit_codes.FOUND_WRONG
     assert len(lines) == 1
     assert key in lines[0]
     assert str(port) in lines[0]
 
 
-def test_a_storage_plug_in_with_wrong_settings_is_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_storage_plug_in_with_wrong_settings_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     secret = "rsm.config.pwd=open-sesame\nlog.level=warn\n"
     assert config_of(tmp_path, secret).log.level == "warning"
     config = config_of(tmp_path, f"rsm.config.dir=\n{secret}log.level=info\n")
     code = trio.run(serve, config)
     assert code == exit_codes.USAGE
-    error = capsys.readouterr().err
+    error = capfd.readouterr().err
     lines = [line for line in error.splitlines() if line.startswith("tidegate:")]
     assert len(lines) == 1
     assert "rsm.config.dir is not set" in lines[0]

@@ -53,7 +53,7 @@ class Upstream:
         self.error: Exception | None = None
         self.is_silent = False
         self.followed: list[list[NodeAddress]] = []
-        self.retries = 0
+        self.retries = self.looks = 0
         self.withheld: dict[int, str] = {}
         self.silent: dict[int, str] = {}
         self.free_ports = {1: 40001}
@@ -66,6 +66,7 @@ class Upstream:
         return state(self.readiness, ConditionName.UPSTREAM)
 
     async def refresh(self) -> None:
+        self.looks += 1
         await trio.lowlevel.checkpoint()
         if self.is_silent:
             await trio.sleep_forever()
@@ -112,6 +113,31 @@ async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -
         assert upstream.state() == (ConditionState.MET, "1 brokers")
         assert upstream.followed[1:] == [[TWO]]
         assert events() == ["upstream_unavailable", "upstream_back"]
+
+
+async def test_a_broker_that_is_back_is_listened_for_at_once(mock_clock: MockClock) -> None:
+    """How it failed: its clients were refused for up to five seconds after it had come back."""
+    upstream = Upstream()
+    async with upstream.following():
+        both = upstream.brokers
+        upstream.brokers = {1: both[1]}
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        assert upstream.followed == [[ONE, TWO], [ONE]]
+        await step(mock_clock, upkeep.UPSTREAM_AWAITED_S)
+        upstream.brokers = both
+        await step(mock_clock, upkeep.UPSTREAM_AWAITED_S)
+        assert upstream.followed == [[ONE, TWO], [ONE], [ONE, TWO]]
+
+
+async def test_a_broker_that_stays_away_is_not_looked_for_for_ever(mock_clock: MockClock) -> None:
+    upstream = Upstream()
+    async with upstream.following():
+        upstream.brokers = {1: upstream.brokers[1]}
+        for _ in range(3):
+            await step(mock_clock, upkeep.BROKER_AWAITED_S_MAX)
+        looks = upstream.looks
+        await step(mock_clock, upkeep.UPSTREAM_AWAITED_S)
+        assert upstream.looks == looks
 
 
 def be_ready_but_for_upstream(readiness: Readiness) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
@@ -132,6 +133,15 @@ def test_an_illegal_transition_is_dropped(path: tuple[State, ...], target: State
 
     assert catalog.list_segments(*KEY) == before
     assert catalog.generation(*KEY) == generation
+
+
+def test_illegal_transitions_are_told_once_for_each_partition() -> None:
+    """How it failed: an error line for each record of a topic that was read back twice."""
+    catalog = Catalog()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            apply_all(catalog, S0, moved(S0, DELETE_FINISHED))
+    assert [line["event"] for line in lines] == ["illegal_segment_transition"]
 
 
 @for_each("path", [(), (COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED), (DELETE_STARTED,)])
