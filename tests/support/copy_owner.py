@@ -87,7 +87,8 @@ def repeatable(seed: int) -> Iterator[pytest.MonkeyPatch]:
 
 def strike(world: CopyWorld, owner: Owner) -> None:
     chance = world.chance
-    match chance.randrange(8):
+    cluster = owner.hands.cluster
+    match chance.randrange(9):
         case 0:
             how = chance.randrange(3)
             world.brokers.cut_off(chance.choice(NODES), leads=how == 1, forgets=how == 2)
@@ -96,6 +97,8 @@ def strike(world: CopyWorld, owner: Owner) -> None:
         case 2:
             world.brokers.heal()
         case 3:
+            if chance.random() < 0.7:
+                world.brokers.cut_off(chance.choice(NODES), leads=chance.random() < 0.5)
             world.recreate()
         case 4:
             world.lose_index()
@@ -103,5 +106,7 @@ def strike(world: CopyWorld, owner: Owner) -> None:
             owner.hands.clock_off_ms = chance.choice(CLOCKS_OFF_MS)
         case 6:
             owner.hands.clock_off_ms = 0
-        case _:
+        case 7:
             owner.lose_staging()
+        case _:
+            cluster.node_id = chance.choice(NODES)

@@ -31,7 +31,14 @@ from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
 from storage.metadata.serde import MetadataRecord, decode
-from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_from_text
+from storage.model import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+    Uuid,
+    uuid_from_text,
+    uuid_to_text,
+)
 from storage.object_store.object_store import ObjectHead, ObjectStream
 from tests.support.copy_cluster import NODES, WorldBrokers, WorldCluster
 from tests.support.memory_store import Killed, MemoryStore
@@ -197,8 +204,9 @@ class CopyWorld:
 
     def lose_index(self) -> None:
         """One of a segment's objects beside its log is there no more, or none is: some formats have them in one."""
-        if indexes := sorted(key for key in self.store.objects if not key.endswith(".log")):
-            lost = self.chance.choice([indexes[-1], *indexes])
+        own = uuid_to_text(self.partition.topic_id)
+        if indexes := sorted(key for key in self.store.objects if own in key and not key.endswith(".log")):
+            lost = self.chance.choice(indexes) if self.chance.random() < 0.5 else indexes[-1]
             segment = lost.rpartition(".")[0] if self.chance.random() < 0.5 else lost
             for key in indexes:
                 if key.startswith(segment):

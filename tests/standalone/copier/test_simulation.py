@@ -149,7 +149,7 @@ async def _play(world: CopyWorld, seen: _Seen, *, kills: bool, elects: bool, str
             nursery.start_soon(owner.run, generation if chance.random() < 0.9 else 1)
             for _ in range(chance.randrange(2, 8)):
                 _happen(world, elects=elects)
-                if strikes and chance.random() < 0.4:
+                if strikes and chance.random() < 0.5:
                     strike(world, owner)
                 seen.look(owners)
                 await trio.sleep(chance.uniform(0.02, 2.0))
@@ -165,7 +165,7 @@ async def _play(world: CopyWorld, seen: _Seen, *, kills: bool, elects: bool, str
         for owner in owners:
             owner.hands.pause_until_s = min(owner.hands.pause_until_s, trio.current_time() + 1)
             owner.scope.cancel()
-        if strikes and chance.random() < 0.3:
+        if strikes and chance.random() < 0.5:
             world.lose_index()
             world.upstream.delete_before(world.upstream.end_offset)
         seen.look(owners)
