@@ -7,7 +7,7 @@ import pytest
 
 from tests.standalone.copier import test_deletion_schedules, test_segment_copy, test_simulation
 
-SCHEDULES = 20
+SCHEDULES = 30
 STEPWISE_SCHEDULES = 300
 DELETION_SCHEDULES = 40
 
