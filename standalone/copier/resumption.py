@@ -38,10 +38,10 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
         TopicGoneError: upstream has no such topic any more.
     """
     ledger.follow_lineage(())
-    newest = max(ledger.finished(), key=_recency, default=None)
-    if newest is None:
+    newest_first = sorted(ledger.finished(), key=_recency, reverse=True)
+    if not newest_first:
         return PartitionState(next_offset=0)
-    lineage = await _read_lineage(newest, storage, threads)
+    lineage = await _read_lineage(newest_first, storage, threads)
     ledger.follow_lineage(lineage)
     next_offset = ledger.end_offset() + 1
     common = await common_offset(ledger.partition, brokers, lineage, next_offset, known_epoch=lineage[-1][0])
@@ -109,8 +109,9 @@ async def common_offset(
 
 
 async def _read_lineage(
-    segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager, threads: Threads
+    newest_first: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager, threads: Threads
 ) -> list[tuple[int, int]]:
+    segment = newest_first[0]
     try:
         checkpoint = await threads.run(lambda: storage.fetch_index(segment, IndexType.LEADER_EPOCH))
         lineage = parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
@@ -119,7 +120,20 @@ async def _read_lineage(
     except (RemoteResourceNotFoundError, CorruptObjectError) as error:
         _log.error("leader_epochs_lost", segment=str(segment.segment_id), reason=str(error))
         lineage = ()
-    return list(lineage or segment.segment_leader_epochs.items())
+    return list(lineage or _described_lineage(newest_first))
+
+
+def _described_lineage(newest_first: Sequence[RemoteLogSegmentMetadata]) -> list[tuple[int, int]]:
+    """What the segments' metadata say of it. Some may be of branches that were lost: on a lineage epochs and offsets
+    descend together."""
+    lineage: list[tuple[int, int]] = []
+    for segment in newest_first:
+        for epoch, start_offset in sorted(segment.segment_leader_epochs.items(), reverse=True):
+            if lineage and epoch == lineage[-1][0]:
+                lineage[-1] = epoch, min(start_offset, lineage[-1][1])
+            elif not lineage or (epoch < lineage[-1][0] and start_offset < lineage[-1][1]):
+                lineage.append((epoch, start_offset))
+    return lineage[::-1]
 
 
 def _recency(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:

@@ -140,6 +140,21 @@ async def test_after_an_unclean_election_it_goes_on_where_both_logs_part(world: 
     )
 
 
+async def test_a_lost_checkpoint_hides_no_truncation(world: CopyWorld) -> None:
+    """Failed before: the newest segment counted alone, and what upstream wrote before it was never copied."""
+    world.upstream.append(20)
+    world.upstream.elect()
+    world.upstream.append(20)
+    async with running(world.hands()):
+        await until(lambda: world.ledger().end_offset() == 119)
+    del world.store.objects[max(key for key in world.store.objects if key.endswith(".leader_epoch_checkpoint"))]
+    world.upstream.elect(keep=20)
+    world.upstream.append(10)
+    async with running(world.hands(), generation=2):
+        await until(lambda: any(2 in each.segment_leader_epochs for each in world.finished()))
+    assert min(each.start_offset for each in world.finished() if 2 in each.segment_leader_epochs) == 60
+
+
 async def test_a_segment_waits_until_its_newest_record_is_old_enough(world: CopyWorld) -> None:
     world.upstream.append(20)
     begun_ms = world.now_ms()
