@@ -259,7 +259,7 @@ class Hands:
             event_log=self,
             storage=PlainObjects({}, store=_Store(self)),
             log_starts=_KeptByAll(self, world.committed, max),
-            notes=_KeptByAll(self, world.notes, lambda _, new: new),
+            notes=_KeptByAll(self, world.notes),
             meter=self.meter,
             retention_of=lambda _: self.retention,
             is_disabled=lambda: self.is_disabled,
@@ -374,9 +374,12 @@ class Hands:
 
 
 class _KeptByAll(Generic[T]):
-    """What the world keeps, through one copier's hands."""
+    """What the world keeps, through one copier's hands: combined with what was, or alone under its topic's name. Those
+    who serve would commit another topic's log start again (standalone.serving.log_starts)."""
 
-    def __init__(self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T]) -> None:
+    def __init__(
+        self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T] | None = None
+    ) -> None:
         self._hands, self._kept, self._combine = hands, kept, combine
 
     async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, T]:
@@ -388,14 +391,13 @@ class _KeptByAll(Generic[T]):
         await self._hands.step()
         self._hands.fail()
         for partition, value in values.items():
-            for other in [each for each in self._kept if _has_name_of(each, partition)]:
+            if self._combine is not None:
+                self._kept[partition] = self._combine(self._kept.get(partition, value), value)
+                continue
+            named = (partition.topic, partition.partition)
+            for other in [each for each in self._kept if (each.topic, each.partition) == named]:
                 del self._kept[other]
-            self._kept[partition] = self._combine(self._kept.get(partition, value), value)
-
-
-def _has_name_of(other: TopicIdPartition, partition: TopicIdPartition) -> bool:
-    """Whether it is another topic's, of which a group can keep nothing beside this one's."""
-    return other != partition and (other.topic, other.partition) == (partition.topic, partition.partition)
+            self._kept[partition] = value
 
 
 class _Store:
