@@ -83,11 +83,11 @@ class MetadataFeed:
         with trio.move_on_after(PUBLISH_TIMEOUT_S):
             while follower.next_offset <= offset:
                 await follower.changed.wait()
-            return
-        raise RetriableRemoteStorageError(
-            f"{partition}: the record at {number}/{offset} of the metadata topic was published but not read back "
-            f"within {PUBLISH_TIMEOUT_S} s"
-        )
+        if follower.next_offset <= offset:  # it may have come in the turn in which the time was up
+            raise RetriableRemoteStorageError(
+                f"{partition}: the record at {number}/{offset} of the metadata topic was published but not read back "
+                f"within {PUBLISH_TIMEOUT_S} s"
+            )
 
     def _number(self, partition: TopicIdPartition) -> int:
         failure = self._event_log.failure()

@@ -53,8 +53,7 @@ EMPTY_MAX = 100_000
 """Segments remembered as having no aborts, the first remembered is forgotten first: 150 bytes each."""
 
 FIRST_NUMBER = 10**17
-"""Of an index as a block on disk. A file's name has room for it, also in the eyes of earlier versions, who let it be
-evicted."""
+"""Of an index as a block on disk. A file's name has room for it, and earlier versions let it be evicted."""
 
 _ABOVE_ALL = 2**63 - 1
 """Offset or time."""

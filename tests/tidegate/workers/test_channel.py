@@ -27,7 +27,12 @@ class End:
         self.may_answer.set()
         self.ended = trio.Event()
         self.life = trio.CancelScope()
-        self.channel = Channel(trio.socket.from_stdlib_socket(sock), answer=self._answer, hear=self.heard.append)
+        self.channel = Channel(trio.socket.from_stdlib_socket(sock), answer=self._answer, hear=self._hear)
+
+    def _hear(self, frame: Frame) -> None:
+        if frame.body.get("what") == "fault":
+            raise ZeroDivisionError("a fault of ours")
+        self.heard.append(frame)
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         await self.may_answer.wait()
@@ -171,3 +176,32 @@ async def test_what_is_no_frame_ends_the_channel() -> None:
             with trio.fail_after(HANG_S_MAX):
                 await end.run()
             assert end.heard == []
+
+
+@pytest.mark.parametrize("answer_first", [True, False])
+async def test_an_answer_that_meets_its_askers_leaving_ends_nothing(answer_first: bool) -> None:
+    async with pair() as (one, other):
+        for _ in range(20):
+            other.may_answer = trio.Event()
+            asking = trio.CancelScope()
+
+            async def ask(asking: trio.CancelScope = asking) -> None:
+                with asking:
+                    await one.channel.ask("slow")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await wait_all_tasks_blocked()
+                steps = [other.may_answer.set, asking.cancel]
+                for step in steps if answer_first else steps[::-1]:
+                    step()
+        assert (await one.channel.ask("again"))["to"] == "again"
+
+
+async def test_what_cannot_be_heard_ends_its_channel_alone() -> None:
+    """How it failed: a fault in what was heard went on to the supervisor's nursery."""
+    async with pair() as (one, other):
+        one.channel.tell("fault")
+        await other.ended.wait()
+        with pytest.raises(ChannelClosedError):
+            await other.channel.ask("nobody")

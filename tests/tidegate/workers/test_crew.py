@@ -70,6 +70,7 @@ class World:
         self.workers: list[ScriptedWorker] = []
         self.stops = 0
         self.asked_to_start = 0
+        self.faults: list[Exception] = []
         self.may_start = trio.Event()
         self.may_start.set()
         self.crew = Crew(2, cast(Template, self), self._stop)
@@ -77,8 +78,10 @@ class World:
 
     async def start(self, worker: int, *, is_first: bool) -> socket.socket:
         """As the template's."""
-        assert is_first == (not self.lives(worker))
         self.asked_to_start += 1
+        if self.faults:
+            raise self.faults.pop()
+        assert is_first == (not self.lives(worker))
         await self.may_start.wait()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.workers.append(ScriptedWorker(worker, theirs))
@@ -270,3 +273,13 @@ async def test_one_that_is_being_forked_when_all_drain_hears_of_it() -> None:
         await made.crew.wait_ended()
         assert [worker.told for worker in made.lives(1)] == [[], ["drain"]]
         assert made.crew.exit_code == exit_codes.DONE
+
+
+async def test_a_fault_of_ours_in_a_start_is_one_workers_affair(nursery: trio.Nursery) -> None:
+    """How it failed: it ended the supervisor, and all workers with it."""
+    world = World(nursery)
+    world.faults = [KeyError("gone"), UnicodeError("label empty"), AssertionError("never")]
+    await until(lambda: len(world.crew.assignment.up) == 2, "both workers are up")
+    assert world.asked_to_start == 5
+    world.crew.drain()
+    await world.crew.wait_ended()
