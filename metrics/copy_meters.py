@@ -82,14 +82,13 @@ class CopyMeter:
             ),
             max,
         )
-        self._upstream_retention = Children[str, Gauge](
-            registry.gauge(
-                "tidegate_copy_upstream_retention_seconds",
-                "How long upstream keeps a topic's records (`retention.ms`); no series where it keeps them for ever.",
-                "topic",
-            ),
-            registry.topics,
+        share = registry.gauge(
+            "tidegate_copy_upstream_retention_share",
+            "What is due for the tier and not in it, as a share of what upstream keeps by `retention.ms` or "
+            "`retention.bytes`, of all partitions; from 1 on upstream deletes what is not copied.",
+            "topic",
         )
+        self._retention_share = _TopicGauge(registry, share, max)
 
     def _declare_deletions(self, registry: Registry) -> None:
         waiting = _own(registry, "tidegate_delete_waiting_segments", "Segments that are to go and wait.")
@@ -104,7 +103,7 @@ class CopyMeter:
         self._alarming = _TopicGauge(registry, alarming, sum)
         self._clock_offset = registry.gauge(
             "tidegate_copy_clock_offset_seconds",
-            "How far the store's clock is ahead of this machine's; beyond an hour nothing is deleted. 0 if not known.",
+            "How far the store's clock, or the brokers', is ahead of ours; beyond an hour nothing is deleted.",
         )
         dead = _own(registry, "tidegate_dead_segments", "Segments that hold only records that upstream has lost.")
         self._dead_segments = _TopicGauge(registry, dead, sum)
@@ -168,16 +167,14 @@ class CopyMeter:
             if changed is not None:
                 self._stalled[changed].set([*self._stalls.values()].count(changed))
 
-    def on_age(self, partition: Partition, age_s: float) -> None:
-        """The oldest record of a partition that is not in the tier yet is so old; 0: there is none."""
-        self._age.set(partition, age_s)
+    def on_age(self, partition: Partition, age_s: float, retention_share: float) -> None:
+        """The oldest record of a partition that is not in the tier yet is so old; 0: there is none.
 
-    def on_upstream_retention(self, topic: str, retention_ms: int) -> None:
-        """The topic's `retention.ms` at upstream; -1: no limit."""
-        if retention_ms >= 0:
-            self._upstream_retention[topic].set(retention_ms / 1000)
-        elif topic in self._upstream_retention:
-            self._upstream_retention[topic].set(float("inf"))
+        Args:
+            retention_share: of what upstream keeps this record is behind so much.
+        """
+        self._age.set(partition, age_s)
+        self._retention_share.set(partition, retention_share)
 
     def on_size_walk(self, topic: str, duration_s: float) -> None:
         """A partition's segments were added up."""
@@ -223,6 +220,7 @@ class CopyMeter:
             self._delete_lag_bytes,
             self._delete_lag_segments,
             self._age,
+            self._retention_share,
         ):
             gauge.forget(partition)
 

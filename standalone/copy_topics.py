@@ -124,8 +124,12 @@ class CopyTopics:
     def retention_of(self, topic: str) -> Retention:
         """What the tier keeps of the topic; everything of one that is not known, or that is compacted by now: a broker
         does not go by its retention then."""
-        if not self.settings.retention_from_topic:
-            return Retention(retention_ms=self.settings.retention_ms, retention_bytes=self.settings.retention_bytes)
+        if self.settings.retention_from_topic:
+            return self.upstream_retention(topic)
+        return Retention(retention_ms=self.settings.retention_ms, retention_bytes=self.settings.retention_bytes)
+
+    def upstream_retention(self, topic: str) -> Retention:
+        """What upstream keeps of the topic."""
         known = self.topics.get(topic)
         is_by_age = known is not None and "delete" in known.configs.get("cleanup.policy", "delete")
         configs = known.configs if known is not None and is_by_age else {}
@@ -133,11 +137,6 @@ class CopyTopics:
             retention_ms=int(configs.get("retention.ms", "-1")),
             retention_bytes=int(configs.get("retention.bytes", "-1")),
         )
-
-    def upstream_retention_ms(self, topic: str) -> int:
-        """How long upstream keeps the topic's records; −1: for ever, or not known."""
-        known = self.topics.get(topic)
-        return -1 if known is None else int(known.configs.get("retention.ms", "-1"))
 
     def _tell_refused(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():

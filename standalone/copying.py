@@ -37,6 +37,7 @@ from protocol.client.messages import Partition
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.cluster_clock import ClusterClock
 from standalone.copier.config import CopyConfig, MetadataTopicConfig
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import Properties
@@ -78,6 +79,7 @@ class CopyingParts:
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
     guard: MetadataTopicGuard
+    clock: ClusterClock
     deletions_stopped: Callable[[], str | None]
     meter: CopyMeter
 
@@ -112,7 +114,7 @@ class Copying:
         self._is_of_one_mind = False
         """Whether all of the group were to copy the same topics when it said so last."""
         self._missing: frozenset[Partition] = frozenset()
-        """Partitions that nobody in the group had at the last look."""
+        """Partitions to copy that nobody in the group had at the last look."""
         self._unowned: frozenset[Partition] = frozenset()
         """… and at the look before."""
 
@@ -292,14 +294,13 @@ class Copying:
             await copier.follow_gone(self._gone)
 
     async def _look(self) -> None:
+        await self._parts.clock.look()
         self._gone = await self.topics.look()
-        for name in self.topics.copied():
-            self._parts.meter.on_upstream_retention(name, self.topics.upstream_retention_ms(name))
         await self._look_at_group()
 
     async def _look_at_group(self) -> None:
-        """Whether all of it are to copy the same, and what nobody in it has at two looks in a row. A group that
-        is not described has what we have ourselves."""
+        """Whether all of it are to copy the same, and what to copy nobody in it has at two looks in a row. A group
+        that is not described has what we have ourselves."""
         assigned = {(each.topic, each.partition) for each in self.assigned()}
         try:
             members = await self._group.members()
@@ -312,7 +313,7 @@ class Copying:
             assigned = {each for member in members for each in member.partitions}
         if self._membership is None:
             return
-        missing = frozenset(self.partitions() - assigned)
+        missing = frozenset(self.topics.partitions(self.topics.copied()) - assigned)
         self._unowned, self._missing = missing & self._missing, missing
         self._parts.meter.on_unowned(len(self._unowned))
 

@@ -6,6 +6,7 @@ import structlog
 
 from metrics.copy_meters import CopyMeter
 from proxy.upstream.cluster import Cluster
+from standalone.cluster_clock import ClusterClock
 from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import client_properties
@@ -54,7 +55,8 @@ def open_copying(
     if isinstance(storage_manager, LocalTieredStorage):
         storage_manager.make_folder()
 
-    clock = ClockGuard(storage_manager.clock_offset_ms, meter)
+    brokers_clock = ClusterClock(cluster)
+    clock = ClockGuard({"the store's": storage_manager.clock_offset_ms, "the brokers'": brokers_clock.offset_ms}, meter)
     deletions_stopped = _first_of(guard.deletions_stopped, clock)
     parts = CopyingParts(
         settings=config.copy,
@@ -66,6 +68,7 @@ def open_copying(
         metadata_properties=client_properties(config.metadata_producer, f"{ROLE}-metadata"),
         in_tier=catalog.partitions,
         guard=guard,
+        clock=brokers_clock,
         deletions_stopped=deletions_stopped,
         meter=meter,
     )
@@ -81,6 +84,7 @@ def open_copying(
             confirm_gone=topics.confirm_gone,
             meter=meter,
             retention_of=topics.retention_of,
+            upstream_retention=topics.upstream_retention,
             is_disabled=is_disabled,
             is_copied=topics.is_copied,
             deletions_stopped=deletions_stopped,

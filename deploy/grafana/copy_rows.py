@@ -30,15 +30,15 @@ COPYING: Final = Row(
         ),
         graph(
             "Age of what is not copied yet",
-            "Of the ten topics that are furthest behind. Upstream deletes what reaches its retention.ms.",
+            "Of the ten topics that are furthest behind.",
             "s",
             _largest("tidegate_copy_age_seconds"),
         ),
         graph(
-            "Upstream's retention",
-            "retention.ms of the topics that are copied.",
-            "s",
-            _largest("tidegate_copy_upstream_retention_seconds"),
+            "Share of upstream's retention",
+            "Of what upstream keeps, by retention.ms or retention.bytes, so much is not copied; at 1 it is deleted.",
+            "percentunit",
+            _largest("tidegate_copy_upstream_retention_share"),
         ),
         graph(
             "Bytes due to be copied",

@@ -61,7 +61,7 @@ class Copier:
     Args:
         settings: `staging_path` must be set.
         event_log: the metadata topic, for reading and writing.
-        retention_of: what the tier keeps of a topic; may change.
+        retention_of: what the tier keeps of a topic, `upstream_retention` what upstream does; may change.
         notes: of deletions that wait.
         is_disabled: copy.disable, as it is now.
         is_copied: whether what is new in a topic goes to the tier; may change.
@@ -87,7 +87,8 @@ class Copier:
         meter: CopyMeter,
         retention_of: Callable[[str], Retention],
         is_disabled: Callable[[], bool],
-        is_copied: Callable[[str], bool] = lambda _topic: True,
+        is_copied: Callable[[str], bool],
+        upstream_retention: Callable[[str], Retention],
         confirm_gone: Confirm,
         deletions_stopped: Callable[[], str | None] = lambda: None,
         copies_all: bool = False,
@@ -106,6 +107,7 @@ class Copier:
         self._notes = notes
         self._meter = meter
         self._retention_of = retention_of
+        self._upstream_retention = upstream_retention
         self._is_disabled = is_disabled
         self._is_copied = is_copied
         self._confirm_gone = confirm_gone
@@ -197,6 +199,7 @@ class Copier:
             notes=Kept(self._notes, lambda: self._assigned, settings.interval_ms / 2000),
             meter=self._meter,
             retention_of=self._retention_of,
+            upstream_retention=self._upstream_retention,
             deletions_stopped=self._deletions_stopped,
             is_disabled=self._is_disabled,
             is_copied=self._is_copied,

@@ -197,6 +197,23 @@ class Intake:
         rest = offsets * staged.size_bytes // (staged.end_offset + 1 - staged.start_offset)
         return self.staging.staged_bytes + rest
 
+    def waiting_bytes(self) -> int:
+        """Upstream's log that is not in the tier. What has not been fetched is taken to be as large as what is staged,
+        or else as the tier's last segment."""
+        begin = end = self._ledger.end_offset() + 1
+        staged_bytes = sum(segment.size_bytes for segment in self.ready)
+        if self.staging is not None:
+            staged_bytes += self.staging.staged_bytes
+            begin, end = begin if self.staged_from is None else self.staged_from, self.staging.next_offset
+        upstream = self.upstream
+        offsets = 0 if upstream is None else upstream.high_watermark - max(end, upstream.log_start_offset)
+        if offsets <= 0:
+            return staged_bytes
+        if begin < end:
+            return staged_bytes + offsets * staged_bytes // (end - begin)
+        last = max(self._ledger.finished(), key=lambda segment: segment.end_offset, default=None)
+        return 0 if last is None else offsets * last.segment_size_bytes // (last.end_offset + 1 - last.start_offset)
+
     # --- fetching ---
 
     async def _fetch(self, staging: PartitionStaging) -> bool:

@@ -40,7 +40,9 @@ class PartitionCopier:
 
     def __init__(self, partition: TopicIdPartition, generation: int, folder: Path, tools: CopierTools) -> None:
         self.partition = partition
-        self.progress = PartitionProgress(topic=partition.topic, partition=partition.partition)
+        self.progress = PartitionProgress(
+            topic=partition.topic, partition=partition.partition, is_copied=tools.is_copied(partition.topic)
+        )
         self.backlog = Backlog()
         self.generation = generation
         self._folder = folder

@@ -14,7 +14,7 @@ from metrics.copy_meters import Stall
 from standalone.copier.deletions import PartitionDeletions
 from standalone.copier.intake import Intake
 from standalone.copier.ledger import Ledger
-from standalone.copier.seams import TopicGoneError
+from standalone.copier.seams import KEEP, TopicGoneError
 from standalone.copier.segment_copy import Copied, SegmentCopy
 from standalone.copier.staging import StagedSegment
 from standalone.copier.tools import CopierTools
@@ -214,6 +214,7 @@ class Term:
         """Progress, lags, age, and what nothing is copied for."""
         tools, progress, intake = self._tools, self._progress, self._intake
         now_ms, staging = tools.now_ms(), intake.staging
+        progress.is_copied = tools.is_copied(self._partition.topic)
         progress.copied_offset = self._ledger.end_offset()
         progress.last_stable_offset = intake.last_stable_offset
         progress.is_poisoned, progress.is_pressed = intake.poison is not None, intake.is_pressed
@@ -229,9 +230,17 @@ class Term:
         )
         oldest_ms = self._oldest_ms(now_ms)
         progress.lag_ms = max(0, now_ms - oldest_ms) if oldest_ms is not None else 0
-        tools.meter.on_age(self._series, progress.lag_ms / 1000)
+        progress.retention_share = 0.0 if oldest_ms is None else self._retention_share(progress.lag_ms)
+        tools.meter.on_age(self._series, progress.lag_ms / 1000, progress.retention_share)
         progress.stall = failed or (None if oldest_ms is None else self._own_stall())
         tools.meter.on_stall(self._series, progress.stall)
+
+    def _retention_share(self, age_ms: int) -> float:
+        """How near upstream is to deleting what is not in the tier; 1: it does."""
+        kept = self._tools.upstream_retention(self._partition.topic)
+        by_age = 0.0 if kept.retention_ms == KEEP else age_ms / max(1, kept.retention_ms)
+        by_size = 0.0 if kept.retention_bytes == KEEP else self._intake.waiting_bytes() / max(1, kept.retention_bytes)
+        return max(by_age, by_size)
 
     def _own_stall(self) -> Stall | None:
         """What keeps records from being copied although nothing has failed."""
@@ -250,7 +259,7 @@ class Term:
 
         By our own clock, or by its timestamp if that is older: it may have been there before we looked.
         """
-        if not self._tools.is_copied(self._partition.topic):
+        if not self._progress.is_copied:
             return None
         if self._intake.upstream is None:
             return self._begun_ms

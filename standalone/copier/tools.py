@@ -29,6 +29,7 @@ class CopierTools:
     notes: Kept[Noted]
     meter: CopyMeter
     retention_of: Callable[[str], Retention]
+    upstream_retention: Callable[[str], Retention]
     deletions_stopped: Callable[[], str | None]
     is_disabled: Callable[[], bool]
     is_copied: Callable[[str], bool]

@@ -31,7 +31,11 @@ class StoreClock:
             date_s = parsedate_to_datetime(date or "").timestamp()
         except (ValueError, OverflowError):
             return
-        self._ahead_of_monotonic_s = date_s + _HALF_A_SECOND_S - self._monotonic()
+        self.heard_time(date_s + _HALF_A_SECOND_S)
+
+    def heard_time(self, time_s: float) -> None:
+        """An answer that has just come says that it is this time, since the epoch."""
+        self._ahead_of_monotonic_s = time_s - self._monotonic()
 
     def offset_ms(self) -> int | None:
         """How far the store's clock is ahead of this machine's at this moment, negative where it is behind; None before

@@ -18,7 +18,7 @@ from tests.support.kafka import fresh_name
 from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tests.support.serving import Serving
-from tests.support.tier_proofs import copied_offsets, files_of, segments_of
+from tests.support.tier_proofs import copied_offsets, files_of, segments_of, shared_rows
 from tests.support.waiting import wait_until
 from tidegate import exit_codes
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -55,7 +55,7 @@ def problems_of(served: Serving) -> str:
 
 def has_all(served: Serving, topic: str) -> bool:
     """The four partitions, and no other."""
-    return [*copied_offsets(served)] == [(topic, number) for number in range(4)]
+    return copied_offsets(served).keys() == {(topic, number) for number in range(4)}
 
 
 def says(served: Serving, sentence: str) -> bool:
@@ -89,7 +89,9 @@ def test_a_topic_that_is_taken_out_or_refused_is_deleted_from_like_any_other(own
         wait_until(lambda: segments_of(own, out)[0] == segments[out][2:], "what was deleted to go")
         assert f"topic {compacted} is not copied: it has cleanup.policy=compact" in problems_of(served)
         assert "nothing of it is deleted" not in problems_of(served)
-        assert copied_offsets(served)[out, 0] == RECORDS - 1
+        rows = {row["topic"]: (row["copied"], row["copied_offset"]) for row in shared_rows(served)}
+        assert rows.keys() == {out, compacted, copied}
+        assert rows[out] == (False, RECORDS - 1)
         assert served.metric("tidegate_copy_unowned_partitions") == 0
     assert copy_once(own, tmp_path, properties_of(copied, copy_retention_ms="1000")) == exit_codes.DONE
     assert [files_of(own, topic) for topic in (out, compacted, copied)] == [{}, {}, {}]
@@ -117,7 +119,7 @@ def test_who_is_to_copy_other_topics_than_another_of_the_group_has_nothing_of_th
             wait_until(partial(says, running, said), f"who copies {topic} to say so")
         found[ours].terminate()
         assert found[ours].process.wait(60) == 0
-        wait_until(lambda: len(copied_offsets(found[theirs])) == 8, "the other topic's to be taken", timeout_s=60)
+        wait_until(lambda: len(shared_rows(found[theirs])) == 8, "the other topic's to be taken", timeout_s=60)
         assert said not in problems_of(found[theirs])
     for topic in (ours, theirs):
         delete_topic(own, topic)

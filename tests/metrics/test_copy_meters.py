@@ -44,20 +44,21 @@ def test_lags_are_sums_and_the_age_is_the_worst(registry: Registry, meter: CopyM
         labels = {"topic": "orders"}
         names = ("remotecopylagbytes", "remotecopylagsegments", "remotedeletelagbytes", "remotedeletelagsegments")
         found = [registry.sample_value(OF_TOPIC + name, labels) for name in names]
-        return [*found, registry.sample_value("tidegate_copy_age_seconds", labels)]
+        own = ("tidegate_copy_age_seconds", "tidegate_copy_upstream_retention_share")
+        return [*found, *(registry.sample_value(name, labels) for name in own)]
 
     for number in (0, 1):
         meter.on_copy_lag(("orders", number), 100 + number, 1)
         meter.on_delete_lag(("orders", number), 10, 2)
-        meter.on_age(("orders", number), 60.0 * number)
-    assert values() == [201, 2, 20, 4, 60]
+        meter.on_age(("orders", number), 60.0 * number, 0.5 * number)
+    assert values() == [201, 2, 20, 4, 60, 0.5]
     meter.on_copy_lag(("orders", 0), 0, 0)
-    assert values() == [101, 1, 20, 4, 60]
+    assert values() == [101, 1, 20, 4, 60, 0.5]
     meter.on_released(("orders", 1))
-    assert values() == [0, 0, 10, 2, 0]
+    assert values() == [0, 0, 10, 2, 0, 0]
     meter.on_released(("orders", 0))
     meter.on_released(("orders", 0))
-    assert values() == [0, 0, 0, 0, 0]
+    assert values() == [0, 0, 0, 0, 0, 0]
 
 
 def test_gaps_poison_and_claims_have_series_from_the_start(registry: Registry, meter: CopyMeter) -> None:
@@ -79,17 +80,10 @@ def test_gaps_poison_and_claims_have_series_from_the_start(registry: Registry, m
     assert values() == [1, 300, 1, 0]
 
 
-def test_slots_sizes_and_upstreams_retention(registry: Registry, meter: CopyMeter) -> None:
+def test_slots_and_sizes(registry: Registry, meter: CopyMeter) -> None:
     idle = "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidle_percent"
     assert registry.sample_value(idle) == 1
     meter.on_slots(10, 10)
     assert (registry.sample_value(idle) or 0) < 1
     meter.on_size_walk("orders", 0.25)
     assert registry.sample_value(f"{OF_TOPIC}remotelogsizecomputationtime", {"topic": "orders"}) == 250
-    name, labels = "tidegate_copy_upstream_retention_seconds", {"topic": "orders"}
-    meter.on_upstream_retention("orders", -1)
-    assert registry.sample_value(name, labels) is None
-    meter.on_upstream_retention("orders", 3_600_000)
-    assert registry.sample_value(name, labels) == 3600
-    meter.on_upstream_retention("orders", -1)
-    assert registry.sample_value(name, labels) == float("inf")

@@ -135,7 +135,8 @@ async def test_retention_is_the_keys_own_unless_the_topics_is_asked_for(world: W
     topics = world.topics("orders,payments")
     await topics.look()
     assert topics.retention_of("orders") == Retention(retention_ms=1000, retention_bytes=2000)
-    assert (topics.upstream_retention_ms("orders"), topics.upstream_retention_ms("unknown")) == (5000, -1)
+    assert topics.upstream_retention("orders") == Retention(retention_ms=5000, retention_bytes=7000)
+    assert topics.upstream_retention("unknown") == Retention()
     of_topic = world.topics("orders,payments", retention_from_topic=True)
     assert of_topic.retention_of("orders") == Retention(retention_ms=KEEP, retention_bytes=KEEP)  # not seen yet
     await of_topic.look()

@@ -234,7 +234,7 @@ class Hands:
         self.uploading: Uuid | None = None
         self.registry = Registry()
         self.meter = CopyMeter(self.registry)
-        self.retention = Retention()
+        self.retention = self.upstream_retention = Retention()
         self.is_disabled = False
         self.is_copied = True
         self.deletions_stopped: str | None = None
@@ -252,7 +252,8 @@ class Hands:
     def copier(self, config: CopyConfig | None = None) -> Copier:
         world = self.world
         base = settings(self.folder) if config is None else config
-        clock = ClockGuard(lambda: -self.clock_off_ms, self.meter, lambda: self.world.now_ms() + self.clock_off_ms)
+        store = {"the store's": lambda: -self.clock_off_ms}
+        clock = ClockGuard(store, self.meter, lambda: self.world.now_ms() + self.clock_off_ms)
         return Copier(
             settings=replace(base, staging_path=self.folder),
             brokers=self,
@@ -262,6 +263,7 @@ class Hands:
             notes=_KeptByAll(self, world.notes),
             meter=self.meter,
             retention_of=lambda _: self.retention,
+            upstream_retention=lambda _: self.upstream_retention,
             is_disabled=lambda: self.is_disabled,
             is_copied=lambda _: self.is_copied,
             confirm_gone=self.confirm_gone,

@@ -79,7 +79,7 @@ def copied(word: str) -> CopyStatus:
         name: 5 for name, kind in CopyPartitionStatus.__annotations__.items() if kind in (int, int | None)
     }
     words: dict[str, Any] = dict.fromkeys(("topic", "waits_for", "stall", "last_error", "trouble"), word)
-    row = cast(CopyPartitionStatus, {**numbers, **words, "dead_segments": 2, "dead_bytes": 7})
+    row = cast(CopyPartitionStatus, {**numbers, **words, "dead_segments": 2, "dead_bytes": 7, "copied": True})
     waits = CopyDeletionStatus(
         topic=word, partition=3, segments=3, bytes=9, until_ms=3_601_000, why=word, alarming=True
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -44,9 +45,15 @@ class TierSegment:
 
 
 def copied_offsets(served: Serving) -> dict[tuple[str, int], int | None]:
-    """By topic and partition: the last offset that is in the tier, as the process that copies says."""
-    copying = json.loads(served.page("/status.json")[1])["copy"]
-    return {(row["topic"], row["partition"]): row["copied_offset"] for row in copying["rows"]}
+    """By topic and partition: the last offset that is in the tier, as the process that copies says. Without what it
+    only deletes from, such as the topics of other tests."""
+    return {(row["topic"], row["partition"]): row["copied_offset"] for row in shared_rows(served) if row["copied"]}
+
+
+def shared_rows(served: Serving) -> list[dict[str, Any]]:
+    """Each partition that the process has, as its status page shows it."""
+    rows: list[dict[str, Any]] = json.loads(served.page("/status.json")[1])["copy"]["rows"]
+    return rows
 
 
 def read_topic(kafka: KafkaCluster, topic: str) -> Iterator[Message]:

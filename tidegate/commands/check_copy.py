@@ -18,6 +18,7 @@ from protocol.client.leaders import AskMetadata, Step, code_name
 from protocol.client.messages import METADATA, Question
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from standalone.cluster_clock import controller_time_s
 from standalone.copier.config import CopyConfig
 from standalone.copy_topics import CopyTopic, find_topics, topic_configs
 from standalone.metadata_guard import configs_trouble
@@ -69,6 +70,7 @@ async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, writte
         await _check_metadata_topic(config, metadata, written, report)
         for group in (config.copy.group_id, LOG_START_GROUP, DELETIONS_GROUP):
             await _check_group(cluster, group, report)
+        await _check_clock(cluster, report)
     except UpstreamError as error:
         report.wrong(f"what a copier needs is not known: {error}")
 
@@ -176,6 +178,13 @@ async def _check_metadata_topic(config: Config, metadata: Cluster, written: Clus
         report.wrong(str(error))
     else:
         report.ok(f"{METADATA_TOPIC} is not there yet, and a copier may make it")
+
+
+async def _check_clock(cluster: Cluster, report: Report) -> None:
+    try:
+        await controller_time_s(cluster, next(iter(cluster.brokers)))
+    except UpstreamError as error:
+        report.warning(f"the brokers' clock is not known, so that a wrong one of this machine may not be seen: {error}")
 
 
 async def _missing_rights(cluster: Cluster, names: Iterable[str], needed: Iterable[int]) -> dict[str, str]:

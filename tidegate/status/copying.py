@@ -18,9 +18,15 @@ def copy_status(copying: "Copying") -> CopyStatus:
     """As it is now: partitions in trouble first, then those that are stalled, then those that are furthest behind;
     deletions that wait, those that alarm first."""
     progress = copying.progress()
-    rows = [_row(each, copying.topics.upstream_retention_ms(each.topic)) for each in progress]
+    rows = [_row(each) for each in progress]
     rows.sort(
-        key=lambda row: (row["trouble"] is None, row["last_error"] is None, row["stall"] is None, -row["lag_bytes"])
+        key=lambda row: (
+            row["trouble"] is None,
+            row["last_error"] is None,
+            row["stall"] is None,
+            not row["copied"],
+            -row["lag_bytes"],
+        )
     )
     deletions = [found for each in (*progress, *copying.gone()) if (found := _deletion(each)) is not None]
     deletions.sort(key=lambda row: (not row["alarming"], -row["bytes"]))
@@ -36,7 +42,7 @@ def copy_status(copying: "Copying") -> CopyStatus:
     )
 
 
-def _row(progress: "PartitionProgress", retention_ms: int) -> CopyPartitionStatus:
+def _row(progress: "PartitionProgress") -> CopyPartitionStatus:
     return CopyPartitionStatus(
         topic=progress.topic,
         partition=progress.partition,
@@ -49,8 +55,9 @@ def _row(progress: "PartitionProgress", retention_ms: int) -> CopyPartitionStatu
         stall=progress.stall,
         dead_segments=progress.dead_segments,
         dead_bytes=progress.dead_bytes,
+        copied=progress.is_copied,
         last_error=progress.last_error,
-        trouble=_trouble(progress, retention_ms),
+        trouble=_trouble(progress),
     )
 
 
@@ -69,12 +76,13 @@ def _deletion(progress: "PartitionProgress") -> CopyDeletionStatus | None:
     )
 
 
-def _trouble(progress: "PartitionProgress", retention_ms: int) -> str | None:
+def _trouble(progress: "PartitionProgress") -> str | None:
     if progress.is_poisoned:
         return f"it is not copied any further: {progress.last_error or progress.waits_for}"
-    if 0 <= retention_ms < progress.lag_ms / RETENTION_SHARE_MAX:
+    if progress.retention_share > RETENTION_SHARE_MAX:
         return (
-            f"records that are {progress.lag_ms // 1000} s old are not in the tier, and upstream deletes them after "
-            f"{retention_ms // 1000} s (retention.ms): see copy.segment.ms and what the copier waits for"
+            f"records that are {progress.lag_ms // 1000} s old are not in the tier: "
+            f"{progress.retention_share:.0%} of what upstream keeps (retention.ms, retention.bytes); see "
+            "copy.segment.ms and what the copier waits for"
         )
     return None

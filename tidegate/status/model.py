@@ -206,6 +206,7 @@ class CopyPartitionStatus(TypedDict):
     stall: str | None
     dead_segments: int
     dead_bytes: int
+    copied: bool
     last_error: str | None
     trouble: str | None
 

@@ -279,9 +279,29 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
 def test_a_clock_that_is_an_hour_off_the_stores_deletes_nothing() -> None:
     registry = Registry()
     offsets: list[int | None] = [None, 0, 3_600_000, -3_600_000, 3_660_000, -(2 * 365 * 86_400_000)]
-    guard = ClockGuard(iter(offsets).__next__, CopyMeter(registry))
+    brokers: list[int | None] = [0, None, 3_600_000, None, 0, 3_660_000]
+    clocks = {"the store's": iter(offsets).__next__, "the brokers'": iter(brokers).__next__}
+    guard = ClockGuard(clocks, CopyMeter(registry))
     told = [guard.deletions_stopped() for _ in offsets]
     assert told[:4] == [None] * 4
     assert "61 minutes behind" in str(told[4])
     assert "ahead of the store's" in str(told[5])
     assert registry.sample_value("tidegate_copy_clock_offset_seconds") == -2 * 365 * 86_400
+    guard = ClockGuard({"the store's": lambda: 0, "the brokers'": lambda: -3_660_000}, CopyMeter(Registry()))
+    assert "61 minutes ahead of the brokers'" in str(guard.deletions_stopped())
+
+
+@pytest.mark.parametrize(
+    ("store_ms", "brokers_ms", "time_ms"),
+    [
+        (None, None, 10**9),
+        (None, -7_200_000, 10**9 - 7_200_000),
+        (0, -7_200_000, 10**9),
+        (9_000_000, 7_200_000, 10**9 + 7_200_000),
+    ],
+)
+def test_the_time_is_our_own_unless_all_others_are_far(
+    store_ms: int | None, brokers_ms: int | None, time_ms: int
+) -> None:
+    clocks = {"the store's": lambda: store_ms, "the brokers'": lambda: brokers_ms}
+    assert ClockGuard(clocks, CopyMeter(Registry()), lambda: 10**9).now_ms() == time_ms

@@ -9,6 +9,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from standalone.copier.seams import Retention
 from standalone.copier.staging_folder import OWN_NAME, partition_folder
 from storage.errors import RetriableRemoteStorageError
 from tests.support.copy_world import PARTITION, CopyWorld
@@ -77,6 +78,34 @@ async def test_what_is_staged_is_copied_when_it_is_let_go(world: CopyWorld) -> N
         assert ranges(world) == []
         await copier.revoke([PARTITION])
         assert ranges(world) == [(0, 14)]
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+async def test_upstreams_retention_counts_by_age_and_by_size(world: CopyWorld, is_staged: bool) -> None:
+    """Failed before: a topic with retention.bytes alone had no alert before its records were lost."""
+    world.upstream.append(4)
+    hands = world.hands()
+
+    def share() -> float:
+        return value(hands, "tidegate_copy_upstream_retention_share", topic="orders") or 0
+
+    async with running(hands, segment_ms=10**9, segment_bytes=10**6) as copier:
+        await until(lambda: only(copier).looks > 1)
+        assert share() == 0
+        copied_bytes = size_bytes = sum(len(batch.content) for batch in world.upstream.batches)
+        if not is_staged:
+            await copier.revoke([PARTITION])
+            hands.is_disabled = True
+            world.upstream.append(8)
+            size_bytes = sum(len(batch.content) for batch in world.upstream.batches) - copied_bytes
+            await copier.assign([PARTITION], 2)
+            await until(lambda: copier.progress() and only(copier).looks > 0)
+        hands.upstream_retention = Retention(retention_bytes=2 * size_bytes)
+        await until(lambda: share() > 0)
+        assert share() == pytest.approx(0.5, rel=0.05)
+        hands.upstream_retention = Retention(retention_bytes=10**9, retention_ms=100_000)
+        await until(lambda: only(copier).lag_ms > 60_000, within_s=120)
+        assert share() == pytest.approx(only(copier).lag_ms / 100_000)
 
 
 async def test_what_is_staged_goes_early_when_upstream_comes_near(world: CopyWorld) -> None:

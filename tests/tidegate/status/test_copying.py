@@ -19,13 +19,7 @@ def progress(number: int, **parts: Any) -> PartitionProgress:
 
 
 def status_of(*found: PartitionProgress, gone: tuple[PartitionProgress, ...] = ()) -> Any:
-    parts: Any = SimpleNamespace(
-        group_id="group",
-        topics=SimpleNamespace(upstream_retention_ms=lambda _topic: -1),
-        progress=lambda: [*found],
-        gone=lambda: [*gone],
-        problems=list,
-    )
+    parts: Any = SimpleNamespace(group_id="group", progress=lambda: [*found], gone=lambda: [*gone], problems=list)
     return copy_status(parts)
 
 
@@ -53,3 +47,9 @@ def test_what_is_stalled_comes_before_what_is_behind_and_dead_segments_are_told(
         (0, None, 3),
     ]
     assert found["rows"][2]["dead_bytes"] == 30
+
+
+def test_what_upstream_may_delete_first_is_trouble() -> None:
+    found = status_of(progress(0, lag_ms=7_000, retention_share=0.51), progress(1, lag_ms=7_000, retention_share=0.5))
+    assert "7 s old are not in the tier: 51% of what upstream keeps" in found["rows"][0]["trouble"]
+    assert found["rows"][1]["trouble"] is None
