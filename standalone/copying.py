@@ -42,14 +42,14 @@ from standalone.copier.config import CopyConfig, MetadataTopicConfig
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import Properties
 from standalone.copier.membership import LET_GO_S_MAX, Membership, MembershipError
-from standalone.copier.metadata_topic import MetadataPublisher, PublishedEventLog, create_metadata_topic
+from standalone.copier.metadata_feed import Publish
+from standalone.copier.metadata_topic import MetadataPublisher, create_metadata_topic
 from standalone.copier.progress import PartitionProgress
 from standalone.copy_topics import CopyTopics
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
-from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition, Uuid
 
 _log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ UNOWNED_NAMED_MAX = 3
 
 _NOT_OF_ONE_MIND = "other copiers of the group have another copy.topics"
 
-MakeCopier = Callable[[PublishedEventLog, CopyTopics], Copier]
+MakeCopier = Callable[[Publish, CopyTopics], Copier]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,6 @@ class CopyingParts:
     metadata_topic: MetadataTopicConfig
     cluster: Cluster
     metadata_cluster: Cluster
-    event_log: TopicMetadataEventLog
     properties: Properties
     metadata_properties: Properties
     in_tier: Callable[[], Iterable[TopicIdPartition]]
@@ -88,7 +87,7 @@ class Copying:
     """Owned by the trio thread.
 
     Args:
-        make_copier: gives who copies, with the log that it publishes to and the topics' retention.
+        make_copier: gives who copies, with what it publishes by and the topics.
         topics_looked: is called after each look at the topics.
     """
 
@@ -198,7 +197,7 @@ class Copying:
                 nursery.start_soon(self._cancel_when_asked, nursery.cancel_scope)
                 await self._prepare()
                 publisher = MetadataPublisher(self._parts.metadata_properties, topic=METADATA_TOPIC)
-                self.copier = self._make_copier(PublishedEventLog(self._parts.event_log, publisher), self.topics)
+                self.copier = self._make_copier(publisher.publish, self.topics)
                 # Not beside the group's thread, which would wait for one that has failed.
                 await nursery.start(self.copier.run)
                 await self._take_part(self.copier, nursery)

@@ -63,7 +63,6 @@ def open_copying(
         metadata_topic=config.metadata_topic,
         cluster=cluster,
         metadata_cluster=metadata_cluster,
-        event_log=event_log_read,
         properties=client_properties(config.upstream, ROLE),
         metadata_properties=client_properties(config.metadata_producer, f"{ROLE}-metadata"),
         in_tier=catalog.partitions,
@@ -74,10 +73,11 @@ def open_copying(
     )
     return Copying(
         parts,
-        lambda event_log, topics: Copier(
+        lambda publish, topics: Copier(
             settings=config.copy,
             brokers=ClusterBrokerLog(cluster),
-            event_log=event_log,
+            event_log=event_log_read,
+            publish=publish,
             storage=storage_manager,
             log_starts=CopierLogStarts(log_starts),
             notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),

@@ -26,13 +26,13 @@ from standalone.copier.config import CopyConfig
 from standalone.copier.gone_topics import Confirm, GoneTopics
 from standalone.copier.kept import Kept, KeptStore
 from standalone.copier.limits import CopyRate, Slots
-from standalone.copier.metadata_feed import MetadataFeed
-from standalone.copier.partition_copier import RETRY_S_MAX, PartitionCopier
+from standalone.copier.metadata_feed import MetadataFeed, Publish
+from standalone.copier.partition_copier import PartitionCopier
 from standalone.copier.progress import PartitionProgress
 from standalone.copier.seams import BrokerLog, Retention
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads, WorkerThreads
-from standalone.copier.tools import CopierTools
+from standalone.copier.tools import RETRY_S_MAX, CopierTools
 from standalone.copier.waits import Noted
 from storage.backoff import Backoff
 from storage.errors import StorageConfigError
@@ -60,7 +60,7 @@ class Copier:
 
     Args:
         settings: `staging_path` must be set.
-        event_log: the metadata topic, for reading and writing.
+        event_log: reads the metadata topic, and `publish` writes it.
         retention_of: what the tier keeps of a topic, `upstream_retention` what upstream does; may change.
         notes: of deletions that wait.
         is_disabled: copy.disable, as it is now.
@@ -81,6 +81,7 @@ class Copier:
         settings: CopyConfig,
         brokers: BrokerLog,
         event_log: MetadataEventLog,
+        publish: Publish,
         storage: RemoteStorageManager,
         log_starts: KeptStore[int],
         notes: KeptStore[Noted],
@@ -98,29 +99,34 @@ class Copier:
     ) -> None:
         if settings.staging_path is None:
             raise StorageConfigError("copy.staging.path is not set")
-        self._settings = settings
         self._staging_path: Path = settings.staging_path
-        self._brokers = brokers
-        self._event_log = event_log
-        self._storage = storage
-        self._log_starts = log_starts
-        self._notes = notes
-        self._meter = meter
-        self._retention_of = retention_of
-        self._upstream_retention = upstream_retention
-        self._is_disabled = is_disabled
-        self._is_copied = is_copied
-        self._confirm_gone = confirm_gone
-        self._deletions_stopped = deletions_stopped
-        self._copies_all = copies_all
-        self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
-        self._now_ms = now_ms
-        self._new_id = new_id
         self._assigned: dict[TopicIdPartition, _Assigned] = {}
         self._taken: dict[TopicIdPartition, int | None] = {}
         """Partitions whose topics seem to be gone, and the generation that they were assigned with, if they were."""
-        self._tools: CopierTools | None = None
-        self._gone: GoneTopics | None = None
+        self._threads = threads or WorkerThreads(settings.concurrent_max + _OTHER_THREADS)
+        feed, kept_s = MetadataFeed(event_log, publish, self._threads), settings.interval_ms / 2000
+        self._tools = CopierTools(
+            settings=settings,
+            brokers=brokers,
+            feed=feed,
+            storage=storage,
+            log_starts=Kept(log_starts, lambda: self._assigned, kept_s),
+            notes=Kept(notes, lambda: self._assigned, kept_s),
+            meter=meter,
+            retention_of=retention_of,
+            upstream_retention=upstream_retention,
+            deletions_stopped=deletions_stopped,
+            is_disabled=is_disabled,
+            is_copied=is_copied,
+            copies_all=copies_all,
+            slots=Slots(settings.concurrent_max, meter.on_slots),
+            rate=CopyRate(settings.bytes_per_second_max),
+            threads=self._threads,
+            steps=StepRunner(feed, storage, self._threads, meter),
+            now_ms=now_ms,
+            new_id=new_id,
+        )
+        self._gone = GoneTopics(self._tools, confirm_gone, self._take, self._give_back)
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
 
@@ -131,8 +137,6 @@ class Copier:
         """
         for other in await self._threads.run(lambda: staging_folder.strangers(self._staging_path)):
             _log.warning("staging_folder_not_ours", path=str(other), reason="no copier has written this: it stays")
-        self._tools = self._make_tools()
-        self._gone = GoneTopics(self._tools, self._confirm_gone, self._take, self._give_back)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()
@@ -143,7 +147,6 @@ class Copier:
         """These are ours from now on, beside those that are already. Waits for `run` to have begun."""
         await self._running.wait()
         assert self._nursery is not None, "it is running"
-        assert self._tools is not None, "it is running"
         for partition in partitions:
             if partition in self._taken:
                 self._taken[partition] = generation
@@ -174,43 +177,17 @@ class Copier:
         """These of the tier's partitions are of topics that upstream does not have any more, and no others
         (standalone.copier.gone_topics). Waits for `run` to have begun."""
         await self._running.wait()
-        assert self._gone is not None, "it is running"
         assert self._nursery is not None, "it is running"
         self._gone.follow(gone, self._nursery)
 
     def gone(self) -> list[PartitionProgress]:
         """Partitions whose topics are gone, and that wait to be deleted."""
-        return [] if self._gone is None else [*self._gone.waiting.values()]
+        return [*self._gone.waiting.values()]
 
     def progress(self) -> list[PartitionProgress]:
         """Of all partitions, by topic and number. Live objects: to be read, not kept."""
         found = (assigned.copier.progress for assigned in self._assigned.values())
         return sorted(found, key=lambda progress: (progress.topic, progress.partition))
-
-    def _make_tools(self) -> CopierTools:
-        settings = self._settings
-        feed = MetadataFeed(self._event_log, self._threads)
-        return CopierTools(
-            settings=settings,
-            brokers=self._brokers,
-            feed=feed,
-            storage=self._storage,
-            log_starts=Kept(self._log_starts, lambda: self._assigned, settings.interval_ms / 2000),
-            notes=Kept(self._notes, lambda: self._assigned, settings.interval_ms / 2000),
-            meter=self._meter,
-            retention_of=self._retention_of,
-            upstream_retention=self._upstream_retention,
-            deletions_stopped=self._deletions_stopped,
-            is_disabled=self._is_disabled,
-            is_copied=self._is_copied,
-            copies_all=self._copies_all,
-            slots=Slots(settings.concurrent_max, self._meter.on_slots),
-            rate=CopyRate(settings.bytes_per_second_max),
-            threads=self._threads,
-            steps=StepRunner(feed, self._storage, self._threads, self._meter),
-            now_ms=self._now_ms,
-            new_id=self._new_id,
-        )
 
     async def _keep(self, partition: TopicIdPartition, assigned: _Assigned) -> None:
         """The partition's task, until it is revoked."""

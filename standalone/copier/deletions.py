@@ -129,16 +129,5 @@ class PartitionDeletions:
         self._tools.meter.on_delete_lag(self._series, size_bytes, len(left))
 
     def _tell(self, waiting: Waiting | None) -> None:
-        """In the log once each time that something begins or ends to wait."""
-        before, self.waiting = self.waiting, waiting
-        shown = (waiting.segments, waiting.size_bytes, waiting.is_alarming) if waiting else (0, 0, False)
-        self._tools.meter.on_delete_waiting(self._series, *shown)
-        if waiting is not None and (before is None or before.why != waiting.why):
-            _log.warning(
-                "deletion_waits",
-                partition=str(self._partition),
-                segments=waiting.segments,
-                size_bytes=waiting.size_bytes,
-                until_ms=waiting.until_ms,
-                reason=waiting.why,
-            )
+        self._tools.tell_waiting(self._partition, waiting, self.waiting)
+        self.waiting = waiting

@@ -18,13 +18,11 @@ import trio
 from standalone.copier.ledger import Ledger
 from standalone.copier.progress import PartitionProgress
 from standalone.copier.segment_copy import SegmentCopy
-from standalone.copier.tools import CopierTools
+from standalone.copier.tools import RETRY_S_MAX, CopierTools
 from standalone.copier.waits import Waiting
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition
-
-RETRY_S_MAX = 30.0
 
 Confirm = Callable[[Sequence[TopicIdPartition]], Awaitable[Sequence[TopicIdPartition]]]
 """Those of the partitions whose topics surely are gone, as every broker says now. Raises RemoteStorageError."""
@@ -117,27 +115,17 @@ class GoneTopics:
 
     def _tell(self, partition: TopicIdPartition, ledger: Ledger, until_ms: int, stopped: str | None) -> None:
         finished = ledger.finished()
-        size_bytes = sum(segment.segment_size_bytes for segment in finished)
         is_held = until_ms > HELD_MS
         waiting = Waiting(
             segments=len(finished),
-            size_bytes=size_bytes,
+            size_bytes=sum(segment.segment_size_bytes for segment in finished),
             until_ms=None if is_held or stopped else until_ms,
             why=stopped or ("an operator holds it" if is_held else "its topic is gone: copy.delete.grace.ms"),
             is_alarming=True,
         )
         progress = self.waiting[partition]
-        if progress.deletion is None or progress.deletion.why != waiting.why:
-            _log.warning(
-                "deletion_waits",
-                partition=str(partition),
-                segments=waiting.segments,
-                size_bytes=size_bytes,
-                until_ms=waiting.until_ms,
-                reason=waiting.why,
-            )
+        self._tools.tell_waiting(partition, waiting, progress.deletion)
         progress.deletion, progress.waits_for = waiting, waiting.why
-        self._tools.meter.on_delete_waiting((partition.topic, partition.partition), len(finished), size_bytes, True)
 
 
 HELD_MS = 2**62

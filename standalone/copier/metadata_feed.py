@@ -1,7 +1,7 @@
 """The metadata log as the partitions of one copier read and write it. On trio; what reads and writes is in the seam's
 threads.
 
-    feed = MetadataFeed(event_log, threads)
+    feed = MetadataFeed(event_log, publish, threads)
     async with feed.followed(ledger):       # everything up to the end that was sampled on entering has been noted
         await feed.publish(record)          # the ledger has noted it when this returns
 
@@ -33,11 +33,16 @@ GATHER_S = 0.05
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+Publish = Callable[[int, bytes], int]
+"""Appends a value to a metadata partition; its offset, once it is durable. Blocking. Raises RemoteStorageError."""
+
+
 class MetadataFeed:
     """Ledgers are followed by their partition, one for each. Of one trio run."""
 
-    def __init__(self, event_log: MetadataEventLog, threads: Threads) -> None:
+    def __init__(self, event_log: MetadataEventLog, publish: Publish, threads: Threads) -> None:
         self._event_log = event_log
+        self._publish = publish
         self._threads = threads
         self._token = trio.lowlevel.current_trio_token()
         self._readings: dict[int, _Reading] = {}
@@ -78,7 +83,7 @@ class MetadataFeed:
         partition = partition_of(record)
         number = self._number(partition)
         value = encode_for_caller(record)
-        offset = await self._threads.run(lambda: self._event_log.publish(number, value))
+        offset = await self._threads.run(lambda: self._publish(number, value))
         follower = self._readings[number].followers[partition]
         with trio.move_on_after(PUBLISH_TIMEOUT_S):
             while follower.next_offset <= offset:

@@ -10,7 +10,6 @@
 """
 
 import threading
-from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -20,8 +19,6 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from standalone.copier.config import MetadataTopicConfig
 from standalone.copier.librdkafka import ANSWER_TIMEOUT_MS, LibrdkafkaLog, Properties
 from storage.errors import MetadataLogError, RemoteStorageError, RetriableRemoteStorageError
-from storage.metadata.event_log import Deliver, Progress, Subscription
-from storage.metadata.topic_log import TopicMetadataEventLog
 
 REPLICATION_FACTOR: Final = 3
 DELIVERY_TIMEOUT_MS: Final = 30_000
@@ -200,32 +197,6 @@ class _Delivery:
         offset = message.offset()
         self.error, self.offset = error, -1 if offset is None else offset
         self.is_told.set()
-
-
-class PublishedEventLog:
-    """Implements `storage.metadata.event_log.MetadataEventLog`: read as before, and published to by the producer."""
-
-    def __init__(self, reading: TopicMetadataEventLog, publisher: MetadataPublisher) -> None:
-        self._reading = reading
-        self._publisher = publisher
-
-    def partition_count(self) -> int:
-        return self._reading.partition_count()
-
-    def publish(self, partition: int, value: bytes) -> int:
-        self._reading.check_partition(partition)
-        return self._publisher.publish(partition, value)
-
-    def subscribe(
-        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
-    ) -> Subscription:
-        return self._reading.subscribe(start_offsets, deliver, progress)
-
-    def problems(self) -> Mapping[int, str]:
-        return self._reading.problems()
-
-    def failure(self) -> str | None:
-        return self._reading.failure()
 
 
 def _kafka_error(error: KafkaException) -> KafkaError:

@@ -11,7 +11,6 @@
 """
 
 from pathlib import Path
-from typing import Final
 
 import structlog
 import trio
@@ -22,12 +21,10 @@ from standalone.copier.ledger import Ledger
 from standalone.copier.progress import PartitionProgress
 from standalone.copier.seams import TopicGoneError
 from standalone.copier.term import Term
-from standalone.copier.tools import CopierTools
+from standalone.copier.tools import RETRY_S_MAX, CopierTools
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition
-
-RETRY_S_MAX: Final = 30.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from standalone.copier.ledger import Ledger
 from standalone.copier.seams import KEEP, TopicGoneError
 from standalone.copier.segment_copy import Copied, SegmentCopy
 from standalone.copier.staging import StagedSegment
-from standalone.copier.tools import CopierTools
+from standalone.copier.tools import RETRY_S_MAX, CopierTools
 from storage.backoff import Backoff
 from storage.errors import DeletionRefusedError, RemoteStorageError
 from storage.indexes.time_index import NO_TIMESTAMP_MS
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 GIVE_BACK_S: Final = 60.0
 """How long an owner that lets go of a partition tries to copy what is staged and to delete what only it knows of. What
 is staged then stays on its disk; objects that are left are in the log, and `tidegate gc` finds them."""
-
-RETRY_S_MAX: Final = 30.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

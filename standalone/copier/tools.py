@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+import structlog
 
 from metrics.copy_meters import CopyMeter
 from standalone.copier.config import CopyConfig
@@ -11,9 +14,14 @@ from standalone.copier.metadata_feed import MetadataFeed
 from standalone.copier.seams import BrokerLog, Retention
 from standalone.copier.steps import StepRunner
 from standalone.copier.threads import Threads
-from standalone.copier.waits import Noted
-from storage.model import Uuid
+from standalone.copier.waits import Noted, Waiting
+from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
+
+RETRY_S_MAX: Final = 30.0
+"""Between two tries of what cannot be done now."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +48,17 @@ class CopierTools:
     steps: StepRunner
     now_ms: Callable[[], int]
     new_id: Callable[[], Uuid]
+
+    def tell_waiting(self, partition: TopicIdPartition, waiting: Waiting | None, before: Waiting | None) -> None:
+        """What of the partition waits to be deleted, and did before: in the log each time that something begins to."""
+        shown = (waiting.segments, waiting.size_bytes, waiting.is_alarming) if waiting else (0, 0, False)
+        self.meter.on_delete_waiting((partition.topic, partition.partition), *shown)
+        if waiting is not None and (before is None or before.why != waiting.why):
+            _log.warning(
+                "deletion_waits",
+                partition=str(partition),
+                segments=waiting.segments,
+                size_bytes=waiting.size_bytes,
+                until_ms=waiting.until_ms,
+                reason=waiting.why,
+            )

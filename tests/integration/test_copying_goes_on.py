@@ -111,7 +111,7 @@ def foreign_member(kafka: KafkaCluster, group: str, topic: str) -> Iterator[None
 
 def test_partitions_that_nobody_has_are_counted_and_named(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given a group that somebody else is in, so that copiers cannot join it, then each says how many partitions nobody
-    has, and why; when it has left, then all are copied. Of two copiers each has some, of these topics or of other tests',
+    has, and why; when it has left, then all are copied. Of two copiers each has some, of these or other topics,
     and both say that none is left over. Failed before: ready, no problem, and an age of 0."""
     topic, other = fresh_name("unowned"), fresh_name("other")
     plain_kafka.create_topic(topic, partitions=2)

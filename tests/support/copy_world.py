@@ -258,6 +258,7 @@ class Hands:
             settings=replace(base, staging_path=self.folder),
             brokers=self,
             event_log=self,
+            publish=self.publish,
             storage=PlainObjects({}, store=_Store(self)),
             log_starts=_KeptByAll(self, world.committed, max),
             notes=_KeptByAll(self, world.notes),
