@@ -10,6 +10,7 @@ Rule 3. A process that is to be forked has no thread yet: until `lines_in_thread
         once.
 """
 
+import io
 import os
 import select
 import sys
@@ -123,9 +124,15 @@ def lines_lost() -> int:
 
 @contextmanager
 def lines_in_thread() -> Iterator[None]:
-    """Until the block ends, nobody waits for who reads standard error."""
+    """Until the block ends, nobody waits for who reads standard error; where a program has put something without a
+    descriptor in its place, that is written to as before."""
     sys.stderr.flush()
-    writer = STANDARD_ERROR.writer = LineWriter(sys.stderr.fileno())
+    try:
+        descriptor = sys.stderr.fileno()
+    except io.UnsupportedOperation:
+        yield
+        return
+    writer = STANDARD_ERROR.writer = LineWriter(descriptor)
     try:
         yield
     finally:
