@@ -160,3 +160,17 @@ def test_the_command_that_grants_a_right_names_us_and_can_be_pasted() -> None:
     assert anonymous == (
         "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation Read --group g"
     )
+
+
+@for_each(
+    "host, port", [("127..0.01", 1), ("a" * 64, 1), (".a", 1), ("nul\0", 1), ("", 1), ("a", 0), ("a", 65536), ("a", -1)]
+)
+def test_what_no_socket_can_be_opened_to_is_out_of_reach(host: str, port: int) -> None:
+    """How it failed: sockets raise UnicodeError, ValueError and OverflowError for these, which nobody expected."""
+    with pytest.raises(errors.UpstreamConnectionError, match="cannot connect to"):
+        errors.require_address(host, port)
+
+
+@for_each("host", ["127.0.0.1", "::1", "fe80::1%eth0", "kafka-1.example.", "bücher.example", "under_score"])
+def test_names_and_addresses_are_let_through(host: str) -> None:
+    errors.require_address(host, 9092)
