@@ -166,8 +166,6 @@ def _between(value: Any, most: int) -> int:
     return value
 
 
-LISTEN_BACKLOG = 512
-
 RETRY_S = 1.0
 """Between two attempts to bind a port that was taken, however many answers name the broker meanwhile."""
 
@@ -214,7 +212,7 @@ async def open_listeners(address: HostPort, key: str) -> list[trio.SocketListene
         OSError: it cannot be bound; the message names address and key, and what to do.
     """
     try:
-        return await trio.open_tcp_listeners(address.port, host=address.host or None, backlog=LISTEN_BACKLOG)
+        return await trio.open_tcp_listeners(address.port, host=address.host or None)  # as many wait as the system lets
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         hint = _LISTEN_HINTS.get(error.errno or 0, "check the host")
@@ -362,7 +360,7 @@ class AddressBook:
         earlier_port = self._free_ports.get(node_id, 0)
         if not port and earlier_port:
             try:
-                return await trio.open_tcp_listeners(earlier_port, host=host, backlog=LISTEN_BACKLOG)
+                return await trio.open_tcp_listeners(earlier_port, host=host)
             except OSError:
                 _log.info("broker_port_taken", node=node_id, port=earlier_port)
         try:

@@ -143,6 +143,7 @@ class ClientConnection:
         audit: is told who reads what of the tier; None: nobody wants to know.
         certified_as: whom the client's certificate names.
         is_news: whether clients of this host have not ended by the same cause of late; the log is told once.
+        turn_to_end: waits until the connection may be taken down, when either side has ended.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class ClientConnection:
         audit: Audit | None = None,
         certified_as: SignInName | None = None,
         is_news: Callable[[CloseCause, str], bool] = lambda _cause, _host: True,
+        turn_to_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
         self.asked = 0
         """Grows with each request of the client."""
@@ -194,6 +196,7 @@ class ClientConnection:
         self._scope = trio.CancelScope()
         self._end: ConnectionEnd | None = None
         self._is_news = is_news
+        self._turn_to_end = turn_to_end
         self._own_bytes = 0
         """Of the answers to requests of our own that this exchange got."""
         self._requests = FrameStream(
@@ -608,6 +611,7 @@ class ClientConnection:
             await loop()
         except* Exception as group:  # a cancellation beside it goes its own way
             self._end = self._end or end_of(group, destination)
+        await self._turn_to_end()
         while self._answering is not None and trio.current_time() < self._answering.since_s + LAST_ANSWER_STALL_S:
             with trio.move_on_at(self._answering.since_s + LAST_ANSWER_STALL_S):
                 await self._wait_change()

@@ -38,7 +38,7 @@ from proxy.connection.connection import Advertiser, ClientConnection, Connection
 from proxy.connection.names import Groups
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
-from proxy.connection.upstream_connect import UpstreamConnector, has_left
+from proxy.connection.upstream_connect import UpstreamConnector, has_gone, has_left
 from proxy.settings import Network
 from proxy.upstream.transport import (
     TlsTransport,
@@ -63,6 +63,12 @@ _PEEK_BYTES = 2048
 
 
 ACCEPTED_AT_ONCE_MAX = 32
+
+BEGUN_AND_ENDED_MAX = 16
+"""In one turn of the loop: each costs half a millisecond or so, and everybody else waits some turns for an answer."""
+
+TURN_S = 0.01
+"""A turn that took longer lets fewer through next time."""
 
 
 ACCEPT_AGAIN_S = 0.1
@@ -110,6 +116,36 @@ class CrowdListener(trio.abc.Listener[trio.SocketStream]):
     async def aclose(self) -> None:
         self._further.close()
         await self._listener.aclose()
+
+
+class Turns:
+    """Lets BEGUN_AND_ENDED_MAX or fewer through in one turn of the loop; others wait, in order. `run` must be running.
+
+    When a broker restarts, or a host with many clients, all their connections end in the same turn. Without this that
+    turn, and the next ones, took as long as all of them together.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._more = trio.Event()
+
+    async def wait(self) -> None:
+        """Return when it is the caller's turn."""
+        self._more.set()
+        await self._waiting.park()
+
+    async def run(self) -> None:
+        """Let them through, for ever."""
+        count = BEGUN_AND_ENDED_MAX
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._waiting:
+                self._waiting.unpark(count=count)
+                began_s = trio.current_time()
+                await trio.lowlevel.checkpoint()
+                is_long = trio.current_time() - began_s > TURN_S
+                count = max(1, count // 2) if is_long else min(BEGUN_AND_ENDED_MAX, count + 1)
 
 
 class UntrustedPeerError(Exception):
@@ -251,6 +287,8 @@ class Server:
         self._groups = groups
         self._audit = audit
         self._headers_awaited = 0
+        self._turns = Turns()
+        nursery.start_soon(self._turns.run)
         self._spells = Spells(trio.current_time)
         self._slots = Slots(settings.slots, trio.current_time, self._spells)
         self._accepted = 0
@@ -327,6 +365,10 @@ class Server:
             await self._left.wait()
 
     async def _handle(self, sock: trio.socket.SocketType, target_for: TargetFor) -> None:
+        await self._turns.wait()
+        if has_gone(sock):  # while it waited, with many others perhaps
+            sock.close()
+            return
         client = await self._client_address(sock)
         if client is None or self._draining:
             sock.close()
@@ -417,7 +459,8 @@ class Server:
                     target, wait_s_max=settings.connect_wait_s_max, has_left=lambda: has_left(sock)
                 )
         except UpstreamError as error:
-            _log.warning("upstream_unreachable", client=client.peer_name, node=target.node_id, reason=str(error))
+            say = _log.warning if self._spells.begins(("unreachable", target.node_id)) else _log.debug
+            say("upstream_unreachable", client=client.peer_name, node=target.node_id, reason=str(error))
             await client.aclose()
             return CloseCause.UPSTREAM_UNREACHABLE
         except BaseException:
@@ -443,6 +486,7 @@ class Server:
             audit=self._audit,
             certified_as=None if self._groups is None else _certified_as(client),
             is_news=lambda cause, host: self._spells.begins((cause, host)),
+            turn_to_end=self._turns.wait,
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None

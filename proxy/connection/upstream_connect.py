@@ -10,9 +10,11 @@ Rule 4. Bootstrap connections are spread over the servers, in another order each
         next is tried before one that does not answer is given up (proxy.upstream.transport).
 """
 
+import fcntl
 import random
 import select
 import ssl
+import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -191,3 +193,8 @@ def has_left(sock: trio.socket.SocketType) -> bool:
     # macOS has no POLLRDHUP, and says POLLHUP for the same.
     poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))
+
+
+def has_gone(sock: trio.socket.SocketType) -> bool:
+    """Whether the peer has closed or broken the connection, and nothing that it said lies unread."""
+    return has_left(sock) and (sock.fileno() < 0 or not any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))))

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -264,6 +265,25 @@ async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
             await stack.enter_async_context(stream)
         assert [await stream.receive_some(1) for stream in accepted] == [bytes([number]) for number in range(count)]
     assert listening.fileno() == -1
+
+
+async def test_many_that_end_at_once_end_in_slices() -> None:
+    """Failed before: when 5,000 clients closed, or their broker did, others waited for all of these in one turn."""
+    count = 10 * server_module.BEGUN_AND_ENDED_MAX
+    async with world(slots=SlotLimits(connections_max=count)) as made:
+        clients = [await made.served() for _ in range(count)]
+        ended: list[int] = [0]
+
+        async def count_each_turn() -> None:
+            while ended[-1] < count:
+                ended.append(round(made.closed(CloseCause.CLIENT)))
+                await trio.lowlevel.checkpoint()
+
+        for client in clients:
+            client.socket.close()
+        with trio.fail_after(HANG_S_MAX):
+            await count_each_turn()
+        assert max(later - earlier for earlier, later in pairwise(ended)) <= 2 * server_module.BEGUN_AND_ENDED_MAX
 
 
 async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(tmp_path: Path) -> None:
