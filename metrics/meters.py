@@ -139,6 +139,25 @@ class CloseCause(enum.StrEnum):
     """A fault of our own."""
 
 
+class HandshakeOutcome(enum.StrEnum):
+    """How a client's TLS handshake ended."""
+
+    OK = "ok"
+    UNTRUSTED = "untrusted"
+    """The client knows no issuer of our certificate."""
+    REFUSED = "refused"
+    """The client refuses our certificate for another reason: its dates, its names."""
+    CLIENT_CERTIFICATE = "client_certificate"
+    """The client's own is missing, or not vouched for."""
+    NOT_TLS = "not_tls"
+    PROTOCOL = "protocol"
+    """No version or cipher in common."""
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+    """Without a word, as balancers' looks at the port do."""
+    OTHER = "other"
+
+
 class RefusalReason(enum.StrEnum):
     """Why a connection was closed before it was accepted."""
 
@@ -319,6 +338,9 @@ class RelayMeter:
             "reason",
             RefusalReason,
         )
+        self._handshakes = registry.counter_by(
+            "tidegate_client_handshakes", "TLS handshakes of clients by how they ended.", "outcome", HandshakeOutcome
+        )
         self._connect_waits = registry.gauge(
             "tidegate_upstream_connect_waits", "Client connections that wait for a connection to their broker."
         )
@@ -385,6 +407,10 @@ class RelayMeter:
     def on_connection_refused(self, reason: RefusalReason) -> None:
         """A connection was closed before it was accepted."""
         self._refused[reason].inc()
+
+    def on_handshake(self, outcome: HandshakeOutcome) -> None:
+        """A client's TLS handshake has ended."""
+        self._handshakes[outcome].inc()
 
     def on_connect_waiting(self, connections: int) -> None:
         """So many client connections wait for a connection to their broker."""

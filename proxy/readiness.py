@@ -85,6 +85,7 @@ class Readiness:
         self._metadata_topic_trouble: str | None = None
         self._hanging: list[str] = []
         self._client_troubles: list[str] = []
+        self._handshakes: list[str] = []
         self._identity_trouble: str | None = None
         self._log_starts_unsure: list[str] = []
         self._broker_problems: dict[int, str] = {}
@@ -144,7 +145,7 @@ class Readiness:
             problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
         if self._identity_trouble is not None:
             problems.append(self._identity_trouble)
-        problems += self._client_troubles
+        problems += self._client_troubles + self._handshakes
         unsure = self._hanging + self._log_starts_unsure
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + unsure
 
@@ -181,6 +182,16 @@ class Readiness:
     def clients_will_fail(self, reasons: Sequence[str]) -> None:
         """What clients will not like of the certificate and the hosts that they meet, a sentence each."""
         self._client_troubles = [*reasons]
+        self._tell()
+
+    @property
+    def handshakes_failing(self) -> Sequence[str]:
+        """What `handshakes_fail` was told last."""
+        return [*self._handshakes]
+
+    def handshakes_fail(self, reasons: Sequence[str]) -> None:
+        """Why most clients' TLS handshakes fail at the moment, a sentence each; none: they do not."""
+        self._handshakes = [*reasons]
         self._tell()
 
     def identity_unclear(self, reason: str | None) -> None:

@@ -198,6 +198,7 @@ def readiness_report(readiness: Readiness) -> dict[str, Any]:
         "partition_problems": {str(number): reason for number, reason in readiness.partition_problems.items()},
         "broker_problems": {str(node_id): reason for node_id, reason in readiness.broker_problems.items()},
         "left_to_brokers": readiness.brokers_read,
+        "handshakes_failing": readiness.handshakes_failing,
     }
 
 

@@ -401,7 +401,7 @@ async def run(
             tasks.keep("upstream", partial(follow_brokers, cluster, book, listening.known, readiness))
             tasks.keep("topics", partial(follow_topics, cluster, catalog, read_tier.fallback))
             tasks.keep("tier", partial(watch_tier, storage_manager, catalog.some_segments, limiter, readiness))
-            tasks.keep("gauges", partial(take_gauges, tier_storage.slots, read_tier.fallback, readiness, meters))
+            tasks.keep("gauges", partial(take_gauges, tier_storage, read_tier.fallback, server, readiness, meters))
             tasks.keep("cache sweep", partial(_sweep, readiness, tier_storage, catalog))
             tasks.keep("loop", partial(watch_loop, meters.loop))
             application = Application(

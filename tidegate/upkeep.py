@@ -20,10 +20,10 @@ from metrics.process_meters import LoopMeter
 from protocol.client.errors import UpstreamError
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, KnownBrokersFile
+from proxy.connection.server import Server
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import Cluster
-from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,
     RemoteResourceNotFoundError,
@@ -36,6 +36,7 @@ from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.log_lines import lines_lost
+from tidegate.tier_storage import TierStorage
 
 UPSTREAM_INTERVAL_S = 5.0
 """How often upstream's brokers are asked for, to listen for those that are new and no more for those that left. A new
@@ -295,12 +296,16 @@ async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:
     return False
 
 
-async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, meters: Meters) -> None:
-    """Feed the gauges that nobody's request moves, and tell readiness of what the brokers read for us."""
+async def take_gauges(
+    storage: TierStorage, fallback: Fallback, server: Server, readiness: Readiness, meters: Meters
+) -> None:
+    """Feed the gauges that nobody's request moves, and tell readiness of what the brokers read for us, and of clients
+    that do not get in."""
     while True:
-        busy, total, waiting = slots()
+        busy, total, waiting = storage.slots()
         meters.tier.on_reader_slots(busy, total, waiting)
         readiness.left_to_brokers(fallback.complaints())
+        readiness.handshakes_fail(server.handshakes.complaints())
         await trio.sleep(GAUGES_INTERVAL_S)
 
 

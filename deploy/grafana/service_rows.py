@@ -105,6 +105,12 @@ CLIENTS: Final = Row(
             rate("tidegate_connections_refused_total", "reason"),
         ),
         graph(
+            "TLS handshakes that failed",
+            "Of clients, by how. closed is most often a balancer that looks at the port.",
+            "ops",
+            rate("tidegate_client_handshakes_total", "outcome", where='outcome!="ok"'),
+        ),
+        graph(
             "Connections that wait for their broker",
             "They go on when it is back.",
             "none",

@@ -26,7 +26,7 @@ from typing import cast
 import structlog
 import trio
 
-from metrics.meters import CloseCause, RefusalReason, RelayMeter
+from metrics.meters import CloseCause, HandshakeOutcome, RefusalReason, RelayMeter
 from protocol.client.errors import TransportError, UpstreamError
 from protocol.sign_in_name import TLS_MECHANISM, SignInName, shown_name
 from protocol.wire.errors import PeerProtocolError
@@ -35,6 +35,7 @@ from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import Target
 from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser, ClientConnection, ConnectionLimits
+from proxy.connection.handshakes import Handshakes, outcome_of
 from proxy.connection.names import Groups
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
@@ -291,6 +292,7 @@ class Server:
         nursery.start_soon(self._turns.run)
         self._spells = Spells(trio.current_time)
         self._slots = Slots(settings.slots, trio.current_time, self._spells)
+        self.handshakes = Handshakes(meter)
         self._accepted = 0
         self._sign_ins_refused = 0
         self._sign_ins_told_s = -SIGN_INS_TOLD_EVERY_S
@@ -442,10 +444,13 @@ class Server:
             try:
                 client, server_name = await _client_transport(sock, settings.client_tls, address.name)
             except TransportError as error:
-                _log.info("client_handshake_failed", reason=str(error))
+                self.handshakes.note(outcome := outcome_of(error))
+                _log.info("client_handshake_failed", outcome=outcome.value, reason=str(error))
                 return CloseCause.CLIENT
         if greeting.cancelled_caught:
             return CloseCause.DRAIN
+        if settings.client_tls is not None:
+            self.handshakes.note(HandshakeOutcome.OK)
         target = target_for(server_name)
         if target is None:
             _log.warning("broker_unknown", client=client.peer_name, server_name=server_name)

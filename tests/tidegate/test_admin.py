@@ -145,6 +145,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
             },
             "broker_problems": {},
             "left_to_brokers": [],
+            "handshakes_failing": [],
             "partition_problems": {},
         }
 

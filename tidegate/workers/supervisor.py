@@ -375,6 +375,9 @@ class Supervisor:
         self.readiness.left_to_brokers(
             [*dict.fromkeys(reason for report in told for reason in report["left_to_brokers"])]
         )
+        self.readiness.handshakes_fail(
+            [*dict.fromkeys(reason for report in told for reason in report["handshakes_failing"])]
+        )
 
     def _on_death(self, member: Member) -> None:
         self._together.ended(member.name)

@@ -329,6 +329,9 @@ async def test_one_without_tls_is_closed_in_time(tmp_path: Path, monkeypatch: py
                         pass
             await made.server.wait_empty()
             assert made.shown == ["client_handshake_failed"], said
+            (line,) = [entry for entry in made.logs if entry["event"] == "client_handshake_failed"]
+            counted = {"outcome": line["outcome"]}
+            assert made.registry.sample_value("tidegate_client_handshakes_total", counted) == 1, said
             assert made.closed(CloseCause.CLIENT) == 1, said
 
 
