@@ -190,6 +190,8 @@ class FallbackReason(enum.StrEnum):
     """A bucket or an object is not there."""
     CORRUPT = "corrupt"
     """Bytes are wrong, also after a fresh GET; or the key is."""
+    ICEBERG = "iceberg"
+    """The segment was written in Iceberg mode, which only brokers read."""
     STALLED = "stalled"
     """Two transfers of the same bytes stopped."""
     LATE = "late"

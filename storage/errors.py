@@ -119,5 +119,9 @@ class MetadataOffsetOutOfRange(RemoteStorageError):
     """A fetch of the metadata topic asked for an offset below its log's start or beyond its end."""
 
 
+class IcebergSegmentError(RemoteStorageError):
+    """Aiven's plug-in wrote the segment in Iceberg mode: there is no log object, and only a broker can read it."""
+
+
 class StorageConfigError(RemoteStorageError, ValueError):
     """A configuration value of a storage plug-in is missing or wrong; the message names the key."""

@@ -38,6 +38,7 @@ from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import Patience
 from storage.errors import (
     CorruptObjectError,
+    IcebergSegmentError,
     MetadataNotReadyError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
@@ -78,6 +79,7 @@ _REASONS: tuple[tuple[type[Exception], FallbackReason | None], ...] = (
     (MetadataNotReadyError, None),
     (UpstreamError, FallbackReason.IDENTITY),
     (RemoteAccessDeniedError, FallbackReason.DENIED),
+    (IcebergSegmentError, FallbackReason.ICEBERG),
     (RemoteResourceNotFoundError, FallbackReason.NOT_FOUND),
     (CorruptObjectError, FallbackReason.CORRUPT),
 )

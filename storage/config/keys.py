@@ -277,6 +277,7 @@ class KeyTable:
     """
 
     def __init__(self, *groups: "type[DataclassInstance]", others: tuple[str, ...] = ()) -> None:
+        self.groups = groups
         self.keys: tuple[Key, ...] = tuple(key for group in groups for key in keys_of(group).values())
         """In the reference's order."""
         self.by_name: Mapping[str, Key] = MappingProxyType({name: key for key in self.keys for name in key.spellings})

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
 from storage.config.model import Mode, SaslMechanism, UpstreamConfig
+from storage.config.plugin_settings import plugin_warnings
 from storage.config.schema_registry import SchemaRegistryConfig, SchemaRegistryKeys, schema_registry_config
 from storage.config.security import UpstreamKeys, metadata_clients, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
@@ -186,6 +187,7 @@ def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig
 def tier_client_fields(settings: Settings, values: Values) -> dict[str, Any]:
     """The fields of TierClientConfig that are no keys."""
     upstream = upstream_config(values)
+    values.warnings += plugin_warnings(settings, values[STORAGE_MANAGER_CLASS])
     clients = metadata_clients(settings, upstream, values)
     # What could not be resolved was reported.
     storage = {name: setting.text for name, setting in settings.storage.items() if setting.text is not None}

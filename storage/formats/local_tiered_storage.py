@@ -19,20 +19,13 @@ from storage.object_store.files.store import FileSystemStore
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
 
-IGNORED_KEYS = {
-    "delete.on.close": "it would wipe a tier that outlives this process",
-    "transferer.class": "a Java class for fault injection in Kafka's own tests",
-    "broker.id": "the broker adds it; file names do not hold it",
-}
-"""Kafka's other keys of this format, each with the reason why it has no effect here."""
-
 
 class LocalTieredStorage(SegmentFiles):
     """A RemoteStorageManager over one directory.
 
     Args:
         config: the manager's own keys, prefix stripped: `dir` (required), `delete.enable` (true); others of
-            Kafka's are ignored (`IGNORED_KEYS`).
+            Kafka's are ignored (`storage.plugin_keys.LOCAL_IDLE`).
         prefix: what the broker's file has before each key, for messages.
 
     Raises:

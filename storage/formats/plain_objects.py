@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from storage.errors import StorageConfigError
-from storage.formats.local_tiered_storage import IGNORED_KEYS
 from storage.formats.segment_files import OBJECT_SUFFIXES, SegmentFiles
 from storage.object_store.config_keys import (
     DEFAULT_PREFIX,
@@ -23,12 +22,10 @@ from storage.object_store.config_keys import (
     StoreKeys,
 )
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.registry import STORE_KEYS, open_object_store
+from storage.object_store.registry import open_object_store
+from storage.plugin_keys import PLAIN, acting
 
 KEY_PREFIX_KEY: Final = "key.prefix"
-KEYS: Final = (*STORE_KEYS, KEY_PREFIX_KEY, UPLOAD_RATE_KEY)
-INHERITED_KEYS: Final = frozenset({"dir", "delete.enable", *IGNORED_KEYS})
-"""LocalTieredStorage's own: where the broker uses it, its file holds them. They are without effect here."""
 
 KEY_BYTES_MAX = 1024
 """S3's limit for a key, in UTF-8; Google's and Azure's are the same."""
@@ -41,7 +38,7 @@ class PlainObjects(SegmentFiles):
     """A RemoteStorageManager over any object store.
 
     Args:
-        config: the manager's own keys (`KEYS`), prefix stripped: those of the object store, `key.prefix`, and Aiven's
+        config: the manager's own keys, prefix stripped: those of the object store, `key.prefix`, and Aiven's
             `upload.rate.limit.bytes.per.second`.
         store: in place of the one that `config` names.
         prefix: what the broker's file has before each key, for messages.
@@ -70,11 +67,11 @@ class PlainObjects(SegmentFiles):
 
 
 def _check_keys(config: Mapping[str, str], prefix: str) -> None:
-    unknown: Sequence[str] = sorted(set(config) - {*KEYS, *INHERITED_KEYS})
+    unknown: Sequence[str] = sorted(set(config) - PLAIN.keys())
     if not unknown:
         return
     named = []
     for key in unknown:
-        nearest = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(key, acting(PLAIN), n=1, cutoff=0.0)[0]
         named.append(f"{prefix}{key} is not a key of tidegate.PlainObjects; the nearest is {nearest}")
     raise StorageConfigError("; ".join(named))

@@ -25,7 +25,6 @@ PROXY_HOST_KEY = "storage.proxy.host"
 PROXY_PORT_KEY = "storage.proxy.port"
 PROXY_USERNAME_KEY = "storage.proxy.username"
 PROXY_PASSWORD_KEY = "storage.proxy.password"
-PROXY_KEYS = (PROXY_HOST_KEY, PROXY_PORT_KEY, PROXY_USERNAME_KEY, PROXY_PASSWORD_KEY)
 """Of every store in a cloud; SOCKS5 alone, as in Aiven's plug-in."""
 
 

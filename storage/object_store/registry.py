@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.errors import StorageConfigError
-from storage.object_store.azure.config import AZURE_KEYS, azure_settings
+from storage.object_store.azure.config import azure_settings
 from storage.object_store.azure.store import AzureStore
-from storage.object_store.config_keys import DEFAULT_PREFIX, PROXY_KEYS
+from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.files.store import FileSystemStore
-from storage.object_store.gcs.config import GCS_KEYS, gcs_settings
+from storage.object_store.gcs.config import gcs_settings
 from storage.object_store.gcs.store import GcsStore
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3.config import S3_KEYS, s3_settings
+from storage.object_store.s3.config import s3_settings
 from storage.object_store.s3.store import S3Store
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
-STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS, *AZURE_KEYS, *PROXY_KEYS)
-"""All keys that are read here, of whatever store."""
+OVERWRITE_KEY = "storage.overwrite.enabled"
 
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
 
@@ -89,7 +88,9 @@ def _open_file_system(config: Mapping[str, str], prefix: str) -> ObjectStore:
     if not root.is_dir():
         # The plug-in refuses it as well. Made here, it would hide that a file system is not mounted.
         raise StorageConfigError(f"{prefix}{ROOT_KEY}={text} is not a directory")
-    return FileSystemStore(root)
+    # The plug-in has false as its default and replaces files all the same; who says false means it.
+    overwrites = StoreKeys(config, prefix).boolean(OVERWRITE_KEY) is not False
+    return FileSystemStore(root, overwrites=overwrites)
 
 
 _STORES: Mapping[str, Callable[[Mapping[str, str], str], ObjectStore]] = {

@@ -13,6 +13,7 @@ from itertools import islice
 from storage.config.model import Mode
 from storage.errors import (
     CorruptObjectError,
+    IcebergSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -99,6 +100,8 @@ def with_hint(error: RemoteStorageError, config: Config) -> str:
     text = str(error)
     if "check " in text or "set " in text or isinstance(error, StorageConfigError):
         return text
+    if isinstance(error, IcebergSegmentError):
+        return f"{text}; brokers read it in our place"
     if isinstance(error, RetriableRemoteStorageError):
         named = _named(_ENDPOINT_KEYS, config) or _named(_STORE_KEYS, config)
         return f"{text}; check {named}, and whether the store runs and the network lets us through"
@@ -132,7 +135,7 @@ class _Troubles:
         for kind, sentence in self.first.items():
             others = self._counts[kind] - 1
             more = f" (and {others} more like it, of {opened} that were opened)" if others > 0 else ""
-            report.wrong(f"{sentence}{more}")
+            (report.warning if kind == IcebergSegmentError.__name__ else report.wrong)(f"{sentence}{more}")
 
 
 def _read(

@@ -5,7 +5,7 @@ examination raises is a finding too, and the next one is made all the same.
 
 The document (docs/operations.md#check) is written at the end, by `verdict`:
 
-    {"keys": [{"name", "value", "origin"}], "sections": [{"title", "findings": [{"verdict", "sentence"}]}],
+    {"keys": [{"name", "value", "origin", "note"}], "sections": [{"title", "findings": [{"verdict", "sentence"}]}],
      "wrong": 0, "warnings": 0, "verdict": "nothing wrong"}
 """
 
@@ -59,11 +59,15 @@ class Report:
         """Keys with their origins, those that nobody gave only if they are wanted; secrets come masked already. The
         document has them all."""
         if self._as_json:
-            self._keys = [{"name": key.name, "value": key.value, "origin": key.origin} for key in effective]
+            self._keys = [
+                {"name": key.name, "value": key.value, "origin": key.origin} | ({"note": key.note} if key.note else {})
+                for key in effective
+            ]
             return
         shown = [key for key in effective if shows_defaults or key.origin not in UNSET]
         self._title("Keys")
-        print_table(self._out, ("key", "value", "origin"), [(key.name, key.value, key.origin) for key in shown])
+        rows = [(key.name, key.value, key.origin, key.note) for key in shown]
+        print_table(self._out, ("key", "value", "origin", ""), rows)
         if len(shown) < len(effective):
             self._console.print(Text(f"{len(effective) - len(shown)} more have their defaults: --keys shows them"))
 

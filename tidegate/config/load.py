@@ -24,10 +24,12 @@ from standalone.copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTo
 from standalone.copier.seams import KEEP
 from storage.config.keys import MIB, Key, format_size
 from storage.config.model import Mode
+from storage.config.plugin_settings import plugin_keys
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
 from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
+from storage.plugin_keys import ACTS, instead_of
 from tidegate.config.model import (
     BUDGET_SHARES,
     SERVE_KEYS,
@@ -367,7 +369,16 @@ def _effective(settings: Settings, derived: Mapping[str, str]) -> tuple[Effectiv
         else:
             value = key.default or UNSET
             shown.append(EffectiveKey(name=key.name, value=value, origin="default", text=value))
-    shown += [_given(name, setting, None) for name, setting in sorted(settings.plugins().items())]
+    manager = settings.table.get(STORAGE_MANAGER_CLASS)
+    notes = {
+        whole: f"no effect: {instead or 'no key that is known'}"
+        for whole, _, name, table in plugin_keys(settings, manager.text if manager else None)
+        if (instead := instead_of(name, table)) != ACTS
+    }
+    shown += [
+        replace(_given(name, setting, None), note=notes.get(name, ""))
+        for name, setting in sorted(settings.plugins().items())
+    ]
     return tuple(shown)
 
 

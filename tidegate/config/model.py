@@ -301,6 +301,8 @@ class EffectiveKey:
     value: str
     origin: str
     text: str = field(repr=False)
+    note: str = ""
+    """Why it has no effect, or what to set instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

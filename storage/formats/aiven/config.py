@@ -307,6 +307,8 @@ def _converted(shown: str, what: str, command: str, path_text: str) -> str:
     return f"{shown}: {what}; convert it: openssl {command} -in {path} -out {shlex.quote(path_text + '.converted')}"
 
 
+KAFKA_FORMAT, ICEBERG_FORMAT = "kafka", "iceberg"
+
 CHUNK_BYTES_MAX = 1_073_741_823
 """The plugin's own limit: half of what a Java array holds."""
 
@@ -337,6 +339,8 @@ class AivenConfig:
     key_prefix_mask: bool = False
     key_ring: KeyRing | None = None
     key_ring_file: KeyRingFile | None = None
+    writes_iceberg: bool = False
+    """New segments are written in Iceberg mode, by the brokers alone; older ones may be as ever."""
     writing: WritingConfig = WritingConfig()
 
     def keys(self) -> KeyRing | None:
@@ -350,7 +354,9 @@ def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> 
     Raises:
         StorageConfigError: a value is wrong, or names what Tidegate does not read; the message names the key.
     """
-    _refuse_iceberg(config, prefix)
+    segment_format = config.get("segment.format", KAFKA_FORMAT).strip().lower()
+    if segment_format not in (KAFKA_FORMAT, ICEBERG_FORMAT):
+        raise StorageConfigError(f"{prefix}segment.format={segment_format} is neither kafka nor iceberg")
     settings = _Settings(config, prefix)
     compression_enabled = settings.boolean("compression.enabled")
     if settings.boolean("compression.heuristic.enabled") and not compression_enabled:
@@ -371,6 +377,7 @@ def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> 
         key_prefix_mask=settings.boolean("key.prefix.mask"),
         key_ring=ring,
         key_ring_file=file,
+        writes_iceberg=segment_format == ICEBERG_FORMAT,
         writing=WritingConfig(
             chunk_bytes=settings.integer("chunk.size", 1, CHUNK_BYTES_MAX),
             compression_enabled=compression_enabled,
@@ -411,13 +418,3 @@ class _Settings:
                     f"{self.prefix}{key} lists {name!r}, which is none of {', '.join(CUSTOM_METADATA_FIELDS)}"
                 )
         return tuple(name for name in CUSTOM_METADATA_FIELDS if name in names)
-
-
-def _refuse_iceberg(config: Mapping[str, str], prefix: str) -> None:
-    segment_format = config.get("segment.format", "kafka").strip()
-    if segment_format.lower() == "iceberg":
-        raise StorageConfigError(
-            f"{prefix}segment.format=iceberg is not supported: Tidegate reads Kafka-format segments only"
-        )
-    if segment_format.lower() != "kafka":
-        raise StorageConfigError(f"{prefix}segment.format={segment_format} is neither kafka nor iceberg")

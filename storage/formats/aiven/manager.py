@@ -9,9 +9,23 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError, StorageConfigError
+from storage.errors import (
+    CorruptObjectError,
+    IcebergSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+    StorageConfigError,
+)
 from storage.formats.aiven.config import ACTIVE_ID_KEY, DEFAULT_PREFIX, aiven_config
-from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, JsonObject, Manifest, decode_manifest, parse_json_object
+from storage.formats.aiven.manifest import (
+    ICEBERG_REFUSAL,
+    MANIFEST_BYTES_MAX,
+    JsonObject,
+    Manifest,
+    decode_manifest,
+    parse_json_object,
+)
 from storage.formats.aiven.opened_segment import AivenSegment, ChunkCipher
 from storage.formats.aiven.rewrap import Rewrap, RewrapResult
 from storage.formats.aiven.segment_objects import (
@@ -234,7 +248,12 @@ class AivenRemoteStorageManager:
                 larger than can be decoded.
         """
         objects = SegmentObjects(self._store, self._places(metadata, decode_custom_metadata(metadata.custom_metadata)))
-        data, name = objects.get_whole(ObjectSuffix.MANIFEST, MANIFEST_BYTES_MAX)
+        try:
+            data, name = objects.get_whole(ObjectSuffix.MANIFEST, MANIFEST_BYTES_MAX)
+        except RemoteResourceNotFoundError as error:
+            if not self._config.writes_iceberg or isinstance(error, RemoteStoreNotFoundError):
+                raise
+            raise IcebergSegmentError(f"{error}: {ICEBERG_REFUSAL}") from error
         manifest = decode_manifest(data, name)
         return self._open(objects, manifest, name, metadata)
 
@@ -291,8 +310,11 @@ class AivenRemoteStorageManager:
         """Upload log, indexes and manifest; see RemoteStorageManager.copy_log_segment_data.
 
         Raises:
-            StorageConfigError: `chunk.size` is missing, or the custom metadata would be longer than Kafka takes.
+            StorageConfigError: `chunk.size` is missing, the custom metadata would be longer than Kafka takes, or the
+                format is Iceberg's.
         """
+        if self._config.writes_iceberg:
+            raise StorageConfigError(f"{self._prefix}segment.format=iceberg: only brokers write it; set kafka")
         prefix, masked = self._config.key_prefix, self._config.key_prefix_mask
         place = ObjectPlace(prefix, main_path(metadata), masked)
         writing = self._config.writing

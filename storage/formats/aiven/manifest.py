@@ -20,7 +20,7 @@ from typing import Any
 
 import zstandard
 
-from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.errors import CorruptObjectError, IcebergSegmentError
 from storage.model import IndexType
 
 # A JSON object whose members are checked as they are read; each error names the object in the store and the member.
@@ -405,16 +405,18 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
     Raises:
         CorruptObjectError: it is not that of version 1; the message names the object and the member.
-        RemoteStorageError: the segment was written in Iceberg mode.
+        IcebergSegmentError: the segment was written in Iceberg mode.
     """
     if data.startswith(_PUFFIN_MAGIC):
-        raise RemoteStorageError(f"{name}: an Iceberg (Puffin) file: {ICEBERG_REFUSAL}")
+        raise IcebergSegmentError(f"{name}: an Iceberg (Puffin) file: {ICEBERG_REFUSAL}")
     document = parse_json_object(data, name)
     version = document.text("version")
     if version != VERSION:
         raise document.corrupt("version", f"is {version!r}; this reads version {VERSION!r}")
     if not document.has("chunkIndex"):
-        raise document.corrupt("chunkIndex", f"is missing: {ICEBERG_REFUSAL}")
+        if document.has("segmentIndexes"):
+            raise document.corrupt("chunkIndex", "is missing")
+        raise IcebergSegmentError(f"{name}: chunkIndex is missing: {ICEBERG_REFUSAL}")
     return Manifest(
         decode_chunk_index(document.object("chunkIndex")),
         _decode_segment_indexes(document.object("segmentIndexes")),

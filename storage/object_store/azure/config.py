@@ -22,17 +22,6 @@ ENDPOINT_KEY = "storage.azure.endpoint.url"
 CONNECTION_STRING_KEY = "storage.azure.connection.string"
 BLOCK_SIZE_KEY = "storage.azure.upload.block.size"
 
-AZURE_KEYS = (
-    CONTAINER_KEY,
-    ACCOUNT_NAME_KEY,
-    ACCOUNT_KEY_KEY,
-    SAS_TOKEN_KEY,
-    ENDPOINT_KEY,
-    CONNECTION_STRING_KEY,
-    BLOCK_SIZE_KEY,
-)
-"""All that is read here."""
-
 BLOCK_BYTES_MIN = 100 * 1024
 BLOCK_BYTES_MAX = 2**31 - 1
 BLOCK_BYTES_DEFAULT = 25 * 1024 * 1024

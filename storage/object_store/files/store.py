@@ -42,10 +42,12 @@ class FileSystemStore:
 
     Args:
         keeps_folders: a delete leaves the folders that it empties.
+        overwrites: a put replaces a file of that name; otherwise it is refused.
     """
 
-    def __init__(self, root: Path, *, keeps_folders: bool = False) -> None:
+    def __init__(self, root: Path, *, keeps_folders: bool = False, overwrites: bool = True) -> None:
         self._root = Path(os.path.realpath(root))
+        self._overwrites = overwrites
         self._keeps_folders = keeps_folders
 
     @property
@@ -83,7 +85,10 @@ class FileSystemStore:
             finally:
                 os.close(file_descriptor)
             with self._errors(key):
-                temporary.replace(target)
+                if self._overwrites:
+                    temporary.replace(target)
+                else:
+                    os.link(temporary, target)  # which fails where there is one
                 _sync_folder(target.parent)
         finally:
             with self._errors(key):

@@ -6,9 +6,10 @@ Import it on first use: that takes most of a second.
 import functools
 import json
 import math
+import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 import google.auth
@@ -37,6 +38,9 @@ from storage.object_store.http.get import OpenSockets
 from storage.object_store.http.session import StoreSession
 from storage.object_store.http.store import RefusedAnswer, translated_transport
 from storage.object_store.http.tokens import Token, Tokens
+
+GIVEN_TOKEN_S = 300.0
+"""A file with a token is read again after a quarter of this: `Tokens` renews so long before the end."""
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
@@ -107,6 +111,18 @@ class GoogleClient:
         self._tokens.close()
 
 
+class _GivenToken(Credentials):
+    """A token that somebody else renews. In a file it is read again before the time that is named here."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self.token = token
+
+    def refresh(self, request: Any) -> None:
+        del request
+        self.expiry = datetime.fromtimestamp(time.time() + GIVEN_TOKEN_S, UTC).replace(tzinfo=None)
+
+
 class _FileCredentials(Credentials):
     """Those of a file, which is read again for each new token, so that a rotated key is used at once."""
 
@@ -140,11 +156,14 @@ def _parsed(data: bytes, request: Request) -> Any:
     """Credentials of Google's JSON; StorageConfigError completes the sentence that begins with where it stands."""
     if not is_json_object(data):
         raise StorageConfigError(NOT_JSON)
+    document = json.loads(data)
+    if isinstance(token := document.get("access_token"), str) and "type" not in document:
+        return _GivenToken(token)
     try:
         with warnings.catch_warnings():
             # It warns those who take credentials from strangers. These are the operator's own.
             warnings.simplefilter("ignore", DeprecationWarning)
-            found, _ = google.auth.load_credentials_from_dict(json.loads(data), scopes=(SCOPE,), request=request)
+            found, _ = google.auth.load_credentials_from_dict(document, scopes=(SCOPE,), request=request)
     except (auth_errors.DefaultCredentialsError, ValueError) as error:
         # Without its text, which may quote a key.
         raise StorageConfigError(f"holds no credentials that Google's client takes: {type(error).__name__}") from None

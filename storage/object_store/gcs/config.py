@@ -19,16 +19,6 @@ CREDENTIALS_PATH_KEY = "storage.gcs.credentials.path"
 CREDENTIALS_DEFAULT_KEY = "storage.gcs.credentials.default"
 CHUNK_SIZE_KEY = "storage.gcs.resumable.upload.chunk.size"
 
-GCS_KEYS = (
-    BUCKET_KEY,
-    ENDPOINT_KEY,
-    CREDENTIALS_JSON_KEY,
-    CREDENTIALS_PATH_KEY,
-    CREDENTIALS_DEFAULT_KEY,
-    CHUNK_SIZE_KEY,
-)
-"""All that is read here."""
-
 ENDPOINT_DEFAULT = "https://storage.googleapis.com"
 CHUNK_BYTES_UNIT = 256 * 1024
 """A chunk of a resumable upload is a multiple of this (Cloud Storage, "Resumable uploads")."""

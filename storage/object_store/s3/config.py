@@ -93,28 +93,6 @@ PROVIDER_CLASS_KEY = "storage.aws.credentials.provider.class"
 CERTIFICATE_CHECK_KEY = "storage.aws.certificate.check.enabled"
 CHECKSUM_CHECK_KEY = "storage.aws.checksum.check.enabled"
 
-S3_KEYS = (
-    BUCKET_KEY,
-    REGION_KEY,
-    ENDPOINT_KEY,
-    PATH_STYLE_KEY,
-    PART_SIZE_KEY,
-    MULTIPART_THRESHOLD_KEY,
-    STORAGE_CLASS_KEY,
-    CALL_TIMEOUT_KEY,
-    ATTEMPT_TIMEOUT_KEY,
-    LEGACY_MD5_KEY,
-    CHECKSUM_MODE_KEY,
-    ACCESS_KEY_ID_KEY,
-    SECRET_ACCESS_KEY_KEY,
-    SESSION_TOKEN_KEY,
-    CREDENTIALS_FILE_KEY,
-    PROVIDER_CLASS_KEY,
-    CERTIFICATE_CHECK_KEY,
-    CHECKSUM_CHECK_KEY,
-)
-"""All that is read here."""
-
 PART_BYTES_DEFAULT = 16 * 1024 * 1024
 SINGLE_PUT_BYTES_DEFAULT = 100 * 1024 * 1024
 """As AWS advises (User Guide, "Uploading and copying objects using multipart upload"). The plug-in has one size for

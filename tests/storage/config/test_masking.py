@@ -1,7 +1,7 @@
 """Which of a plug-in's keys may be shown: those that are known to hold no secret, and no others."""
 
 from storage.config.masking import may_be_shown, without_credentials
-from storage.object_store.registry import STORE_KEYS
+from storage.plugin_keys import STORE_KEYS
 from tests.support.for_each import for_each
 
 SECRET_STORE_KEYS = {

@@ -22,12 +22,13 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats.local_tiered_storage import IGNORED_KEYS, ROOT_DIRECTORY_NAME, LocalTieredStorage
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.files.store import FileSystemStore
+from storage.plugin_keys import LOCAL_IDLE
 from tests.support.for_each import for_each
 from tests.support.s3_server import S3Server
 from tests.support.scripted_object_store import ScriptedObjectStore
@@ -148,7 +149,7 @@ def test_every_unknown_key_is_named_with_the_nearest_right_one(tmp_path: Path) -
 
 
 def test_the_keys_of_a_broker_with_local_tiered_storage_have_no_effect(tmp_path: Path) -> None:
-    inherited = dict.fromkeys(["dir", "delete.enable", *IGNORED_KEYS], "false")
+    inherited = dict.fromkeys(["dir", "delete.enable", *LOCAL_IDLE], "false")
     published = publish(tmp_path, PARTITION, SEGMENT)
     manager = open_folder(tmp_path / ROOT_DIRECTORY_NAME, **inherited)
     manager.delete_log_segment_data(published)
@@ -295,7 +296,7 @@ def test_a_delete_is_refused_while_deletes_are_disabled(metadata: Metadata, tmp_
 
 
 def test_close_deletes_nothing_whatever_kafkas_test_keys_say(metadata: Metadata, tmp_path: Path) -> None:
-    tier = open_tier(tmp_path, **dict.fromkeys(IGNORED_KEYS, "true"))
+    tier = open_tier(tmp_path, **dict.fromkeys(LOCAL_IDLE, "true"))
     tier.close()
     assert tier.fetch_log_segment(metadata, 0, 10) == SEGMENT.log[:11]
 

@@ -193,3 +193,12 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> N
         source.size_bytes()
     with pytest.raises(RemoteStorageError, match=wanted), source.open():
         pass
+
+
+def test_a_put_replaces_nothing_where_that_is_not_wanted(root: Path) -> None:
+    """Failed before: `storage.overwrite.enabled=false` was ignored."""
+    store = FileSystemStore(root, overwrites=False)
+    store.put("a/b", b"first")
+    with pytest.raises(RemoteStorageError, match="File exists"):
+        store.put("a/b", b"second")
+    assert (fetched(store, "a/b", 0, 5), [path.name for path in (root / "a").iterdir()]) == (b"first", ["b"])

@@ -144,6 +144,24 @@ def test_a_key_file_that_was_replaced_gives_the_next_token(
     assert "Bearer new" in http.heads[-1]
 
 
+def test_a_token_is_taken_as_it_is_and_a_file_with_one_is_read_again(
+    http: ScriptedHttp, scripted: OpenScripted, tmp_path: Path
+) -> None:
+    """Failed before: credentials of this kind were refused."""
+    for answer in (ranged(), ranged(), gcs_error(401, "authError"), ranged()):
+        http.answer(answer)
+    inline = scripted(credentials=JsonCredentials("key", text=json.dumps({"access_token": "inline"})))
+    assert fetched(inline, "a", 0, len(BODY)) == BODY
+    path = tmp_path / "token.json"
+    path.write_text(json.dumps({"access_token": "old"}))
+    store = scripted(credentials=JsonCredentials("the.key", path=path))
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    path.write_text(json.dumps({"access_token": "newer"}))
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    sent = [head.partition("Bearer ")[2].split()[0] for head in http.heads]
+    assert sent == ["inline", "old", "old", "newer"]
+
+
 @pytest.fixture
 def nobody_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Google's chain finds neither gcloud's files nor a machine of Google's."""

@@ -341,7 +341,8 @@ def test_what_is_insecure_is_a_warning(world: World) -> None:
         world.lines = lines
         assert len([line for line in world.warnings() if said in line]) == 1, said
     world.lines = "rsm.config.storage.s3.endpoint.url=http://127.0.0.1:9000\nauthority.max.age.ms=1000\n"
-    [plaintext] = world.warnings()
+    [unknown, plaintext] = world.warnings()
+    assert "rsm.config.storage.s3.endpoint.url is no key that is known" in unknown, "to LocalTieredStorage"
     assert "PLAINTEXT" in plaintext
 
 

@@ -52,7 +52,7 @@ def test_auto_is_a_worker_for_each_core_that_has_memory_enough(tmp_path: Path) -
 def test_workers_without_memory_enough_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"so many need memory\.max\.bytes = 384 MiB or more"):
         load_lines(tmp_path, f"proxy.workers=2\nmemory.max.bytes={2 * 192 * MIB - 1}\n")
-    blocks = r"cache\.memory\.bytes = 48 MiB or more, a block of cache\.block\.bytes for each"
+    blocks = r"cache\.memory\.bytes = 48 MiB or more, a block of expert\.cache\.block\.bytes for each"
     with pytest.raises(ConfigError, match=blocks):
         load_lines(tmp_path, "proxy.workers=3\ncache.memory.bytes=47 MiB\nexpert.cache.block.bytes=16 MiB\n")
     with pytest.raises(ConfigError, match="auto or a number from 1 to 64"):

@@ -87,10 +87,10 @@ def test_the_heuristic_needs_compression() -> None:
     )
 
 
-def test_iceberg_is_refused_in_one_sentence() -> None:
-    assert message_of({"segment.format": "iceberg"}) == (
-        "rsm.config.segment.format=iceberg is not supported: Tidegate reads Kafka-format segments only"
-    )
+def test_iceberg_stops_no_start() -> None:
+    # Failed before: the whole start was refused, though classic segments lie beside those of Iceberg.
+    assert aiven_config({"segment.format": "Iceberg"}).writes_iceberg
+    assert not aiven_config({"segment.format": "kafka"}).writes_iceberg
     assert message_of({"segment.format": "parquet"}) == (
         "rsm.config.segment.format=parquet is neither kafka nor iceberg"
     )

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.errors import (
+    CorruptObjectError,
+    IcebergSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    StorageConfigError,
+)
 from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
-from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
+from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import ObjectStore
 from tests.contract.remote_storage_manager import PARTITION, SEGMENT, assert_readable
@@ -112,6 +118,20 @@ def test_what_is_no_manifest_is_refused_by_name(store: ScriptedObjectStore, cont
         manager_of(store).open_log_segment(metadata)
     assert f"{PATH}.rsm-manifest" in str(caught.value)
     assert store.streams_open == 0
+
+
+def test_a_classic_segment_is_read_beside_those_of_iceberg_which_only_brokers_read(store: ScriptedObjectStore) -> None:
+    # Failed before: `segment.format=iceberg` stopped the start.
+    metadata = written(store)
+    manager = AivenRemoteStorageManager({"key.prefix": PREFIX, "segment.format": "iceberg"}, store=store)
+    assert_readable(manager, metadata, SEGMENT)
+    store.delete_many([f"{PREFIX}{PATH}.rsm-manifest"])
+    with pytest.raises(IcebergSegmentError, match="Iceberg mode"):
+        manager.open_log_segment(metadata)
+    with pytest.raises(RemoteResourceNotFoundError):
+        manager_of(store).open_log_segment(metadata)
+    with pytest.raises(StorageConfigError, match=r"segment\.format=iceberg: only brokers write it"):
+        manager.copy_log_segment_data(metadata, LogSegmentData(Path("x"), Path("x"), Path("x"), b""))
 
 
 def test_an_encrypted_segment_needs_its_key_pair(store: ScriptedObjectStore, tmp_path: Path) -> None:
