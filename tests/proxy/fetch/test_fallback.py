@@ -50,6 +50,7 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
         (DENIED, FallbackReason.DENIED),
         (errors.RemoteResourceNotFoundError("gone"), FallbackReason.NOT_FOUND),
         (errors.CorruptObjectError("crc"), FallbackReason.CORRUPT),
+        (errors.IcebergSegmentError("a.log"), FallbackReason.ICEBERG),
         (CorruptLogError("crc", position=0, end=1), FallbackReason.CORRUPT),
         (errors.StalledTransferError("twice"), FallbackReason.STALLED),
         (errors.IllegalMetadataError("bad"), FallbackReason.FAULT),

@@ -443,3 +443,24 @@ def test_a_missing_right_comes_with_the_line_that_grants_it(world: World) -> Non
     world.configs_code = ErrorCode.topic_authorization_failed
     line = "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation"
     world.assert_wrong(f"{line} Describe --topic orders", f"{line} DescribeConfigs --topic {METADATA_TOPIC}")
+
+
+def test_segments_of_iceberg_are_the_brokers_and_not_wrong(world: World) -> None:
+    # Failed before: `segment.format=iceberg` stopped check and serve.
+    keys = {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+        "storage.root": str(world.tier),
+        "chunk.size": "1000",
+    }
+    manager = AivenRemoteStorageManager(keys)
+    for number in (1, 2):
+        world.add_segment(number, manager=manager)
+    next(world.tier.rglob("00000000000000000010-*.rsm-manifest")).unlink()
+    world.storage_manager = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+    world.lines = "".join(f"rsm.config.{name}={value}\n" for name, value in keys.items())
+    world.assert_wrong("it was deleted, or lies elsewhere")
+    world.lines += "rsm.config.segment.format=iceberg\n"
+    text = world.assert_done("offsets 20 to 29: read")
+    [warning] = [line for line in text.splitlines() if "in Iceberg mode" in line]
+    assert warning.startswith("warning segment ")
+    assert "brokers read it in our place" in warning
