@@ -4,8 +4,8 @@
     gone.follow(partitions, nursery)        # after each look at the topics: all that are gone now
 
 - The wait is `copy.delete.grace.ms` from the partition's last DELETE_PARTITION_MARKED on, which is in the metadata
-  topic and so outlasts restarts and owners. One that is marked for the end of time is held, one for its beginning is
-  approved (`tidegate deletions`).
+  topic and so outlasts restarts and owners. One that is marked for the end of time is held, as is one whose deletions
+  were held when its topic went; one for its beginning is approved (`tidegate deletions`).
 - A topic that is there again is withdrawn, and copied again. If it goes once more it is marked once more.
 - A partition whose deletion was begun by anybody waits no more, but is asked for as well.
 """
@@ -91,7 +91,9 @@ class GoneTopics:
             segments = SegmentCopy(ledger, tools.new_id, tools.now_ms)
             now_ms, age_ms = tools.now_ms(), 2 * tools.settings.interval_ms
             if ledger.marked_ms is None or (is_new and ledger.marked_ms < now_ms - age_ms):
-                await tools.steps.do(segments.mark_partition())
+                noted = await tools.notes.get(partition)
+                is_held = noted is not None and noted.is_held
+                await tools.steps.do(segments.mark_partition(HELD_MS + 1 if is_held else now_ms))
             if not await self._wait(partition, ledger):
                 return False
             ledger.claim(0)

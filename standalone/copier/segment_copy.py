@@ -184,13 +184,13 @@ class SegmentCopy:
         yield from self._give_back(segment)
         return True
 
-    def mark_partition(self) -> Steps[None]:
+    def mark_partition(self, since_ms: int) -> Steps[None]:
         """Say that the partition is to be deleted, and since when.
 
         Raises:
             RemoteStorageError: a step failed.
         """
-        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED))
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_MARKED, since_ms))
 
     def delete_partition(self) -> Steps[None]:
         """Delete all segments of a partition that was marked, since its topic is gone, whichever owner has begun them
@@ -199,13 +199,13 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_STARTED))
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_STARTED, self._now_ms()))
         for segment in self._ledger.segments():
             yield from self._give_back(segment)
-        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED))
+        yield Publish(self._partition_record(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED, self._now_ms()))
 
-    def _partition_record(self, state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
-        return RemotePartitionDeleteMetadata(self._ledger.partition, state, self._now_ms(), self._ledger.fence)
+    def _partition_record(self, state: RemotePartitionDeleteState, at_ms: int) -> RemotePartitionDeleteMetadata:
+        return RemotePartitionDeleteMetadata(self._ledger.partition, state, at_ms, self._ledger.fence)
 
     def _finish(self, update: RemoteLogSegmentMetadataUpdate) -> Steps[Copied]:
         """Publish a segment's last record. Should that fail nobody knows whether the topic has it, and others may have

@@ -233,6 +233,19 @@ async def test_the_grace_of_a_gone_topic_outlasts_a_restart(world: CopyWorld) ->
     assert 100 <= trio.current_time() - began_s < 105
 
 
+async def test_what_an_operator_holds_is_held_still_when_its_topic_goes(world: CopyWorld) -> None:
+    """Failed before: the hold ended with the topic."""
+    world.upstream.append(20)
+    async with running(world.hands(), delete_grace_ms=10_000) as copier:
+        await until(lambda: world.ledger().end_offset() == 59)
+        world.notes[PARTITION] = Noted(is_held=True)
+        await go(world, copier, [PARTITION])
+        await until(lambda: world.ledger().marked_ms is not None)
+        await trio.sleep(100)
+        waiting = copier.gone()[0].deletion
+        assert (waiting.why if waiting else None, len(world.finished()) > 0) == ("an operator holds it", True)
+
+
 async def test_a_topic_that_is_there_again_is_copied_again_and_its_next_grace_is_whole(world: CopyWorld) -> None:
     world.upstream.append(20)
     async with running(world.hands(), delete_grace_ms=100_000) as copier:
