@@ -72,7 +72,7 @@ class Term:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GIVE_BACK_S):
             await self._copy_rest()
             self._segments.stop_trying()
-            await self._intake.drop(keeps_logs=not self._ledger.is_superseded)
+            await self._intake.drop(keeps_logs=self._intake.is_pressed or not self._ledger.is_superseded)
             backoff = Backoff(max_s=RETRY_S_MAX)
             while self._segments.has_unfinished:
                 try:
