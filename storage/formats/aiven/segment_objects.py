@@ -328,6 +328,8 @@ def _path(value: bytes | None, field: str) -> str | None:
     text = cursor.string(flexible=True)
     if text is None or cursor.position != cursor.end:
         raise _corrupt(f"the {field} is not one string")
+    if "\N{REPLACEMENT CHARACTER}" in text:  # what the cursor puts for such bytes; another key would be read
+        raise _corrupt(f"the {field} is not UTF-8")
     if len(text.encode()) > KEY_BYTES_MAX:
         raise _corrupt(f"the {field} is longer than a key may be")
     if "\0" in text or any(part in (".", "..") for part in text.split("/")):
