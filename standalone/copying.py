@@ -107,7 +107,7 @@ class Copying:
         self._lock: int | None = None
         self._group = GroupOffsets(parts.cluster, parts.settings.group_id)
         assert parts.settings.topics is not None, "checked before anything is copied"
-        self._client_id = f"{parts.properties['client.id']}-{parts.settings.topics.digest()}"
+        self._wanted = parts.settings.topics
         self._gone: Sequence[TopicIdPartition] = ()
         """Of the tier, without a topic at the last look."""
         self._is_of_one_mind = False
@@ -267,7 +267,7 @@ class Copying:
     async def _take_part(self, copier: Copier, nursery: trio.Nursery) -> None:
         parts = self._parts
         listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
-        properties = {**parts.properties, "client.id": self._client_id}
+        properties = {**parts.properties, "client.id": self._wanted.mark(str(parts.properties["client.id"]))}
         membership = self._membership = Membership(
             properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
         )
@@ -308,7 +308,7 @@ class Copying:
         else:
             if members is None:
                 return  # partitions are being dealt out
-            self._is_of_one_mind = all(member.client_id == self._client_id for member in members)
+            self._is_of_one_mind = all(self._wanted.marks(member.client_id) for member in members)
             assigned = {each for member in members for each in member.partitions}
         if self._membership is None:
             return

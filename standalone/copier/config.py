@@ -24,8 +24,15 @@ class TopicNames:
         """Whether the topic is meant."""
         return topic in self.names or any(pattern.fullmatch(topic) for pattern in self.patterns)
 
-    def digest(self) -> str:
-        """The same for the same names and expressions, in whatever order."""
+    def mark(self, client_id: str) -> str:
+        """The client id of a member that was given these topics; it may have its host's name before."""
+        return f"{client_id}-{self._digest()}"
+
+    def marks(self, client_id: str) -> bool:
+        """Whether a member was given these topics too, as its client id says."""
+        return client_id.endswith(f"-{self._digest()}")
+
+    def _digest(self) -> str:
         items = sorted({*self.names, *(pattern.pattern for pattern in self.patterns)})
         return hashlib.sha256(",".join(items).encode()).hexdigest()[:16]
 

@@ -300,3 +300,11 @@ async def test_what_was_seen_before_may_be_deleted_to_the_last_topic(
     world.fake.topics.clear()
     assert await topics.look() == in_tier
     assert topics.kept is None
+
+
+def test_a_client_id_tells_which_topics_a_copier_was_given() -> None:
+    """On whatever host, and in whatever order they were named."""
+    ours = parse_topic_names("orders,^pay.*")
+    assert ours.marks(parse_topic_names("^pay.*, orders").mark("tidegate-copier-host-b"))
+    for other in (parse_topic_names("orders").mark("tidegate-copier-host-a"), "tidegate-copier-host-a", "rdkafka"):
+        assert not ours.marks(other)
