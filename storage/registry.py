@@ -4,7 +4,6 @@ A broker names its two KIP-405 plug-ins by Java class. Tidegate takes the same n
 configures it; names of its own begin with `tidegate.`.
 """
 
-import difflib
 import enum
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,6 +14,7 @@ from storage.formats.plain_objects import PlainObjects
 from storage.formats.segment_files import SegmentFiles
 from storage.formats.tier_folder import TierFolder
 from storage.object_store.config_keys import DEFAULT_PREFIX
+from storage.object_store.nearest import which_is_known
 from storage.remote_storage_manager import RemoteStorageManager
 
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
@@ -78,5 +78,4 @@ def metadata_manager_kind(class_name: str) -> MetadataManagerKind:
 def _unknown_name(key: str, name: str, known_names: Iterable[str]) -> StorageConfigError:
     if not name:
         return StorageConfigError(f"{key} is not set")
-    nearest = difflib.get_close_matches(name, list(known_names), n=1, cutoff=0.0)[0]
-    return StorageConfigError(f"{key}={name} is not a class that Tidegate knows; the nearest one is {nearest}")
+    return StorageConfigError(f"{key}={name} is not a class that Tidegate knows; {which_is_known(name, known_names)}")

@@ -37,7 +37,8 @@ def store_words(config: Config) -> Mapping[str, str]:
     for key, word in _PLACES.items():
         is_masked = key == "key.prefix" and given.get("key.prefix.mask", "").strip().lower() == "true"
         if given.get(key, "").strip() and not is_masked:
-            words[word] = without_credentials(given[key].strip())
+            text = given[key].strip()
+            words[word] = without_credentials(text) if word == "endpoint" else text
     return words
 
 

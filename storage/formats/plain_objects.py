@@ -8,7 +8,6 @@ Behaviour, besides that of `segment_files`:
 - Absent objects have to be answered as such: in S3 that takes the right to list the bucket.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -21,6 +20,7 @@ from storage.object_store.config_keys import (
     UPLOAD_RATE_MIN,
     StoreKeys,
 )
+from storage.object_store.nearest import nearest
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import open_object_store
 from storage.plugin_keys import PLAIN, acting
@@ -72,6 +72,7 @@ def _check_keys(config: Mapping[str, str], prefix: str) -> None:
         return
     named = []
     for key in unknown:
-        nearest = difflib.get_close_matches(key, acting(PLAIN), n=1, cutoff=0.0)[0]
-        named.append(f"{prefix}{key} is not a key of tidegate.PlainObjects; the nearest is {nearest}")
+        near = nearest(key, acting(PLAIN))
+        hint = "" if near is None else f"; the nearest is {near}"
+        named.append(f"{prefix}{key} is not a key of tidegate.PlainObjects{hint}")
     raise StorageConfigError("; ".join(named))

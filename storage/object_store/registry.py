@@ -3,7 +3,6 @@
 The names are those of Aiven's plug-in, so that the broker's own file configures Tidegate.
 """
 
-import difflib
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.files.store import FileSystemStore
 from storage.object_store.gcs.config import gcs_settings
 from storage.object_store.gcs.store import GcsStore
+from storage.object_store.nearest import which_is_known
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.s3.config import s3_settings
 from storage.object_store.s3.store import S3Store
@@ -46,10 +46,8 @@ def open_object_store(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX
         )
     opener = _STORES.get(name)
     if opener is None:
-        nearest = difflib.get_close_matches(name, [*_STORES, *_STORES_TO_COME], n=1, cutoff=0.0)[0]
-        raise StorageConfigError(
-            f"{prefix}{BACKEND_CLASS_KEY}={name} is not a class that Tidegate knows; the nearest one is {nearest}"
-        )
+        known = which_is_known(name, [*_STORES, *_STORES_TO_COME])
+        raise StorageConfigError(f"{prefix}{BACKEND_CLASS_KEY}={name} is not a class that Tidegate knows; {known}")
     return opener(config, prefix)
 
 

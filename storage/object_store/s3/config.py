@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import javaproperties
 
@@ -158,6 +159,9 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
     """
     keys = StoreKeys(config, prefix)
     endpoint_url = keys.endpoint_url(ENDPOINT_KEY)
+    if endpoint_url is not None and "_" in (urlsplit(endpoint_url).hostname or ""):
+        # botocore would say no more than that the endpoint is invalid, and with a trace.
+        raise keys.error(ENDPOINT_KEY, "names a host with an underscore, which S3's library refuses: use another name")
     region = keys.text(REGION_KEY)
     if region is None and endpoint_url is None:
         raise keys.error(REGION_KEY, f"is not set, nor is {prefix}{ENDPOINT_KEY}")

@@ -148,6 +148,13 @@ def test_every_unknown_key_is_named_with_the_nearest_right_one(tmp_path: Path) -
     )
 
 
+def test_a_key_of_another_store_has_no_nearest_one(tmp_path: Path) -> None:
+    """Failed before: `storage.hdfs.root` was to be `storage.root`."""
+    for key in ("storage.hdfs.root", "storage.oss.bucket.name"):
+        with pytest.raises(StorageConfigError, match=f"{key} is not a key of tidegate.PlainObjects$"):
+            open_folder(tmp_path, **{key: "x"})
+
+
 def test_the_keys_of_a_broker_with_local_tiered_storage_have_no_effect(tmp_path: Path) -> None:
     inherited = dict.fromkeys(["dir", "delete.enable", *LOCAL_IDLE], "false")
     published = publish(tmp_path, PARTITION, SEGMENT)

@@ -57,6 +57,13 @@ def test_an_unknown_name_gets_the_nearest_right_one(name: str, nearest: str) -> 
         open_object_store({"storage.backend.class": name})
 
 
+@for_each("name", ["hdfs.HdfsStorage", "oss.OssStorage"])
+def test_a_store_that_is_not_known_is_not_taken_for_another(name: str) -> None:
+    """Failed before: HDFS and OSS were to be Google's."""
+    with pytest.raises(StorageConfigError, match=r"not a class that Tidegate knows; it knows .*s3\.S3Storage"):
+        open_object_store({"storage.backend.class": PACKAGE + name})
+
+
 @for_each("config", [{}, {"storage.backend.class": " "}])
 def test_no_name_is_an_error_that_names_the_key(config: dict[str, str]) -> None:
     with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.backend\.class is not set$"):

@@ -107,6 +107,7 @@ def test_a_missing_key_is_named_as_the_user_would_write_it(key: str) -> None:
         ("storage.s3.endpoint.url", f"http://user:{SECRET}@minio"),
         ("storage.s3.endpoint.url", f"http://minio/?token={SECRET}"),
         ("storage.s3.endpoint.url", "http://[::1"),
+        ("storage.s3.endpoint.url", "http://my_minio:9000"),
         ("storage.s3.path.style.access.enabled", "yes"),
         ("storage.s3.multipart.upload.part.size", "5242879"),
         ("storage.s3.multipart.upload.part.size", "2147483648"),
