@@ -4,22 +4,27 @@ Each part has tests of its own. What is looked at here is whether it is plugged 
 by some that note their calls, and the application around them is whole.
 """
 
+import html
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 import trio
 
 from metrics.meters import ReloadOutcome
 from proxy.connection.accounts import Accounts
+from proxy.connection.handshakes import FAILED_MIN
 from proxy.connection.request_handlers import ClientReads
 from proxy.connection.server import Server
 from standalone.copying import Copying
 from standalone.serving.log_starts import TierLogStarts
 from storage.model import RemoteLogSegmentState
+from tests.support.certificates import make_certificate
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import apply_all, finish, moved, started
@@ -125,6 +130,36 @@ async def test_ready_says_of_how_many_brokers_it_has_the_ports(tmp_path: Path, k
             assert ", brokers 2 of 3, " in application.ready_line
             taken[1].close()
             await until(lambda: ", brokers 3, " in application.ready_line, "all of them")
+
+
+async def test_clients_that_refuse_the_certificate_are_told_of_in_every_place(tmp_path: Path, kafka: FakeKafka) -> None:
+    """Failed before: the page was green, nothing was counted, and every client was refused."""
+    kafka.add(1, "a")
+    made = make_certificate("ours", ["other.test"])
+    (tmp_path / "server.pem").write_bytes(made.pem + made.key_pem)
+    context = ssl.create_default_context(cadata=made.pem.decode())
+
+    def is_refused(address: tuple[str, int]) -> None:
+        with socket.create_connection(address) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    async with serve.run(config_of(tmp_path, "proxy.tls.certificate.file=server.pem\n")) as application:
+        for _ in range(FAILED_MIN):
+            await trio.to_thread.run_sync(is_refused, application.bootstrap)
+        await application.readiness.wait_ready()
+        await until(lambda: len(application.readiness.complaints) == 2, "both to be told")
+        names, refusals = application.readiness.complaints
+        assert names.startswith("proxy.tls.certificate.file is for other.test and not for 127.0.0.1")
+        assert refusals.startswith("clients refuse proxy.tls.certificate.file")
+        assert application.readiness.degraded
+        host, port = application.admin
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as admin:
+            page, document = (await admin.get("/")).text, (await admin.get("/status.json")).json()
+            metrics = (await admin.get("/metrics")).text
+        told = [trouble["what"] for trouble in document["troubles"]]
+        assert {names, refusals} <= {*told}
+        assert all(html.escape(each) in page for each in (names, refusals))
+        assert f'tidegate_client_handshakes_total{{outcome="refused"}} {FAILED_MIN}' in metrics
 
 
 async def test_what_the_tier_no_longer_has_leaves_the_cache(
