@@ -22,6 +22,7 @@ from protocol.client.errors import connect_reason
 from proxy.connection.server import CrowdListener
 from proxy.connection.slots import Spells
 from storage.config import ConfigError
+from tests.support.certificates import server_certificate
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error, scripted_http
 from tests.support.secured_kafka import METADATA_TOPIC, READ, SecuredKafka
@@ -162,11 +163,29 @@ def port_beyond_the_last(stage: Stage) -> None:
 
 @mistake("which proxy.listen names: Cannot assign requested address; this machine has no such address")
 def anothers_address(stage: Stage) -> None:
-    """One port for all brokers, which would each complain too."""
+    """One port for all brokers, which would each complain too. Broker 1 is 127.0.0.1 in hexadecimal: a name that leads
+    here without DNS."""
     del stage.properties["proxy.broker.ports"]
+    certificate, key = server_certificate(stage.folder, "0x7f000001")
     stage.properties |= {
         "proxy.listen": "192.0.2.1:19092",
-        "proxy.tls.sni.pattern": "broker-$(nodeId).example.org",
+        "proxy.tls.sni.pattern": "0x7f00000$(nodeId)",
+        "proxy.tls.certificate.file": str(certificate),
+        "proxy.tls.key.file": str(key),
+    }
+
+
+@mistake("proxy.advertised.host tells clients", "not to be found by DNS; correct the name, or DNS")
+def host_that_nobody_knows(stage: Stage) -> None:
+    stage.properties["proxy.advertised.host"] = UNREACHABLE_NAME
+
+
+@mistake(
+    "proxy.tls.certificate.file is for localhost, 127.0.0.1", "not for 127.0.0.2, which proxy.advertised.host tells"
+)
+def certificate_for_another_host(stage: Stage) -> None:
+    stage.properties |= {
+        "proxy.advertised.host": "127.0.0.2",
         "proxy.tls.certificate.file": str(stage.kafka.certificate),
         "proxy.tls.key.file": str(stage.kafka.key),
     }
