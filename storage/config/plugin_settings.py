@@ -1,16 +1,14 @@
 """What was given to plug-ins and to the metadata topic's clients, held against the tables of their keys."""
 
-import difflib
 from collections.abc import Iterator
 from typing import Final
 
 from storage.config.sources import CLIENT_PREFIXES, Setting, Settings
+from storage.object_store.nearest import nearest
 from storage.plugin_keys import ACTS, CLIENT, METADATA, STORAGE_TABLES, Table, acting, instead_of
 
 BROKER_FILE_MARK: Final = "broker.config "
 """What the origin of a value from the broker's file begins with."""
-
-_NEAR: Final = 0.75
 
 
 def plugin_keys(settings: Settings, storage_class: str | None) -> Iterator[tuple[str, Setting, str, Table]]:
@@ -31,8 +29,8 @@ def plugin_warnings(settings: Settings, storage_class: str | None) -> list[str]:
     for whole, setting, name, table in plugin_keys(settings, storage_class):
         instead = instead_of(name, table)
         if instead is None:
-            near = difflib.get_close_matches(name, acting(table), n=1, cutoff=_NEAR)
-            hint = f"; the nearest is {whole.removesuffix(name)}{near[0]}" if near else ""
+            near = nearest(name, acting(table))
+            hint = "" if near is None else f"; the nearest is {whole.removesuffix(name)}{near}"
             warnings.append(f"{setting.origin}: {whole} is no key that is known, and has no effect{hint}")
         elif instead != ACTS and not setting.origin.startswith(BROKER_FILE_MARK):
             idle.append(f"{whole} ({instead})")
