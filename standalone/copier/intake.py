@@ -238,21 +238,19 @@ class Intake:
         """Go on without upstream, which has deleted the offset."""
         tools = self._tools
         kept_from = await tools.threads.run(lambda: staging.kept.first_from(offset))
-        data: bytes | memoryview = b""
-        if offset < self._replay_until:
-            data = await self._tier_batches(offset)
-        elif kept_from == offset:
+        data = await self._tier_batches(offset) if offset < self._replay_until else b""
+        aborted = None if data else staging.kept.aborted
+        if not data and kept_from == offset:
             data = await tools.threads.run(lambda: staging.kept.read(offset, FETCH_BYTES_MAX))
         try:
             if data:
-                aborted = staging.kept.aborted if offset >= self._replay_until else None
                 await self._do(lambda: staging.take(data, now_ms=tools.now_ms(), aborted=aborted))
         except CorruptBatchError as error:
             _log.error("kept_log_corrupt", partition=str(self._partition), reason=str(error))
             await tools.threads.run(staging.kept.clear)
         if staging.next_offset == offset:
-            is_kept = kept_from is not None and offset < kept_from < log_start_offset
-            await self._skip_to(staging, kept_from if is_kept and kept_from is not None else log_start_offset)
+            behind = (kept_from or 0, self._replay_until, log_start_offset)
+            await self._skip_to(staging, min(each for each in behind if each > offset))
 
     async def _tier_batches(self, offset: int) -> bytes:
         """Batches that the tier has, for a replay; empty if it has them not, or has lost what finds them."""
@@ -304,7 +302,7 @@ class Intake:
         has_begun = self._has_begun or bool(staging.lineage) or self._ledger.end_offset() >= 0
         now_ms = self._tools.now_ms()
         await self._do(lambda: staging.skip_to(offset, now_ms=now_ms))
-        if has_begun:
+        if has_begun and wanted < offset:
             self._note_gap(wanted, offset, self._gap_hint())
 
     def _gap_hint(self) -> str:
