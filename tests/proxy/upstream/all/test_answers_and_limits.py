@@ -17,7 +17,7 @@ import trio
 from kio.schema.errors import ErrorCode
 
 from protocol.client.connection import ClientSettings
-from protocol.client.errors import UpstreamError, UpstreamProtocolError, UpstreamTimeoutError
+from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamProtocolError
 from protocol.client.leaders import metadata_question
 from protocol.client.messages import METADATA, Values
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
@@ -98,7 +98,8 @@ async def test_the_loop_stands_until_the_time_is_up_and_the_answer_there(
             connection = await opened(listening, client_tls, got.nursery)
             got.start(connection.request, ASK, LIMIT_S)
             got.start(stand_still)
-        assert all(isinstance(error, UpstreamTimeoutError) for error in got.raised)
+        # On a busy machine the time may be up before the question is sent, which closes the connection, too.
+        assert all(isinstance(error, UpstreamConnectionError) for error in got.raised)
         connection.abort()
 
 
