@@ -21,7 +21,7 @@ import trio
 
 from protocol.record_batches import CorruptBatchError
 from standalone.copier.backlog import Backlog
-from standalone.copier.kept_logs import whole_batches
+from standalone.copier.kept_logs import cut, whole_batches
 from standalone.copier.ledger import Ledger
 from standalone.copier.resumption import common_offset, resume
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError
@@ -329,7 +329,8 @@ class Intake:
         common = await common_offset(self._partition, brokers, lineage, next_offset, known_epoch=known_epoch)
         if common < next_offset:
             _log.warning("staged_records_not_upstreams", partition=str(self._partition), from_offset=common)
-            await self.drop(keeps_logs=False)
+            await self.drop(keeps_logs=True)
+            await self._tools.threads.run(lambda: cut(self._folder, common))
             return False
         self._verified_epoch = lineage[-1][0] if lineage else -1
         return True

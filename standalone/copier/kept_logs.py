@@ -83,6 +83,17 @@ class KeptLogs:
         return _read(kept.path, offset, bytes_max)
 
 
+def cut(folder: Path, offset: int) -> None:
+    """Keep of the logs in the folder what lies below the offset: upstream's log parts there from theirs. How
+    transactions ended on the branch that was lost says nothing of the other one."""
+    (folder / ABORTED_NAME).unlink(missing_ok=True)
+    for path in [each for each in folder.glob("*") if each.suffix in (SUFFIX, ".log")]:
+        with path.open("r+b") as log:
+            ends = (position for position, last_offset, _ in _batches(log.fileno()) if last_offset >= offset)
+            if (end := next(ends, None)) is not None:
+                log.truncate(end)
+
+
 def write_aborted(folder: Path, aborted: Sequence[tuple[int, int]]) -> None:
     """Keep them in the folder: as a whole, or as they were before."""
     unfinished = folder / f"{1:020}.aborted"
