@@ -1,6 +1,6 @@
-"""What clients will meet: the certificate that they are shown, and where the hosts lead that they are told.
+"""What clients will meet: the certificate that they are shown, and where the hosts lead that they get.
 
-Rule 1. Every host that clients are told must be among the certificate's names, and so must the bootstrap's. Brokers are
+Rule 1. Every host that clients get must be among the certificate's names, and so must the bootstrap's. Brokers are
         those that are known now.
 Rule 2. A host must resolve, and to this machine; the latter only where no key says that something stands in front of
         it: `proxy.advertised.port.start`, `proxy.protocol`.
@@ -84,7 +84,7 @@ async def client_view(
 
 
 def _hosts(proxy: ProxyConfig, node_ids: Sequence[int]) -> dict[str, str]:
-    """By host that clients are told, or bootstrap from, the key that names it."""
+    """By host that clients get, or bootstrap from, the key that names it."""
     told = {}
     if proxy.tls_sni_pattern is not None:
         pattern = SniPattern(proxy.tls_sni_pattern)
@@ -132,7 +132,7 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
         names = leaf.extensions.get_extension_for_class(SubjectAlternativeName).value
     except ExtensionNotFound:
         yield Finding(
-            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other: make it anew with "
+            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other: make one with "
             + ", ".join(hosts)
         )
         return
@@ -228,7 +228,7 @@ def _shown(hosts: Mapping[str, str]) -> str:
 
 
 def _is_own(family: socket.AddressFamily, address: tuple[object, ...]) -> bool:
-    """Whether it can be listened at; anything else that keeps it from that is told elsewhere."""
+    """Whether it can be listened at; what else keeps it from that others tell."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.bind(address)

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def follow_topics(cluster: Cluster, catalog: Catalog, fallback: Fallback) -> None:
-    """Until cancelled; what is not described is told to `fallback`."""
+    """Until cancelled; `fallback` hears of what is not described."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_learn_again, cluster, catalog)
         await _learn_new(cluster, catalog, fallback)

@@ -106,7 +106,7 @@ CLIENTS: Final = Row(
         ),
         graph(
             "TLS handshakes that failed",
-            "Of clients, by how. closed is most often a balancer that looks at the port.",
+            "By how they ended; closed is most often a balancer that looks at the port.",
             "ops",
             rate("tidegate_client_handshakes_total", "outcome", where='outcome!="ok"'),
         ),

@@ -39,7 +39,7 @@ _SAID: Final = {
     ),
     HandshakeOutcome.REFUSED: (
         "clients refuse proxy.tls.certificate.file",
-        "check its dates, and that it is for the hosts that clients are told (`tidegate check`)",
+        "check its dates, and that it is for the hosts that clients get (`tidegate check`)",
     ),
     HandshakeOutcome.CLIENT_CERTIFICATE: (
         "clients show no certificate that proxy.tls.client.ca.file vouches for",

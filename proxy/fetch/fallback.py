@@ -17,8 +17,8 @@ Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a
 Rule 4. Where the reason is damage, what the broker reads is looked at as the tier's batches are: it may be of the same
         object. Whole batches are served; a bad one is answered CORRUPT_MESSAGE.
 Rule 5. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
-Rule 5. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that is told to
-        begin and to end (`leave_undescribed`), and in which nothing is tried.
+Rule 5. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that somebody else
+        begins and ends (`leave_undescribed`), and in which nothing is tried.
 """
 
 import enum
@@ -174,7 +174,7 @@ class Fallback:
         return None if spell is None else spell.reason
 
     def leave_undescribed(self, partitions: Collection[TopicIdPartition], detail: str) -> None:
-        """Of the catalog's partitions, these are of topics that we may not describe; `detail`: and what to do."""
+        """These of the catalog's partitions are of topics that we may not describe; `detail`: and what to do."""
         reason = FallbackReason.NOT_DESCRIBED
         spell = self._spells.get(reason)
         if not partitions:

@@ -95,12 +95,12 @@ async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: 
 
 
 async def check_client_view(config: Config, nodes: Sequence[NodeAddress], report: Report) -> None:
-    """The certificate, and where the hosts lead that clients are told."""
+    """The certificate, and where the hosts lead that clients get."""
     found = await client_view(config.proxy, config.proxy.tls, [node.node_id for node in nodes])
     for finding in found:
         (report.wrong if finding.is_fault else report.warning)(finding.says)
     if not found:
-        what = "" if config.proxy.tls is None else "the certificate is for the hosts that clients are told, and "
+        what = "" if config.proxy.tls is None else "the certificate is for the hosts that clients get, and "
         report.ok(f"{what}these hosts lead to this machine")
 
 

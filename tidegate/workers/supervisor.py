@@ -434,7 +434,7 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, own_view = Readiness(meters.health), Readiness()
     readiness.identity_unclear(config.identity_trouble)
-    # Of these it finds nothing by itself: its own view is ready when upstream has answered.
+    # It finds nothing of these by itself: its own view is ready when upstream has answered.
     own_view.catalog_live(0)
     own_view.tier_answered()
     settings = LiveSettings(config)
