@@ -17,8 +17,8 @@ Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a
 Rule 4. Where the reason is damage, what the broker reads is looked at as the tier's batches are: it may be of the same
         object. Whole batches are served; a bad one is answered CORRUPT_MESSAGE.
 Rule 5. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
-Rule 5. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that somebody else
-        begins and ends (`leave_undescribed`), and in which nothing is tried.
+Rule 6. What we may not describe never comes to a read of the tier, and nobody need ask for it: a spell that somebody
+        else begins and ends (`leave_undescribed`), and in which nothing is tried.
 """
 
 import enum
