@@ -1,31 +1,23 @@
 """The bootstrap listener: bound at once, by port or by name, and a taken port is a sentence."""
 
-import socket
-import struct
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
 import trio
 
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook, open_listeners
+from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
-from storage.config.model import HostPort
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tidegate.serve import listen
 
 KNOWN = KnownBrokers((NodeAddress(3, "broker-3", 9092),))
 CLUSTER = cast(Cluster, SimpleNamespace(brokers={7: BrokerNode(7, "broker-7", 9092, None)}))
-
-
-SOMAXCONN = int(Path("/proc/sys/net/core/somaxconn").read_text()) if sys.platform == "linux" else 0
 
 
 class ScriptedServer:
@@ -46,16 +38,6 @@ class ScriptedServer:
     async def _close(self, listeners: list[trio.SocketListener]) -> None:
         for listener in listeners:
             await listener.aclose()
-
-
-@pytest.mark.needs("linux")
-async def test_as_many_wait_to_be_accepted_as_the_system_lets() -> None:
-    """Failed before: 3,000 connects within half a second overflowed a queue of 512, which a broker's does not."""
-    (listener,) = await open_listeners(HostPort("127.0.0.1", 0), "proxy.listen")
-    async with listener:
-        told = listener.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
-        (queue_max,) = struct.unpack_from("=I", told, 28)  # tcpi_sacked, which is that of a listener
-    assert queue_max == min(0xFFFF, SOMAXCONN)
 
 
 async def test_a_listener_for_each_broker_or_one_for_all(tmp_path: Path) -> None:
