@@ -82,6 +82,12 @@ HEALTH: Final = Row(
             "none",
             gauge("tidegate_task_failures_total", "task"),
         ),
+        graph(
+            "Log lines that were lost",
+            "Nobody took them from standard error, and no more are kept.",
+            "none",
+            gauge("tidegate_log_lines_lost_total"),
+        ),
         graph("Event loop: tasks", "Some for each connection.", "none", gauge("tidegate_tasks")),
     ),
 )
@@ -129,6 +135,7 @@ CLIENTS: Final = Row(
             "reqps",
             rate("tidegate_requests_total", "route"),
             rate("tidegate_requests_unread_total", legend="too large to be read"),
+            rate("tidegate_batches_too_large_total", legend="a batch was too large to be held"),
         ),
         graph(
             "Requests by api key",
@@ -167,6 +174,12 @@ CLIENTS: Final = Row(
             "Each closed its connection.",
             "ops",
             rate("tidegate_malformed_frames_total", legend="malformed"),
+        ),
+        graph(
+            "Damaged batches that were kept from clients",
+            "Of partitions whose object is damaged, in the broker's answers: clients get error 2.",
+            "ops",
+            rate("tidegate_corrupt_answers_total", "topic"),
         ),
     ),
 )
