@@ -1,7 +1,8 @@
 """What is noted of deletions that wait, for all copiers: beside committed offsets of the group `tidegate.deletions`.
 
-- A commit's text is the topic's id and the note (standalone.copier.waits); one of another id counts as absent. Its
-  offset means nothing.
+- A commit's text is the topic's id and the note (standalone.copier.waits), and those of up to OTHERS_MAX topics that
+  had or have its name: a broker that is cut off may still know an older one, whose owner must not forget what is noted
+  of the newer. Its offset means nothing.
 - A note that cannot be read was written by a newer version: then nothing is deleted.
 - Offsets of groups without members expire: who has partitions commits them again when a day has passed.
 """
@@ -21,6 +22,9 @@ from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition, uuid_to_text
 
 DELETIONS_GROUP: Final = "tidegate.deletions"
+
+OTHERS_MAX: Final = 2
+"""A text may have 4096 bytes (`offset.metadata.max.bytes`), a note some hundred."""
 
 
 class DeletionNotes:
@@ -42,16 +46,12 @@ class DeletionNotes:
         Raises:
             RemoteStorageError: no answer, a missing right, or a note that cannot be read.
         """
-        wanted = {(each.topic, each.partition, uuid_to_text(each.topic_id)): each for each in partitions}
-        try:
-            found = await self._offsets.fetch({(topic, number) for topic, number, _ in wanted})
-        except UpstreamError as error:
-            raise as_storage_error("notes of deletions", error) from error
+        wanted = [*partitions]
+        found = await self._texts(wanted)
         notes: dict[TopicIdPartition, Noted] = {}
-        for (topic, number), kept in found.items():
-            topic_id, _, text = kept.metadata.partition(" ")
-            partition = wanted.get((topic, number, topic_id))
-            if partition is None:
+        for partition in wanted:
+            text = found.get((partition.topic, partition.partition), {}).get(uuid_to_text(partition.topic_id))
+            if text is None:
                 continue
             try:
                 notes[partition] = noted_from(text)
@@ -65,15 +65,27 @@ class DeletionNotes:
         Raises:
             RemoteStorageError: no answer, or a missing right.
         """
-        offsets = {
-            (each.topic, each.partition): GroupOffset(0, f"{uuid_to_text(each.topic_id)} {noted.as_text()}")
-            for each, noted in values.items()
-        }
+        offsets: dict[tuple[str, int], GroupOffset] = {}
+        texts = await self._texts(values)
+        for each, noted in values.items():
+            key, own_id = (each.topic, each.partition), uuid_to_text(each.topic_id)
+            others = [pair for pair in texts.get(key, {}).items() if pair[0] != own_id][-OTHERS_MAX:]
+            texts[key] = dict([*others, (own_id, noted.as_text())])
+            offsets[key] = GroupOffset(0, " ".join(word for pair in texts[key].items() for word in pair))
         try:
             await self._offsets.commit(offsets)
         except UpstreamError as error:
             raise as_storage_error("notes of deletions", error) from error
         self._committed_at_s |= dict.fromkeys(values, trio.current_time())
+
+    async def _texts(self, partitions: Iterable[TopicIdPartition]) -> dict[tuple[str, int], dict[str, str]]:
+        """By topic and partition: what is noted, by the ids of topics that had or have the name."""
+        try:
+            found = await self._offsets.fetch({(each.topic, each.partition) for each in partitions})
+        except UpstreamError as error:
+            raise as_storage_error("notes of deletions", error) from error
+        words = {key: kept.metadata.split(" ") for key, kept in found.items()}
+        return {key: dict(zip(each[::2], each[1::2], strict=False)) for key, each in words.items()}
 
     async def _commit_again(self, notes: Mapping[TopicIdPartition, Noted]) -> None:
         now_s = trio.current_time()

@@ -27,6 +27,7 @@ from standalone.copier.ledger import Ledger
 from standalone.copier.metadata_feed import partition_of
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
 from standalone.copy_topics import CopyTopics
+from standalone.serving.deletion_notes import OTHERS_MAX
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
@@ -377,8 +378,8 @@ class Hands:
 
 
 class _KeptByAll(Generic[T]):
-    """What the world keeps, through one copier's hands: combined with what was, or alone under its topic's name. Those
-    who serve would commit another topic's log start again (standalone.serving.log_starts)."""
+    """What the world keeps, through one copier's hands: combined with what was, or beside those of the last topics that
+    had its name (standalone.serving.deletion_notes). Those who serve would commit another topic's log start again."""
 
     def __init__(
         self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T] | None = None
@@ -398,7 +399,8 @@ class _KeptByAll(Generic[T]):
                 self._kept[partition] = self._combine(self._kept.get(partition, value), value)
                 continue
             named = (partition.topic, partition.partition)
-            for other in [each for each in self._kept if (each.topic, each.partition) == named]:
+            self._kept.pop(partition, None)
+            for other in [each for each in self._kept if (each.topic, each.partition) == named][:-OTHERS_MAX]:
                 del self._kept[other]
             self._kept[partition] = value
 
