@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.differential_steps import alter_configs
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import drop_all, standalone, wait_dropped
+from tests.support.plain_kafka import drop_all, own_plain_cluster, standalone, wait_dropped
 from tests.support.serving import Serving
 from tests.support.tier_proofs import check_whole, copied_offsets, segments_of
 from tests.support.waiting import wait_until
@@ -102,10 +102,17 @@ def test_a_copier_that_was_killed_goes_on_from_its_disk(plain_kafka: KafkaCluste
     require_whole(plain_kafka, tmp_path, topic)
 
 
-def test_a_partition_that_another_copier_gets_leaves_no_gap(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def alone() -> Iterator[KafkaCluster]:
+    """A cluster without topics of other tests, which a group shares as well."""
+    with own_plain_cluster() as cluster:
+        yield cluster
+
+
+def test_a_partition_that_another_copier_gets_leaves_no_gap(alone: KafkaCluster, tmp_path: Path) -> None:
     """Given a copier that has fetched records of two partitions, when another one comes and gets one of them, then what
     was staged is in the tier, although the other one has nothing of it and the broker may delete it by then."""
-    topic, one, two = fresh_name("shared"), tmp_path / "one", tmp_path / "two"
+    plain_kafka, topic, one, two = alone, fresh_name("shared"), tmp_path / "one", tmp_path / "two"
     plain_kafka.create_topic(topic, 2, {"retention.ms": "-1"})
     with copying(plain_kafka, one, topic) as first:
         fill(plain_kafka, one, topic, 2)

@@ -41,6 +41,8 @@ _RIGHTS: Final = {_READ: "Read", _WRITE: "Write", _DESCRIBE_CONFIGS: "DescribeCo
 _UNKNOWN_RIGHTS: Final = -(2**31)
 _GROUP_AUTHORIZATION_FAILED: Final = 30
 _UNKNOWN_TOPIC: Final = 3
+_COMING: Final = (14, 15, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 DANGER: Final = (
     "brokers that get remote storage over this tier later delete what is in it, unless it was handed over to them "
@@ -212,8 +214,9 @@ def _missing(rights: int, needed: Iterable[int]) -> str:
     return " and ".join(_RIGHTS[right] for right in needed if not rights >> right & 1)
 
 
-async def _coordinator(cluster: Cluster, group: str) -> int:
-    """Who keeps the group; the first question has the brokers make the topic that groups are kept in."""
+async def _described(cluster: Cluster, group: str) -> Any:
+    """The group, as its coordinator describes it; the first question has the brokers make the topic that groups are
+    kept in, and a broker reads that before it says anything."""
 
     async def answer(step: Step) -> list[Any]:
         if isinstance(step, AskMetadata):
@@ -221,27 +224,29 @@ async def _coordinator(cluster: Cluster, group: str) -> int:
             return []
         return await cluster.ask_all(ROLE, step)
 
+    values = {"groups": [group], "include_authorized_operations": True}
+    question: Question[Any] = Question(DESCRIBE_GROUPS, values)
     backoff = Backoff()
-    for _ in range(COORDINATOR_ATTEMPTS_MAX - 1):
+    for is_last in (*[False] * (COORDINATOR_ATTEMPTS_MAX - 1), True):
         try:
-            return await drive_async(find_coordinator(cluster, cluster.settings, group), answer)
+            node_id = await drive_async(find_coordinator(cluster, cluster.settings, group), answer)
+            [described] = (await cluster.ask(node_id, ROLE, question)).groups
+            if is_last or described.error_code not in _COMING:
+                return described
         except UpstreamError as error:
-            if not error.retriable:
+            if is_last or not error.retriable:
                 raise
         await trio.sleep(backoff.next_delay_s())
-    return await drive_async(find_coordinator(cluster, cluster.settings, group), answer)
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def _check_group(cluster: Cluster, group: str, report: Report) -> None:
     denied = f"ACL Read on Group {group} is missing: nothing can be copied"
     try:
-        node_id = await _coordinator(cluster, group)
+        described = await _described(cluster, group)
     except GroupAuthorizationError:
         report.wrong(denied)
         return
-    values = {"groups": [group], "include_authorized_operations": True}
-    question: Question[Any] = Question(DESCRIBE_GROUPS, values)
-    [described] = (await cluster.ask(node_id, ROLE, question)).groups
     code = int(described.error_code)
     if code == _GROUP_AUTHORIZATION_FAILED or (not code and _missing(int(described.authorized_operations), (_READ,))):
         report.wrong(denied)
