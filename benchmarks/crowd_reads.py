@@ -4,7 +4,7 @@
 
 Each client has one connection, and asks for records at a random offset, again until it has them, and then somewhere
 else. Tidegate has one core, which a process beside it keeps busy, and a cache that is smaller than the data. Exit code
-1 when a client is told to come again, when a broker reads for a Tidegate whose store has no trouble, or when good
+1 when a client has to come again, when a broker reads for a Tidegate whose store has no trouble, or when good
 answers are less than the floor's times those of the version before. Linux only.
 """
 

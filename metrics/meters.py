@@ -444,7 +444,7 @@ class RelayMeter:
         self._released.inc(byte_count)
 
     def on_batch_too_large(self) -> None:
-        """A partition's batch could not be held, and its client is told to come again."""
+        """A partition's batch could not be held, and its client has to come again."""
         self._too_large.inc()
 
     def on_fetch_sessions(self, sessions: int) -> None:

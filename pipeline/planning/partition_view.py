@@ -58,7 +58,7 @@ class PartitionView:
     last_stable_offset: int | None = None
     """Of the tier (pipeline.planning.tier_transactions); None unless the read is READ_COMMITTED."""
     first_at: Callable[[int], int | None] | None = field(default=None, compare=False)
-    """Of a tier of our own: the first offset in it of that time or later. None: the broker knows of the tier itself."""
+    """The first offset of that time or later in a tier of our own. None: the broker knows of the tier itself."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -135,7 +135,7 @@ def test_who_has_not_signed_in_or_may_not_read_costs_no_get(guarded: SecuredKafk
         assert cold.metric("tidegate_requests_total", api_key=str(LIST_OFFSETS), route="relay") == 3
         assert cold.metric("tidegate_gets_total") == 0
         assert cold.metric("tidegate_cache_misses_total") == 0
-        assert cold.metric("tidegate_malformed_frames_total") == 3
+        assert cold.metric("tidegate_connections_closed_total", cause="limit") == 3
         assert cold.log().count("expert.proxy.frame.unauthenticated.bytes.max") == 1, (
             "one address is told of once a spell"
         )
