@@ -94,6 +94,11 @@ def plus(one: Query, other: Query) -> Query:
     return Query(f"({one.expression} + {other.expression})", one.legend)
 
 
+def or_zero(query: Query) -> Query:
+    """A line at 0 where nothing has happened yet: such a family has no series before its first event."""
+    return Query(f"{query.expression} or vector(0)", query.legend)
+
+
 def busiest(query: Query) -> Query:
     """The ten largest: topics may be a thousand."""
     return Query(f"topk(10, {query.expression})", query.legend)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from deploy.grafana.panels import Query, Row, gauge, graph, quantiles, rate, selected, stat
+from deploy.grafana.panels import Query, Row, busiest, gauge, graph, or_zero, quantiles, rate, selected, stat
 
 _GOOD, _BAD, _POOR = "green", "red", "orange"
 
@@ -179,7 +179,7 @@ CLIENTS: Final = Row(
             "Damaged batches that were kept from clients",
             "Of partitions whose object is damaged, in the broker's answers: clients get error 2.",
             "ops",
-            rate("tidegate_corrupt_answers_total", "topic"),
+            or_zero(busiest(rate("tidegate_corrupt_answers_total", "topic"))),
         ),
     ),
 )
