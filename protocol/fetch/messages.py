@@ -142,7 +142,7 @@ class PartitionAnswer:
     topic_tags: bytes = NO_TAGS
     records_are_null: bool = False
     dropped_bytes: int = 0
-    """Of records that were not kept as they arrived."""
+    """How much of its records was dropped as it arrived."""
 
     @classmethod
     def error(

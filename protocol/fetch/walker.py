@@ -412,7 +412,7 @@ class RecordDropper(FetchResponseWalker):
     def __init__(self, api_version: int, records_bytes_max: int) -> None:
         super().__init__(api_version, rename=False)
         self.dropped: list[int] = []
-        """Of each partition, in the order of the wire: the bytes of its records that were dropped."""
+        """How many record bytes of each partition were dropped, in the order of the wire."""
         self._room_bytes = records_bytes_max
         self._kept = bytearray()
         self._cut: list[tuple[int, int]] = []

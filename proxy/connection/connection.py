@@ -142,7 +142,7 @@ class ClientConnection:
         groups: what clients are called, and tell of their groups; None: nobody wants to know.
         audit: is told who reads what of the tier; None: nobody wants to know.
         certified_as: whom the client's certificate names.
-        is_news: whether clients of this host have not ended by the same cause of late; the log is told once.
+        is_news: whether clients of this host have not ended by the same cause lately; the log says it once.
         turn_to_end: waits until the connection may be taken down, when either side has ended.
     """
 
@@ -515,7 +515,7 @@ class ClientConnection:
         self._note_authority(expected.route)
 
     async def _deliver(self, size: int, expected: _Expected, own: PendingAnswer) -> None:
-        """Of a Fetch whose answer is more than may be held, records go as they arrive, and the rest of it is held."""
+        """Hand the answer over. A Fetch's that is more than may be held loses its records as they arrive."""
         held_bytes_max = self._limits.response_held_bytes_max
         if own.held_bytes_max is not None:
             held_bytes_max = min(held_bytes_max, own.held_bytes_max)

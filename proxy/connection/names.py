@@ -1,8 +1,8 @@
 """Who is behind a connection, for people: its address, client id and sign-in name, and the groups of its application.
 
 Rule 1. A client's own words are left out if they are longer than TEXT_CHARS_MAX or not printable.
-Rule 2. A group is told on a connection with the group's coordinator, as a rule another one than that which reads. So it
-        is joined by host, sign-in name and client id, and names what probably reads, no more.
+Rule 2. Clients name their group to its coordinator, mostly on another connection than the one that reads. So groups
+        are joined by host, sign-in name and client id, and name what probably reads, no more.
 Rule 3. What a connection has told is kept for KEPT_S after its end.
 """
 
