@@ -244,8 +244,10 @@ def verify_run(view: memoryview, start: int, end: int, last_offset: int, offset_
 
 
 def first_bad_batch(view: memoryview, offset: int, end_offset: int) -> tuple[int, int, str] | None:
-    """Find the first batch that is not as it was written in what answers a Fetch at `offset`: where it begins, the offset
-    that it is reached by, and why; None if there is none. The last batch may be cut, unless it is the only one.
+    """Find the first batch that is not as it was written, in what answers a Fetch at `offset`.
+
+    Returns where it begins, the offset that it is reached by, and why; None if there is none. The last batch may be
+    cut, unless it is the only one.
 
     Args:
         end_offset: no record has this offset or a higher one.
