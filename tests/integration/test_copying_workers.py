@@ -95,7 +95,7 @@ def check_one_worker_copies(scene: Scene) -> None:
     [member] = described.members
     own = [each for each in member.assignment.topic_partitions if each.topic in scene.topics]
     assert len(own) == PARTITIONS * len(scene.topics)
-    assert len(scene.served.events("copy_partitions_assigned")) == 1
+    assert len(scene.served.wait_events("copy_partitions_assigned")) == 1
     for topic in scene.topics:
         copies = [event for each in metadata_events(scene.kafka, topic).values() for event in each]
         assert len(copies) == 2 * len(scene.segments(topic))  # STARTED and FINISHED, and nothing in vain

@@ -254,8 +254,7 @@ def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path)
 
         new_certificate, new_key = server_certificate(renewed)
         new_certificate.replace(certificate)  # its key is not here yet
-        served.wait_log("config_problem")
-        assert "does not belong" in served.events("config_problem")[0]["problem"]
+        assert "does not belong" in served.wait_events("config_problem")[0]["problem"]
         assert shown_certificate(address_of(properties)) == first
 
         new_key.replace(key)

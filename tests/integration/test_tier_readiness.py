@@ -48,7 +48,7 @@ def wait_refused(served: Serving, why: str) -> None:
     served.wait_log("broker_listening")
     wait_until(tells, f"it to be refused: {why}")
     assert "ready: bootstrap" not in served.log()
-    assert [event["event"] for event in served.events("tier_unavailable")] == ["tier_unavailable"]
+    assert [event["event"] for event in served.wait_events("tier_unavailable")] == ["tier_unavailable"]
 
 
 def test_a_wrong_secret(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ class Copiers:
             "copy.group.id": topic,
             "copy.segment.bytes": "64 KiB",
             "copy.segment.ms": "1000",
-            "copy.delete.grace.ms": "0",  # what a paused copier finishes late waits, else, for a day beside its twin
         }
         for each in self._folders:
             each.mkdir()
@@ -167,7 +166,10 @@ def copy_through(kafka: KafkaCluster, folder: Path, *, kills: int, pauses: int) 
         producing.stop()
         assert producing.failures == []
         copiers.end()
-        tidied = run_standalone(kafka, folder, "copy", "--once", properties=copiers.properties)
+        # What a paused copier finished late has waited beside its twin until now: no grace, while copiers run, would let
+        # one of them delete a segment before the other has said that it is finished.
+        tidying = {**copiers.properties, "copy.delete.grace.ms": "0"}
+        tidied = run_standalone(kafka, folder, "copy", "--once", properties=tidying)
         assert tidied.returncode == 0, tidied.stderr
     assert not any("copy_gap" in log or "Traceback" in log for log in [*copiers.logs, tidied.stderr])
 

@@ -71,7 +71,7 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
                 assert (clients.fatal, clients.failed) == ([], [])
         assert [each["last_death"] for each in workers_of(served)] == ["killed by SIGKILL"] * 2
         assert served.metric("tidegate_worker_deaths_total") == 2
-        assert {event["worker"] for event in served.events("worker_died")} == {"0", "1"}
+        assert {event["worker"] for event in served.wait_events("worker_died", times=2)} == {"0", "1"}
         assert served.metric("tidegate_catalog_segments") >= 2 * tiered.partitions
         check_status(served, tiered)
         pids = [each["pid"] for each in workers_of(served)]

@@ -59,6 +59,12 @@ class Serving:
         lines = [line for line in self.log().splitlines() if line.startswith("{") and line.endswith("}")]
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
+    def wait_events(self, name: str, *, times: int = 1) -> list[dict[str, str]]:
+        """Those of one event, once there are as many. Each process writes its lines in a thread: what its clients or
+        its pages have said, or another worker's line, may be seen before them."""
+        wait_until(lambda: len(self.events(name)) >= times, f"`{name}` in the log", timeout_s=START_S_MAX)
+        return self.events(name)
+
     def wait_log(self, text: str, *, times: int = 1) -> None:
         wait_until(lambda: self.log().count(text) >= times, f"`{text}` in the log", timeout_s=START_S_MAX)
 

@@ -56,7 +56,7 @@ def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Pat
                 killed.process.wait()
                 with serving(tmp_path / "next", properties) as served:
                     served.wait_log('"worker_started"', times=2)
-                    suspended = {event["cause"] for event in served.events("disk_cache_suspended")}
+                    suspended = {event["cause"] for event in served.wait_events("disk_cache_suspended")}
                     assert suspended == {"in_use"}
                     with RawClient(*address_of(properties)):
                         wait_until(lambda: sum(connections_of(served)) == 1, "it is served")
@@ -116,7 +116,7 @@ def test_an_address_has_its_limit_whatever_worker_its_connections_have(tmp_path:
         wait_until(lambda: connections_of(served) == [2, 1], "three connections")
         assert connect().is_closed_by_peer(START_S_MAX)
         assert served.metric("tidegate_connections_refused_total") == 1
-        assert [event["key"] for event in served.events("connection_refused")] == ["proxy.connections.max.per.ip"]
+        assert [event["key"] for event in served.wait_events("connection_refused")] == ["proxy.connections.max.per.ip"]
         # What has ended, by itself or with its worker, does not count any more.
         first.close()
         wait_until(lambda: connections_of(served) == [1, 1], "one has ended")
@@ -135,5 +135,5 @@ def test_sighup_reaches_all(tmp_path: Path) -> None:
         served.write({**properties, "log.level": "debug", "proxy.connections.max": "7"})
         served.process.send_signal(signal.SIGHUP)
         wait_until(lambda: served.metric("tidegate_config_reloads_total", outcome="ok") == 2, "two reloads")
-        followed = {(each.get("worker"), each["key"]) for each in served.events("config_changed")}
+        followed = {(each.get("worker"), each["key"]) for each in served.wait_events("config_changed", times=6)}
         assert followed == {(who, key) for who in (None, "0", "1") for key in ("log.level", "proxy.connections.max")}
