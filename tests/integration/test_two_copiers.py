@@ -166,8 +166,8 @@ def copy_through(kafka: KafkaCluster, folder: Path, *, kills: int, pauses: int) 
         producing.stop()
         assert producing.failures == []
         copiers.end()
-        # What a paused copier finished late has waited beside its twin until now: no grace, while copiers run, would let
-        # one of them delete a segment before the other has said that it is finished.
+        # What a paused copier finished late has waited beside its twin until now. Without the grace, one of two
+        # copiers may delete a segment before the other has said that it is finished.
         tidying = {**copiers.properties, "copy.delete.grace.ms": "0"}
         tidied = run_standalone(kafka, folder, "copy", "--once", properties=tidying)
         assert tidied.returncode == 0, tidied.stderr
