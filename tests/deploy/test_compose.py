@@ -90,7 +90,7 @@ def test_what_is_built_is_named_by_the_version_of_what_is_in_it(services: Mappin
     assert f'\nversion = "{tags["tidegate"]}"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
     # The S3 server's version is the one that tests run.
     version = str(services["s3"].definition["image"]).partition(":")[2]
-    assert f"\nVERSITYGW_VERSION := {version}\n" in (ROOT / "Makefile").read_text("utf-8")
+    assert f"\nVERSITYGW_VERSION := {version}\n" in (ROOT / "tests/tools.mk").read_text("utf-8")
 
 
 def test_what_is_mounted_exists(services: Mapping[str, ComposeService]) -> None:

@@ -87,9 +87,9 @@ def test_the_clients_are_those_that_the_scenarios_start() -> None:
 def test_the_stores_servers_are_those_that_are_installed() -> None:
     azurite = json.loads((ROOT / "tests" / "support" / "azurite" / "package.json").read_text("utf-8"))
     servers = {
-        f"versitygw {found(r'^VERSITYGW_VERSION := v(.*)$', 'Makefile')}",
+        f"versitygw {found(r'^VERSITYGW_VERSION := v(.*)$', 'tests/tools.mk')}",
         f"moto {locked('moto')}",
-        f"fake-gcs-server {found(r'^FAKE_GCS_VERSION := v(.*)$', 'Makefile')}",
+        f"fake-gcs-server {found(r'^FAKE_GCS_VERSION := v(.*)$', 'tests/tools.mk')}",
         f"Azurite {azurite['dependencies']['azurite']}",
     }
     stores = [row for row in rows("Tiers") if len(row) == 3]
@@ -122,7 +122,7 @@ def test_where_it_runs_is_what_the_project_declares() -> None:
         "Prometheus's operator": "prometheus-operator",
     }
     for name, module in modules.items():
-        assert said[name] == found(rf"/{module}@v([\d.]+):", "Makefile")
-    assert said["Helm"] == found(r"^HELM_VERSION := v(.*)$", "Makefile")
+        assert said[name] == found(rf"/{module}@v([\d.]+):", "tests/tools.mk")
+    assert said["Helm"] == found(r"^HELM_VERSION := v(.*)$", "tests/tools.mk")
     spark = (locked("pyspark", "requirements/spark.txt"), locked("pyspark", "tests/spark/pyspark-4.1.txt"))
     assert said["Spark"] == ", ".join(spark)

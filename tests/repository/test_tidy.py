@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 70
 TEST_NAME_LENGTH_MAX = 79
 COLUMNS_MAX = 120
 
-CODE_SUFFIXES = (".go", ".java", ".js", ".py", ".sh", ".toml")
+CODE_SUFFIXES = (".go", ".java", ".js", ".mk", ".py", ".sh", ".toml")
 CODE_NAMES = ("Makefile", "run")
 CODE_FILES = [path for path in FILES if path.suffix in CODE_SUFFIXES or path.name in CODE_NAMES]
 

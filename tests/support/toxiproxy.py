@@ -7,7 +7,7 @@
             ...
 
 Toxics are on what the server sends (`downstream`). Which ones there are and what they do:
-toxiproxy's README, of the version that the Makefile builds.
+toxiproxy's README, of the version that tests/tools.mk builds.
 """
 
 import itertools
