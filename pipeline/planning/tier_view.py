@@ -29,7 +29,7 @@ from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicParti
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
 from pipeline.planning.tier_times import first_offset_at
 from pipeline.planning.tier_transactions import TierTransactions
-from protocol.client.groups import LOG_START_GROUP
+from protocol.client.groups import LOG_START_GROUP, texts_by_topic_id
 from protocol.client.leaders import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -181,8 +181,8 @@ class TierView:
                 continue
             kept = committed.get(key)
             start = min(firsts.values())
-            if kept is not None and kept.metadata == uuid_to_text(partition.topic_id):
-                start = max(start, kept.offset)
+            if kept is not None:
+                start = max(start, int(texts_by_topic_id(kept).get(uuid_to_text(partition.topic_id), 0)))
             starts[key] = min(starts[key], start)
         return starts
 

@@ -41,7 +41,7 @@ _NO_GENERATION = -1
 _NO_EPOCH = -1
 _NO_OFFSET = -1
 LOG_START_GROUP = "tidegate.log-start"
-"""Keeps the log starts of a tier of our own, each with its topic's id as text (docs/standalone.md#log-starts)."""
+"""Keeps the log starts of a tier of our own, by topic id (docs/standalone.md#log-starts)."""
 
 COMMITTED_BY = "tidegate"
 """Kept beside an offset, for who asks where it is from."""
@@ -66,6 +66,13 @@ class GroupOffset(NamedTuple):
 
     offset: int
     metadata: str = COMMITTED_BY
+
+
+def texts_by_topic_id(kept: GroupOffset) -> dict[str, str]:
+    """What is kept beside an offset for topics that share a name: "id text id text …", oldest first; of an id alone the
+    offset is the text."""
+    words = kept.metadata.split(" ")
+    return dict(zip(words[::2], words[1::2], strict=False)) if len(words) > 1 else {words[0]: str(kept.offset)}
 
 
 def commit_group_offsets(

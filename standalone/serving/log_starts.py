@@ -3,17 +3,17 @@
 T is the larger of the first offset of the tier's first FINISHED segment and what a DeleteRecords, or the copier's
 retention, has committed for group `tidegate.log-start`. All processes that serve or write the tier share that group.
 
-Rule 1. What is kept beside an offset is the topic's id: an offset of another id is of a topic that had the name before,
-        and counts as absent.
+Rule 1. What is kept beside an offset is the topic's id. Of topics that share a name each has its own
+        (standalone.serving.topic_texts): one of which nothing is kept counts as absent.
 Rule 2. An offset that is absent, or older than the first segment's, counts as the first segment's. Offsets of groups
         without members expire (`offsets.retention.minutes`), so each is committed again when a process first hears of
         it, when a day has passed, and when it is gone or lower than it was.
 Rule 3. A log start never goes back: before a commit the coordinator is asked what it has, and the larger one stays.
         Two processes that commit for one partition within the same few milliseconds may still leave the lower of the
         two there; the one that knows the higher one sees it with its next question (rule 2).
-Rule 4. A partition counts as one whose metadata is not read yet until the coordinator was asked about it, lest deleted
-        records be served. While it answers nobody that ends after UNANSWERED_S_MAX: then what was heard last counts,
-        and the first segment before that.
+Rule 4. A partition counts as one whose metadata is not read yet until the coordinator was asked about it: else
+        deleted records would be served. While it answers nobody that ends after UNANSWERED_S_MAX: then what was heard
+        last counts, and the first segment before that.
 """
 
 import math
@@ -27,9 +27,10 @@ from protocol.client.groups import LOG_START_GROUP as LOG_START_GROUP
 from protocol.client.groups import GroupOffset
 from protocol.client.messages import Partition
 from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.topic_texts import TopicTexts
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
-from storage.model import TopicIdPartition, uuid_to_text
+from storage.model import TopicIdPartition
 
 POLL_S = 1.0
 """Between two questions: what another process deleted is heard of that much later."""
@@ -53,7 +54,7 @@ class CommittedLogStarts:
     """What the group has, by partitions with their topic ids (rules 1 and 3). Owned by the trio thread."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
-        self._offsets = offsets
+        self._texts = TopicTexts(offsets)
         self._committing = trio.Lock()
 
     async def fetch(
@@ -67,14 +68,7 @@ class CommittedLogStarts:
         Raises:
             UpstreamError: no answer, or a right is missing.
         """
-        # Two topics may have had one name: the metadata tells whose the offset is.
-        wanted = {(_named(partition), uuid_to_text(partition.topic_id)): partition for partition in partitions}
-        found = await self._offsets.fetch({named for named, _ in wanted}, refused)
-        return {
-            wanted[named, kept.metadata]: kept.offset
-            for named, kept in found.items()
-            if (named, kept.metadata) in wanted
-        }
+        return {each: int(text) for each, text in (await self._texts.read(partitions, refused)).items()}
 
     async def raise_to(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
         """Have at least these committed; what is committed when this returns.
@@ -82,15 +76,14 @@ class CommittedLogStarts:
         Raises:
             UpstreamError: no answer, or a right is missing; some may be committed all the same.
         """
+        raised: dict[TopicIdPartition, int] = {}
+
+        def raise_one(partition: TopicIdPartition, known: str | None) -> GroupOffset:
+            offset = raised[partition] = max(offsets[partition], int(known or 0))
+            return GroupOffset(offset, str(offset))
+
         async with self._committing:
-            known = await self.fetch(offsets)
-            raised = {partition: max(offset, known.get(partition, offset)) for partition, offset in offsets.items()}
-            await self._offsets.commit(
-                {
-                    _named(partition): GroupOffset(offset, uuid_to_text(partition.topic_id))
-                    for partition, offset in raised.items()
-                }
-            )
+            await self._texts.change(offsets, raise_one)
         return raised
 
 
@@ -264,10 +257,6 @@ class TierLogStarts:
         for topic in reasons.keys() - self._refused.keys():
             _log.warning("log_starts_refused", topic=topic, reason=reasons[topic])
         self._refused = reasons
-
-
-def _named(partition: TopicIdPartition) -> Partition:
-    return partition.topic, partition.partition
 
 
 def as_storage_error(what: str, error: UpstreamError) -> RemoteStorageError:

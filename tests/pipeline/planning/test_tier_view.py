@@ -93,9 +93,15 @@ def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: Wor
     assert (view.last_stable_offset, view.holes) == (None, (OffsetRange(100, 200),))
 
 
-@for_each("committed, start", [(None, 0), ((40, ORDERS), 40), ((40, OTHER), 0), ((300, ORDERS), 200)])
+ID, OTHER_ID = uuid_to_text(ORDERS.topic_id), uuid_to_text(OTHER.topic_id)
+
+
+@for_each(
+    "committed, start",
+    [(None, 0), ((40, ID), 40), ((40, OTHER_ID), 0), ((9, f"{ID} 40 {OTHER_ID} 9"), 40), ((300, ID), 200)],
+)
 def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
-    tmp_path: Path, committed: tuple[int, TopicIdPartition] | None, start: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, committed: tuple[int, str] | None, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is committed for another topic id does not count, nor what lies above the broker's own log start."""
     world = World(tmp_path)
@@ -103,7 +109,7 @@ def test_a_tier_of_our_own_starts_where_it_or_the_group_says(
     world.tiered(started("a", 0, 99), started("b", 100, 299))
     kept = {}
     if committed is not None:
-        kept["orders", 0] = GroupOffset(committed[0], uuid_to_text(committed[1].topic_id))
+        kept["orders", 0] = GroupOffset(*committed)
     monkeypatch.setattr(BrokerClient, "committed_offsets", lambda _self, group, _asked: kept if group else {})
 
     (view,) = world.views(SUBSCRIBED, owns_tier=True)

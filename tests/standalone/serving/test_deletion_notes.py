@@ -6,14 +6,14 @@ import trio
 from protocol.client.connection import ClientSettings
 from proxy.upstream.cluster import Cluster
 from standalone.copier.waits import WAVES, Noted, Wave
-from standalone.serving.deletion_notes import OTHERS_MAX, DeletionNotes
+from standalone.serving.deletion_notes import DeletionNotes
 from standalone.serving.group_offsets import GroupOffsets
 from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 
-ORDERS = [TopicIdPartition(Uuid(bytes([number]) * 16), 0, "orders") for number in range(1, OTHERS_MAX + 4)]
+ORDERS = [TopicIdPartition(Uuid(bytes([number]) * 16), 0, "orders") for number in range(1, 10)]
 HELD = Noted(is_held=True)
 
 
@@ -47,7 +47,9 @@ async def test_the_last_topics_of_a_name_are_kept_and_fit(notes: DeletionNotes, 
     longest = Noted(waves=(Wave(2**62, 2**62, 2**62),) * WAVES, is_held=True, approved_ms=2**62, cut=(2**62, 2**31))
     for partition in ORDERS:
         await notes.commit({partition: longest})
-    assert [*await notes.read(ORDERS)] == ORDERS[-OTHERS_MAX - 1 :]
+    kept = [*await notes.read(ORDERS)]
+    assert len(kept) >= 3
+    assert kept == ORDERS[-len(kept) :]
     assert len(group.offsets["orders", 0][1] or "") < 4096
 
 

@@ -187,10 +187,14 @@ async def test_what_has_expired_is_committed_again(world: World, nursery: trio.N
     await world.log_starts.raise_all({ORDERS: 170})
     nursery.start_soon(world.log_starts.run)
     await trio.sleep(POLL_S)
-    for lost in ({}, {("orders", 0): (120, ID)}, {("orders", 0): (999, "another topic's")}):
+    for lost, then in (
+        ({}, ID),
+        ({("orders", 0): (120, ID)}, ID),
+        ({("orders", 0): (999, "other")}, f"other 999 {ID} 170"),
+    ):
         world.group.offsets = dict(lost)
         await trio.sleep(2 * POLL_S)
-        assert world.group.offsets["orders", 0] == (170, ID)
+        assert world.group.offsets["orders", 0] == (170, then)
         assert world.log_starts.get(ORDERS) == 170
 
 
@@ -230,6 +234,24 @@ async def test_a_topic_without_a_right_is_named_and_harms_no_other(world: World)
     await world.log_starts.poll()
     assert world.log_starts.get(OTHER) == 50
     assert not world.log_starts.complaints()
+
+
+async def test_a_topic_made_again_and_the_one_before_keep_a_log_start_each(world: World) -> None:
+    """Failed before: as long as the tier had something of the old topic, who served it committed its log start again
+    in the place of the new one's, each second; and a process that began then served what was deleted."""
+    old = TopicIdPartition(uuid_of("orders before"), 0, "orders")
+    world.add(old, 0, 99)
+    world.group.offsets["orders", 0] = (50, uuid_to_text(old.topic_id))
+    await world.log_starts.poll()
+    assert await world.log_starts.raise_all({ORDERS: 170}) == {ORDERS: 170}
+    for _ in range(3):
+        await world.log_starts.poll()
+        other_process = world.another()
+        await other_process.poll()
+        assert (other_process.get(old), other_process.get(ORDERS)) == (50, 170)
+    assert len(world.group.committed) == 2 + 3, "each process once, and the word once"
+    assert await world.log_starts.raise_all({old: 60, ORDERS: 180}) == {old: 60, ORDERS: 180}
+    assert await world.another().committed.fetch([old, ORDERS]) == {old: 60, ORDERS: 180}
 
 
 async def test_a_copier_gets_its_own_errors(world: World) -> None:
