@@ -27,7 +27,6 @@ from standalone.copier.ledger import Ledger
 from standalone.copier.metadata_feed import partition_of
 from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
 from standalone.copy_topics import CopyTopics
-from standalone.serving.deletion_notes import OTHERS_MAX
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
 from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
@@ -378,11 +377,10 @@ class Hands:
 
 
 class _KeptByAll(Generic[T]):
-    """What the world keeps, through one copier's hands: combined with what was, or beside those of the last topics that
-    had its name (standalone.serving.deletion_notes). Those who serve would commit another topic's log start again."""
+    """What the world keeps, through one copier's hands, by topic id: combined with what was, if it is to be."""
 
     def __init__(
-        self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T] | None = None
+        self, hands: Hands, kept: dict[TopicIdPartition, T], combine: Callable[[T, T], T] = lambda _, new: new
     ) -> None:
         self._hands, self._kept, self._combine = hands, kept, combine
 
@@ -395,14 +393,7 @@ class _KeptByAll(Generic[T]):
         await self._hands.step()
         self._hands.fail()
         for partition, value in values.items():
-            if self._combine is not None:
-                self._kept[partition] = self._combine(self._kept.get(partition, value), value)
-                continue
-            named = (partition.topic, partition.partition)
-            self._kept.pop(partition, None)
-            for other in [each for each in self._kept if (each.topic, each.partition) == named][:-OTHERS_MAX]:
-                del self._kept[other]
-            self._kept[partition] = value
+            self._kept[partition] = self._combine(self._kept.get(partition, value), value)
 
 
 class _Store:
