@@ -55,13 +55,24 @@ def test_every_link_between_documents_leads_somewhere() -> None:
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
+def missing_tests(text: str) -> list[str]:
+    """Tests that a document names and that do not exist."""
+    return [
+        f"{path}::{test}"
+        for path, test in NAMED_TEST.findall(text)
+        if not (ROOT / path).is_file() or (test and f"def {test}(" not in text_of(ROOT / path))
+    ]
+
+
 def test_every_test_that_the_conformance_table_names_exists() -> None:
-    named = NAMED_TEST.findall(text_of(ROOT / "docs" / "conformance.md"))
-    assert len(named) > 60
-    none_of(
-        [
-            f"{path}::{test}"
-            for path, test in named
-            if not (ROOT / path).is_file() or (test and f"def {test}(" not in text_of(ROOT / path))
-        ]
-    )
+    text = text_of(ROOT / "docs" / "conformance.md")
+    assert len(NAMED_TEST.findall(text)) > 60
+    none_of(missing_tests(text))
+
+
+def test_every_decision_names_a_test_that_exists() -> None:
+    text = text_of(ROOT / "docs" / "decisions.md")
+    decisions = [each for each in text.split("\n\n") if each.startswith("**")]
+    assert len(decisions) > 40
+    none_of([each.splitlines()[0] for each in decisions if not NAMED_TEST.search(each)])
+    none_of(missing_tests(text))

@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md shows is run as it stands there."""
+"""The program that docs/kafka-tier.md shows is run as it stands there."""
 
 import os
 import re
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_both_seams_work_in_ten_lines_of_plain_python(tmp_path: Path) -> None:
     """Given a segment's files, when the document's program runs, then it finds and reads back the segment."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "ARCHITECTURE.md").read_text(), re.DOTALL)
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "kafka-tier.md").read_text(), re.DOTALL)
     segment = filled_segment(batch_count=10, records_per_batch=10)
     files = segment_files(tmp_path / "local", segment)
     for name, path in (
