@@ -203,7 +203,7 @@ def _smaller(known: int | None, value: int | None) -> int | None:
 #     {"orders": {"0": 1200, "1": 1180}, "topic ids": {"orders": "tEsT-Uuid…"}}
 #
 # The first part is what the Kafka source has. The second (no topic's name has a blank) says which topic an offset is
-# of: a topic that was deleted and made anew under its name begins at 0 again, and old offsets would be those of other
+# of: a topic that was recreated under its name begins at 0 again, and old offsets would be those of other
 # records. Pure.
 
 
@@ -249,13 +249,13 @@ def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], 
     """That these offsets are of the topics that there are now.
 
     Raises:
-        OffsetBoundsError: a topic was made anew; or partitions are gone, if `fails_on_data_loss`.
+        OffsetBoundsError: a topic was created again; or partitions are gone, if `fails_on_data_loss`.
     """
     views = list(views)
     now = progress_of(views, {}).topic_ids
     problems = [
-        f"{topic} was deleted and made anew (its id was {known} and is {now[topic]}): the query's offsets are not of "
-        "these records; a query with a new checkpoint reads them"
+        f"{topic} was deleted and created again (its id was {known} and is {now[topic]}): "
+        "the query's offsets are not of these records; a query with a new checkpoint reads them"
         for topic, known in progress.topic_ids.items()
         if now.get(topic, known) != known
     ]

@@ -291,7 +291,7 @@ def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = Fal
 
 
 def _topic_id_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topic-id", metavar="ID", type=_topic_id, help="which one, if a topic was made anew")
+    parser.add_argument("--topic-id", metavar="ID", type=_topic_id, help="which one, if a topic was created again")
 
 
 def _json_argument(parser: argparse.ArgumentParser, what: str = "print one JSON document") -> None:

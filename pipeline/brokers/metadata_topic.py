@@ -7,7 +7,7 @@ Rules:
   partition has been read to the end that the first pass sampled.
 - Retention may pass us: an offset below the log's start moves up to it. Records that cannot be decoded, or that the
   catalog does not take, are counted; the first of each kind is logged.
-- A topic that was truncated, made anew or has grown is one MetadataTopicError: the catalog cannot be trusted any more,
+- A topic that was truncated, recreated or has grown is one MetadataTopicError: the catalog cannot be trusted any more,
   and whoever follows begins again with an empty one.
 """
 
@@ -40,7 +40,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class MetadataTopicError(UpstreamError):
-    """The metadata topic cannot be followed (any more): truncated, made anew, grown, or unreadable."""
+    """The metadata topic cannot be followed (any more): truncated, created again, grown, or unreadable."""
 
 
 class MetadataFollower:

@@ -4,7 +4,7 @@ The order of the questions decides whether the answer is true while segments are
 
 1. The metadata topic, to its end as of now. What becomes remote after that is not in this view: the tier's end is
    earlier than it could be, and what follows it is read through Kafka, which has it either way.
-2. Topic ids, which decide what a name means: a topic that was made anew has another id, and nothing of its
+2. Topic ids, which decide what a name means: a topic that was created again has another id, and nothing of its
    predecessor's is looked at. The ids are asked again at the end, because the questions of 3 to 5 go by name; when one
    has changed, all is asked anew.
 3. Leader epochs, those that the segments known by now have. Later than the metadata, so that every segment on the
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 ATTEMPTS_MAX = 3
-"""Views made while a topic is made anew under its name."""
+"""Views made while a topic is created again under its name."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """What a pattern does not match, as with Kafka's consumers; they can be named."""
@@ -105,7 +105,7 @@ class TierView:
             if not replaced:
                 return self._transactions.with_last_stable_offsets(views) if read_committed else views
             _log.info("topics_replaced_meanwhile", topics=replaced)
-        raise TierViewError("topics were deleted or made anew each time they were looked at")
+        raise TierViewError("topics were deleted or created again each time they were looked at")
 
     def _replaced(self, topics: Mapping[str, TopicMetadata]) -> list[str]:
         """Those that are another topic by now, or none."""

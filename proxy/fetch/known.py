@@ -265,7 +265,7 @@ class _Asker:
 
     async def _ask(self, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, None]:
         try:
-            # The names of a topic made anew under its old name are told apart by the probe, which goes by id.
+            # The names of a topic created again under its old name are told apart by the probe, which goes by id.
             for at in range(0, len(partitions), QUESTIONS_MAX):
                 await self._frontiers.ask(self._node_id, partitions[at : at + QUESTIONS_MAX])
         except UpstreamUnsupportedError as error:

@@ -224,7 +224,7 @@ class TimestampLookup:
     async def current(self, questions: Mapping[Key, TierQuestion], node_id: int) -> set[Key]:
         """Those whose topic name still is the topic's that was looked in, by the word of that broker.
 
-        Asked after the broker's own answer: a topic that was made anew under its name gets no old offset.
+        Asked after the broker's own answer: a topic that was created again under its name gets no old offset.
         """
         names = list(dict.fromkeys(topic for topic, _ in questions))
         try:

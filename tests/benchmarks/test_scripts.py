@@ -106,7 +106,7 @@ def test_stores_are_measured_by_each_transformation(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.needs("java", "kafka")
 def test_copying_is_measured_and_all_bytes_are_in_the_tier(tmp_path: Path) -> None:
-    """A broker of its own, since the metadata topic is made anew for each copy."""
+    """A broker of its own, since the metadata topic is created again for each copy."""
     report = Report("copying")
     with own_plain_cluster() as kafka:
         copying.fill(kafka, 4)

@@ -296,13 +296,13 @@ def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
     stream = world.stream(tail="kafka")
     latest = stream.latestOffset()
     stream.partitions(stream.initialOffset(), latest)
-    world.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
+    world.kafka.add_log(TopicIdPartition(named_uuid("created again"), 0, "orders"), end_offset=900)
     for asks in (
         stream.latestOffset,
         lambda: stream.partitions(latest, progress(600)),
         lambda: world.stream().partitions(progress(0), progress(300)),
     ):
-        with case(asks), pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+        with case(asks), pytest.raises(OffsetBoundsError, match="orders was deleted and created again"):
             asks()
 
 

@@ -52,7 +52,7 @@ def test_newly_tiered_segments_are_read_once_also_over_a_restart(
 def test_a_topic_that_was_made_anew_fails_the_query(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
 ) -> None:
-    """Given a query's checkpoint, when its topic was deleted and made anew meanwhile, then the query fails and says
+    """Given a query's checkpoint, when its topic was deleted and created again meanwhile, then the query fails and says
     so: it does not take the new topic's records for the old one's."""
     topic, cluster = fresh_name("spark-anew"), spark_topics.cluster
     cluster.create_topic(topic, 1, TIERED)
@@ -71,7 +71,7 @@ def test_a_topic_that_was_made_anew_fails_the_query(
     ):
         query.processAllAvailable()
 
-    assert f"{topic} was deleted and made anew" in str(all_.value)
+    assert f"{topic} was deleted and created again" in str(all_.value)
     assert len(offsets_of(spark.read.parquet(str(tmp_path / "rows")))) == 20
 
 

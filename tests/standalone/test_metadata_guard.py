@@ -133,7 +133,7 @@ async def test_another_topic_than_at_the_start_stops_deletions(world: World) -> 
     guard = await world.admitted()
     changes = {
         "was deleted: ": None,
-        "was deleted and made anew": FakeTopic(Uuid(b"another topic id"), [1, 1]),
+        "was deleted and created again": FakeTopic(Uuid(b"another topic id"), [1, 1]),
         "went from 2 to 3 partitions": FakeTopic(TOPIC_ID, [1, 1, 1]),
         "Metadata says ": FakeTopic(TOPIC_ID, [1, 1], error_code=ErrorCode.topic_authorization_failed),
     }

@@ -1,6 +1,6 @@
 """Which tests share a worker where pytest-xdist runs them in several (`make test`), and what the workers begin with.
 
-A fixture of the session is made anew in each worker that uses it, so all tests that use an expensive one are one
+A fixture of the session is created again in each worker that uses it, so all tests that use an expensive one are one
 group: one shared broker and one Spark session a run. The other tests of a file are a group, too, so that a fixture of
 the module is made once. A worker takes up one group after the other: those that take longest come first, and the many
 short files level the ends. Within that the order is pytest-randomly's.

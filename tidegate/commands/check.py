@@ -324,7 +324,7 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
         for event in fetched.records:
             scan.take(event)
         if fetched.next_offset <= offset:
-            return  # no batch though there should be one: transactions that are open, or a log made anew
+            return  # no batch though there should be one: transactions that are open, or a log created again
         offset = fetched.next_offset
 
 
@@ -368,7 +368,7 @@ async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report:
 
 
 def _tell_of_gone(gone: Mapping[tuple[str, bytes], int], report: Report) -> None:
-    """Topics that were deleted, and perhaps made anew, while the tier still has segments of them."""
+    """Topics that were deleted, and perhaps created again, while the tier still has segments of them."""
     for (name, topic_id), count in [*gone.items()][:TOPICS_SHOWN_MAX]:
         report.warning(
             f"topic {name} with id {uuid_to_text(Uuid(topic_id))} was deleted, and {count} of its segments are in the "

@@ -298,7 +298,7 @@ def _foreign_snapshot(config: Config, origin: PlanOrigin) -> list[str]:
         found.append(f"{file.path} is of cluster {then.cluster_id}, and these brokers are of {origin.cluster_id}")
     elif uuid_to_text(then.topic_id) != origin.metadata_topic_id:
         ids = f"{uuid_to_text(then.topic_id)}, and now its id is {origin.metadata_topic_id}"
-        found.append(f"{file.path} is of metadata topic {ids}: it was made anew, and has lost what it knew")
+        found.append(f"{file.path} is of metadata topic {ids}: it was created again, and has lost what it knew")
     return [f"{each}. Start serve with this file once: it looks at it anew" for each in found]
 
 

@@ -1,7 +1,7 @@
 """What a tool is to look at: `TOPIC`, `TOPIC:PARTITION`, `TOPIC:PARTITION:OFFSET`, or a segment's id.
 
 A topic's name holds no colon, and Kafka's own tools write partitions like this (`kafka-get-offsets.sh`). A topic that
-was deleted and made anew may be in the tier twice, by two ids: listings show both, and whoever needs one partition
+was deleted and created again may be in the tier twice, by two ids: listings show both, and whoever needs one partition
 wants `--topic-id` then.
 """
 
@@ -99,7 +99,7 @@ def one_partition(catalog: Catalog, place: Place, topic_id: Uuid | None = None) 
     if len(found) > 1:
         ids = ", ".join(uuid_to_text(each.topic_id) for each in found)
         raise TierError(
-            f"topic {place.topic} was made anew, and the tier has more than one of the name: say which one by "
+            f"topic {place.topic} was created again, and the tier has more than one of the name: say which one by "
             f"--topic-id ({ids})"
         )
     return found[0]

@@ -214,7 +214,7 @@ class Verification:
     # --- what the brokers say ---
 
     async def _local_starts(self, partitions: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, PartitionState]:
-        """By partition where its leader's own log begins; without those of topics that are gone, or made anew."""
+        """By partition where its leader's own log begins; without those of topics that are gone, or created again."""
         states: dict[TopicIdPartition, PartitionState] = {}
         topics: dict[tuple[str, Uuid], list[TopicIdPartition]] = {}
         for each in partitions:

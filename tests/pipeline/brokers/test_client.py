@@ -213,7 +213,7 @@ def test_what_does_not_exist_or_may_not_be_described_is_said_at_once(world: Worl
 def test_a_topic_that_is_made_anew_is_never_read_as_the_old_one(world: World) -> None:
     fetch(world)
     world.kafka.topics["orders"].topic_id = OTHER
-    with pytest.raises(TopicReplacedError, match="topic orders was deleted and made anew"):
+    with pytest.raises(TopicReplacedError, match="topic orders was deleted and created again"):
         fetch(world)
 
 

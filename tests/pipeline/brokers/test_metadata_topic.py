@@ -145,11 +145,11 @@ def test_retention_between_the_question_and_the_fetch_is_moved_over(topic: Topic
     [
         (lambda topic: topic.kafka.topics.clear(), "topic __remote_log_metadata does not exist"),
         (lambda topic: topic.describe(3, ZERO_UUID), "has lost its topic id"),
-        (lambda topic: topic.describe(3, b"metadata-topic-2"), "was deleted and made anew"),
+        (lambda topic: topic.describe(3, b"metadata-topic-2"), "was deleted and created again"),
         (lambda topic: topic.describe(4), "went from 3 to 4 partitions"),
         (
             lambda topic: setattr(topic.log(), "end_offset", 1),
-            "0: read up to 2, but the log ends at 1: it was truncated or made anew",
+            "0: read up to 2, but the log ends at 1: it was truncated or created again",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_topic_made_anew_between_two_fetches_is_said(topic: TopicInMemory) -> 
     topic.log().fetch_batches = 1
     again = partial(topic.describe, 3, b"metadata-topic-2")
     topic.kafka.hooks["metadata fetch"] = lambda: topic.kafka.hooks.update({"metadata fetch": again})
-    with pytest.raises(MetadataTopicError, match="made anew"):
+    with pytest.raises(MetadataTopicError, match="created again"):
         topic.follower.catch_up()
 
 

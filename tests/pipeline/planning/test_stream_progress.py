@@ -29,7 +29,7 @@ def test_the_json_is_the_kafka_sources_with_topic_ids_and_is_read_back() -> None
 def test_partitions_that_are_gone_are_data_loss_and_a_new_topic_is_always_refused() -> None:
     progress = progress_of(ORDERS, OFFSETS)
     for fails in (True, False):
-        with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:
+        with pytest.raises(OffsetBoundsError, match="orders was deleted and created again") as caught:
             check_same_topics(progress_of(ORDERS[:1], ONE_OFFSET), [MADE_ANEW], fails_on_data_loss=fails)
         assert len(caught.value.problems) == 1
     with pytest.raises(OffsetBoundsError, match="orders-1 is not there any more; failOnDataLoss=false"):

@@ -287,7 +287,7 @@ async def test_a_topic_made_anew_under_its_name_gets_no_old_offset(world: Offset
     old, other = world.add("orders", 0), world.add("other", 0)
     world.search.results = {old: FOUND, other: FOUND}
     world.search.delays_s[old] = 1000.0
-    world.client_of_ours.ids["orders"] = uuid_of("made anew")
+    world.client_of_ours.ids["orders"] = uuid_of("created again")
     assert await world.answers([("orders", 0, 4000), ("other", 0, 4000)]) == [BROKERS, OURS]
     assert world.broker.offsets_asked[1] == [("orders", 0, 4000)]
     assert trio.current_time() < 1.0

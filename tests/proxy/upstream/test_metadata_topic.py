@@ -146,7 +146,7 @@ async def test_a_topic_made_anew_is_never_read_as_the_old_one(fake: MetadataLog)
     with pytest.raises(RetriableRemoteStorageError):
         await fake.client.fetch(0, START, 1)
     fake.topics[METADATA_TOPIC] = FakeTopic(b"metadata topici2", [1, 2, 1])
-    with pytest.raises(MetadataLogError, match="was deleted and made anew"):
+    with pytest.raises(MetadataLogError, match="was deleted and created again"):
         await fake.client.fetch(0, START, 1)
 
 

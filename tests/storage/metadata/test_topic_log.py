@@ -224,7 +224,7 @@ async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic:
     ("topic_id", "partition_count", "reason"),
     [
         (b"metadata-topic-1", 4, "went from 3 to 4 partitions"),
-        (b"metadata-topic-2", 3, "deleted and made anew"),
+        (b"metadata-topic-2", 3, "deleted and created again"),
         (bytes(16), 3, "has lost its topic id"),
     ],
 )

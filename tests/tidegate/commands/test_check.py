@@ -282,7 +282,7 @@ def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(
 def test_a_topic_that_is_gone_is_named_only_while_segments_of_it_are_left(world: World) -> None:
     # Failed before: it was "still being deleted" for as long as the metadata topic keeps its records.
     world.add_segment(1)
-    world.cluster.add_log(TopicIdPartition(Uuid(b"made anew, later"), 0, "orders"))
+    world.cluster.add_log(TopicIdPartition(Uuid(b"recreated, later"), 0, "orders"))
     world.assert_done("warning topic orders with id", "was deleted, and 1 of its segments are in the tier")
     for state in (DELETE_STARTED, DELETE_FINISHED):
         world.move(1, state)
