@@ -206,7 +206,7 @@ class CopyMeter:
         self._unowned.set(partitions)
 
     def on_released(self, partition: Partition) -> None:
-        """The partition is another copier's now, or begins anew."""
+        """Forget the partition: another copier has it now, or its copy restarts."""
         self._poisoned.discard(partition)
         self.on_stall(partition, None)
         for gauge in (

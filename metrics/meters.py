@@ -95,7 +95,7 @@ _READ_API_KEYS = (1, 2)
 """Fetch and ListOffsets: the requests that are read, unless they are too large."""
 
 _PARTITION_SERIES_MAX = 1000
-"""Of the one family that is by topic and partition: partitions whose look-ups missed their deadline."""
+"""For the one family that is by topic and partition: partitions whose look-ups missed their deadline."""
 
 _METADATA_PARTITIONS_MAX = 1000
 """`remote.log.metadata.topic.num.partitions` is 50 unless set."""
@@ -456,7 +456,7 @@ class RelayMeter:
         self._probes_sent.inc()
 
     def on_probes_reused(self, partitions: int) -> None:
-        """Of so many partitions an earlier probe still held."""
+        """Count partitions for which an earlier probe was still held."""
         self._probes_reused.inc(partitions)
 
     def on_probe_answered(self, duration_s: float, discarded_bytes: int) -> None:

@@ -108,7 +108,7 @@ _Item = TypeVar("_Item", ListOffsetsPartition, ListOffsetsAnswer)
 def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[ListOffsetsRequest]:
     """Decode a whole frame (length field included) whose header was read already.
 
-    Of one that names too much only the head is read (`ListOffsetsRequest.is_unread`). Up to SLICE_BYTES are one slice.
+    If it names too much, only the head is read (`ListOffsetsRequest.is_unread`). Up to SLICE_BYTES are one slice.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.

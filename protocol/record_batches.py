@@ -35,9 +35,9 @@ Buffer: TypeAlias = bytes | memoryview
 LOG_OVERHEAD = 12
 """Base offset and length, which `length` does not count."""
 HEADER_BYTES = 61
-"""Of a v2 batch, log overhead included."""
+"""Header of a v2 batch, log overhead included."""
 LENGTH_MIN = 14
-"""Of a v0 message: crc, magic, attributes and two null lengths."""
+"""For a v0 message: crc, magic, attributes and two null lengths."""
 _LENGTH_MIN_V2 = HEADER_BYTES - LOG_OVERHEAD
 BATCH_BYTES_MAX = 1 << 30
 """Ten times the largest request a broker takes (socket.request.max.bytes, 100 MiB), and segment.bytes' default."""
@@ -126,7 +126,7 @@ def read_header(view: Buffer, position: int) -> BatchHeader:
 def scan_header(view: Buffer, position: int) -> tuple[int, int, int, int] | None:
     """Base offset, size in bytes, magic and last offset delta of the batch at `position`: the fast form.
 
-    None when the view ends before these can be told: the tail, or the rest is in the next buffer. One unpack; a v0
+    None when the view ends before these are known: the tail, or the rest is in the next buffer. One unpack; a v0
     or v1 message has delta 0.
 
     Raises:
@@ -275,7 +275,7 @@ def pass_by(
     view: memoryview, position: int, log_end: int, offsets: tuple[int, int], offset: int, timestamp_ms: int
 ) -> tuple[int, int, int]:
     """Go over the v2 batches from `position` on of which no record has both this offset or a higher one, and this
-    time or a later one. Of a batch only its header must lie in the view, and no CRC is checked.
+    time or a later one. Only a batch's header must lie in the view, and no CRC is checked.
 
     Stops in front of the first other batch: one that is wanted, older than v2, malformed, or does not end by `log_end`,
     or whose offsets are not within `offsets` (first and last).

@@ -89,16 +89,16 @@ def encode_refusal(correlation_id: int, api_version: int) -> bytes:
 
 
 RAW_ANSWER_BYTES_MAX: Final = 512 * 1024
-"""Of a broker's raw token, as what a broker takes (the default of its sasl.server.max.receive.size)."""
+"""For a broker's raw token: what a broker takes (the default of its sasl.server.max.receive.size)."""
 
 _BEGIN_BYTES: Final = 2
 
 HANDSHAKE_HEAD_BYTES: Final = 10
-"""Of a SaslHandshake response frame, as far as its error code: length, correlation id, error code."""
+"""Head of a SaslHandshake response frame, as far as its error code: length, correlation id, error code."""
 RAW_HEAD_BYTES: Final = LENGTH_BYTES + _BEGIN_BYTES
-"""Of a broker's raw token, as far as it is looked at."""
+"""The part of a broker's raw token that is looked at."""
 AUTHENTICATE_HEAD_BYTES: Final = STRING_BYTES_MAX + 1024
-"""Of a SaslAuthenticate response frame, as far as its token's first bytes, behind the longest error message."""
+"""Head of a SaslAuthenticate response frame, as far as its token's first bytes, behind the longest error message."""
 
 _MEANS_SUCCESS: Final[Mapping[str, Callable[[bytes], bool]]] = {
     "PLAIN": lambda begin: True,

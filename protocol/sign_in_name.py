@@ -11,8 +11,8 @@ Any other mechanism tells none. The name is what the token claims: whether that 
 principal builder may make another name of this one.
 
 - A broker may take another token after one that it has refused (Kafka's OAuthBearerSaslServer does), so each token that
-  could begin a sign-in tells the name anew. SCRAM's second message, which begins with `c=`, could not.
-- A token is a secret. Of it the name is kept, and nothing else.
+  could begin a sign-in sets the name again. SCRAM's second message, which begins with `c=`, could not.
+- A token is a secret. Only its name is kept.
 - What a broker could read in another way than we do has no name here: a second `auth`, a claim given twice.
 - Nothing is raised for whatever bytes a peer sends.
 """
@@ -32,7 +32,7 @@ NAME_BYTES_MAX: Final = 256
 """In UTF-8; a longer name is left out, and one with characters that are not printable."""
 
 TOKEN_FRAME_BYTES_MAX: Final = 64 * 1024
-"""Of a frame whose token is looked at: a larger one tells no name. Tokens with many claims have some 10 KiB."""
+"""For a frame whose token is looked at: a larger one gives no name. Tokens with many claims have some 10 KiB."""
 
 _SCRAM_FIRST = re.compile(rb"n,(?:a=[^,]*)?,(?:m=[^,]*,)?n=([^,]+),r=")
 _BEARER = re.compile(rb"auth=[Bb][Ee][Aa][Rr][Ee][Rr] +([-\w.]+)", re.ASCII)

@@ -27,7 +27,7 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 class IndexLostError(RemoteResourceNotFoundError):
     """The manifest gives an index some bytes, and the object that should hold them does not exist.
 
-    Of an index that can be rebuilt that is the same as absent; a transaction index that is lost is corruption.
+    An index that can be rebuilt counts as absent then; a transaction index that is lost is corruption.
     """
 
 

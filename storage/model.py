@@ -23,7 +23,7 @@ CustomMetadata = NewType("CustomMetadata", bytes)
 """What a RemoteStorageManager returned from copy; opaque to everyone else."""
 
 TaggedFields = tuple[tuple[int, bytes], ...]
-"""Tagged fields of a record that a later Kafka wrote, by tag: kept for whoever writes the record again."""
+"""Tagged fields of a record that a later Kafka wrote, by tag: kept for when the record is written again."""
 
 ZERO_UUID = Uuid(bytes(16))
 
@@ -64,7 +64,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentId:
-    """A segment's identity: `id` is drawn anew for every copy attempt."""
+    """A segment's identity: every copy attempt draws another `id`."""
 
     topic_id_partition: TopicIdPartition
     id: Uuid

@@ -66,7 +66,7 @@ class OwnedFile:
 
     def append(self, lines: bytes) -> None:
         """Add whole lines at the end: all of them or none, also beside other processes that do so by this method. The
-        file is opened anew each time, so that it may be renamed or removed in between. Its folder must be there.
+        file is opened again each time, so that it may be renamed or removed in between. Its folder must be there.
 
         Raises:
             NotOwnedError: it is not ours.

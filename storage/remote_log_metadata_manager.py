@@ -40,7 +40,7 @@ class RemoteLogMetadataManager(Protocol):
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Of one epoch: every non-terminal segment by start offset. Without: all of the partition, unordered."""
+        """Return one epoch's non-terminal segments by start offset; without an epoch all, in no order."""
         ...
 
     def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:

@@ -64,7 +64,7 @@ class UpstreamConnectionError(UpstreamError):
 
 
 class UpstreamTimeoutError(UpstreamConnectionError):
-    """No answer within the request's time limit; the connection was closed, its answers could not be told apart."""
+    """No answer within the request's time limit; the connection was closed, its answers could not be distinguished."""
 
 
 class UpstreamTlsError(UpstreamError):
@@ -134,7 +134,7 @@ class OffsetOutOfRangeError(UpstreamRefusedError):
 
 
 class TopicReplacedError(UpstreamError):
-    """A topic that this client has fetched from was deleted and made anew: its offsets mean other records now."""
+    """A topic that this client has fetched from was deleted and created again: its offsets mean other records now."""
 
 
 class UpstreamDeadlineError(UpstreamError):

@@ -230,7 +230,7 @@ def find_coordinator(view: ClusterView, settings: ClientSettings, group: str) ->
         UpstreamError: nobody answers, or there is none just now (retriable).
     """
     yield AskMetadata([])  # of no topic: who there is now
-    # Of one that just failed another one may know better.
+    # If a broker just failed, another one may know better.
     asked = random.choice([*view.brokers])
     values = {"key": group, "key_type": _GROUP_KEY, "coordinator_keys": [group]}
     body = yield from _ask(asked, Question(FIND_COORDINATOR, values))

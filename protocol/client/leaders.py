@@ -6,7 +6,7 @@ Rules:
 - Questions about several partitions go to each leader together; of what failed, only that needs to be asked again.
 - We ask as a consumer (replica -1): LATEST is the high watermark, or the last stable offset for READ_COMMITTED.
 - Fetch and Produce name the topic by id from version 13 on where the cluster has ids, so that a topic that was made
-  anew under the name is never taken for the old one (TopicReplacedError); Fetch goes by name where it has none.
+  again under the name is never taken for the old one (TopicReplacedError); Fetch goes by name where it has none.
 """
 
 import random
@@ -50,9 +50,9 @@ from protocol.wire.identifiers import IsolationLevel
 # - The brokers of the last Metadata answer replace those known before.
 # - The view holds `topics_max` topics and forgets the one not asked for longest. A name that comes back with another id
 #   replaces the old topic.
-# - Metadata is asked of whoever may answer: known brokers, then bootstrap servers in another order each time, so that
-#   many clients that start at once do not all go to the first of them. Open connections come first, and those last that
-#   failed of late.
+# - Metadata is asked of any broker that may answer: known brokers, then bootstrap servers in another order each time,
+#   so that many clients that start at once do not all go to the first of them. Open connections come first, and brokers
+#   that failed recently come last.
 
 
 BOOTSTRAP_NODE = -2
@@ -406,7 +406,7 @@ class LeaderQuestions:
         led = yield from self.leader_of(topic, partition)
         meant = self._fetched_ids.setdefault(topic, led.topic_id) if topic_id is None else topic_id
         if any(led.topic_id) and meant != led.topic_id:
-            raise TopicReplacedError(f"topic {topic} was deleted and made anew while it was read")
+            raise TopicReplacedError(f"topic {topic} was deleted and created again while it was read")
         limit_bytes = min(max_bytes, self._settings.frame_bytes_max // 2)
         asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": limit_bytes}
         values: Values = {

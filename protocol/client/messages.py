@@ -1,7 +1,7 @@
 """The Kafka messages of our own connections: which APIs, which versions, and how kio builds and reads them.
 
 One set of field values serves every version of an API: `encode_request` fills the fields that the negotiated
-version has and leaves out the others (topic name or topic id, for one). A field that the version needs and
+version has and leaves out the others (topic name or topic id, for instance). A field that the version needs and
 the caller did not give is our bug and raises TypeError.
 
 kio costs a second to import: it is imported at the first message or by `preload_schemas`, never at import of this
@@ -108,7 +108,7 @@ def negotiate(api: Api, offered: Mapping[int, tuple[int, int]], broker_name: str
 
 def encode_request(api: Api, version: int, values: Values, correlation_id: int, client_id: str) -> bytes:
     """One whole request frame, its length included."""
-    from kio import index, serial  # a second of import, needed by whoever talks upstream only
+    from kio import index, serial  # a second of import, which only callers that talk upstream need
 
     request_type = index.load_request_schema(api.key, version)
     header_type: Any = request_type.__header_schema__

@@ -158,7 +158,7 @@ class SaslCredentials:
 class Compute:
     """Call `work`, which holds the processor for up to a second; the generator wants what it returns.
 
-    What it raises is the end of the exchange and goes on to whoever signs in.
+    Whatever it raises ends the exchange and reaches the caller.
     """
 
     work: Callable[[], bytes]

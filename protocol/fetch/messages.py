@@ -5,7 +5,7 @@ Contract:
   (docs/protocol.md#l7).
 - Partitions are flat lists in wire order. The wire's grouping by topic is rebuilt on encoding from runs of
   consecutive equal topics, so an answer list in request order keeps the request's order.
-- Topics have names up to v12 and ids from v13 on (KIP-516). The other one is None after decoding; whoever encodes
+- Topics have names up to v12 and ids from v13 on (KIP-516). The other one is None after decoding; a caller that encodes
   at another version fills it in first.
 - Sections of unknown tagged fields are kept as raw bytes, count included, and written back (KIP-482).
 - Records are never looked at and never copied: they are views into the frame they came in.
@@ -64,7 +64,7 @@ request is decoded, 10 MiB with its answer merged; 3 to 10 µs a partition, from
 """
 
 REQUEST_BYTES_MAX = 1024 * 1024
-"""Of a request that is read: PARTITIONS_MAX of them with long topic names."""
+"""For a request that is read: PARTITIONS_MAX of them with long topic names."""
 
 PartitionKey = tuple[str | None, bytes | None, int]
 """Topic name, topic id, partition: as the client's version names it."""
@@ -192,7 +192,7 @@ def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
 
 
 def last_mentions_in_slices(partitions: list[FetchPartition]) -> Slices[list[FetchPartition]]:
-    """Each partition once. Of one that is named twice the broker takes the first place and the last wish."""
+    """Return each partition once. If one is named twice, the broker takes the first place and the last wish."""
     by_key: dict[PartitionKey, FetchPartition] = {}
     for some in cut(partitions):
         if by_key:
@@ -253,7 +253,7 @@ _REPLICA_STATE_VERSION_MIN = 15
 def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[FetchRequest]:
     """Decode a whole frame (length field included) whose header was read already.
 
-    Of one that names too much only the head is read (`FetchRequest.is_unread`). Up to SLICE_BYTES are one slice.
+    If it names too much, only the head is read (`FetchRequest.is_unread`). Up to SLICE_BYTES are one slice.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -421,7 +421,7 @@ def decode_topic_tags(
 
 
 def _layout(version: int) -> struct.Struct:
-    """Of the smallest partition."""
+    """Return the layout of the smallest partition."""
     if version >= FLEXIBLE_VERSION_MIN:
         return _PARTITION_V12_NO_TAGS
     return _PARTITION_V9 if version >= 9 else _PARTITION_V5 if version >= 5 else _PARTITION_V4

@@ -28,7 +28,7 @@ from protocol.wire.primitives import SLICE_ITEMS, Cursor, Slices, at_once, cut, 
 _FRAME_LENGTH_MAX = 2**31 - 1
 
 SESSION_HEAD_BYTES = 64
-"""Of a response frame, so many bytes hold its session; a head with more unknown tags than that is not understood."""
+"""A response frame's session lies within these bytes; a head with more unknown tags than that is not understood."""
 
 _INT32 = struct.Struct(">i")
 _FRAME_HEAD = struct.Struct(">ii")  # length, correlation id

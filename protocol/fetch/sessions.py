@@ -9,20 +9,20 @@ is new or no longer wanted; the answer holds what has changed. Tidegate keeps th
     unread    relayed for good: a request named more than PARTITIONS_MAX, or the session grew beyond. Only ids and
               epochs are kept.
     ours      upstream has none. Requests are made whole from here, and answers are cut to what has changed. One that
-              grows beyond PARTITIONS_MAX ends: the client opens it anew, and it is unread then.
+              grows beyond PARTITIONS_MAX ends: the client opens it again, and it is unread then.
 
 Rule 1. The id is judged first (70), then the epoch (71), then whether topics are still named as at the start (106).
         None of these changes the session. Its topics have names, or ids from v13 on.
 Rule 2. A request first names, then forgets: what it does both to is forgotten.
 Rule 3. A session left empty is closed, and that request is answered as one without a session.
-Rule 4. An answer holds a partition that has records, another high watermark or log start than was last told, a
-        preferred replica, a diverging epoch, or an error; after an error the high watermark is told again.
+Rule 4. An answer holds a partition that has records, another high watermark or log start than it last had, a
+        preferred replica, a diverging epoch, or an error; after an error the high watermark is sent again.
 Rule 5. A partition that gave records goes to the end, so that each gets its turn at a limited answer.
 Rule 6. Memory is limited (`SessionSlots`). Like the broker's cache, a full one takes the place of sessions that
         nobody has used for two minutes. Without any, a connection's share is what there is divided by the connections
         that have sessions: one that asks for more than its share gets no session, and a client goes on without. For
-        one within its share the connection with the most partitions loses its sessions: its client is told that they
-        are not found, and opens others.
+        one within its share the connection with the most partitions loses its sessions: its client gets the error that
+        they are not found, and opens others.
 
 Checked against Kafka 4.3 by tests/integration/test_fetch_sessions.py.
 """
@@ -55,13 +55,13 @@ SESSION_PARTITIONS_MAX = 100_000
 """In all sessions of one process, unless told otherwise."""
 
 CONNECTION_SESSIONS_MAX = 32
-"""Of one connection. Clients have one; some open another with each request."""
+"""Limit for one connection. Clients have one; some open another with each request."""
 
 IDLE_S_MIN = 120.0
 """A session that was used since is not taken away (the broker's `min.incremental.fetch.session.eviction.ms`)."""
 
 UNKNOWN_OFFSET = -1
-"""Nothing was told yet, or an error. No good answer has it, so the next one is told."""
+"""Nothing was sent yet, or an error. No good answer has this offset, so the next answer is sent."""
 
 FIRST_EPOCH = 1
 _EPOCH_MAX = 2**31 - 1
@@ -183,7 +183,7 @@ class FetchSession:
                 known.log_start_offset = answer.log_start_offset
 
     def changed(self, answers: Sequence[PartitionAnswer]) -> list[PartitionAnswer]:
-        """Those of the answers that the client is told, in their order (rules 4 and 5)."""
+        """Return the answers that go to the client, in their order (rules 4 and 5)."""
         partitions = self._partitions
         told = []
         for answer in answers:
@@ -237,7 +237,7 @@ class SessionSlots:
         self._held: OrderedDict[FetchSession, tuple[SessionTable, int]] = OrderedDict()
         """Whose it is and how many partitions it counts for, the least recently used one first."""
         self._holdings: dict[SessionTable, _Holding] = {}
-        """Of each connection that has a session."""
+        """By connection that has a session."""
 
     @property
     def sessions(self) -> int:

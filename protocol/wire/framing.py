@@ -6,8 +6,8 @@ Rule 2. Nothing is copied to find a frame: `FrameBuffer` is one reusable buffer 
         handles views into it. A frame larger than the buffer is passed on in parts, or the owner reserves room.
 Rule 3. A view handed out is valid until the next `prepare`, `reserve` or `rest`, which only the owner calls.
 Rule 4. Big storage belongs to traffic, not to connections: a stream that falls silent gives it back (`rest`), and
-        the next one that needs it takes it from a pool, its pages already there. While BIG_BUFFERS_MAX are in use (of
-        streams whose peers take nothing, for one), others get on with SMALL_BUFFER_BYTES.
+        the next one that needs it takes it from a pool, its pages already there. While BIG_BUFFERS_MAX are in use (by
+        streams whose peers take nothing, for instance), others get on with SMALL_BUFFER_BYTES.
 Rule 5. Storage follows what has arrived, not what a length announces: it is doubled when it is full.
 Rule 6. What a stream has beyond SMALL_BUFFER_BYTES, and not of the pool, is its owner's to account for, who asks
         `beyond_small` before `prepare`.
@@ -23,9 +23,9 @@ from protocol.wire.primitives import STRING_BYTES_MAX, Cursor
 
 LENGTH_BYTES = 4
 RECEIVE_BUFFER_BYTES = 256 * 1024
-"""Of a busy stream. Measured: a relay gains little beyond 256 KiB a read."""
+"""For a busy stream. Measured: a relay gains little beyond 256 KiB a read."""
 IDLE_BUFFER_BYTES = 4 * 1024
-"""Of a new or quiet stream: 1,000 idle connections must fit in 64 MiB (docs/protocol.md#l6), heartbeats fit in this."""
+"""For a new or quiet stream: 1,000 idle connections must fit in 64 MiB (docs/protocol.md#l6), heartbeats fit in it."""
 QUIET_READS_MAX = 64
 """So many reads in a row that an idle buffer would have held give the big buffer back."""
 
@@ -44,7 +44,7 @@ _pool: list[bytearray] = []
 
 
 class _Big:
-    """How many big buffers are in use. Of the trio thread; others that use a FrameBuffer are few."""
+    """How many big buffers are in use. Only the trio thread's count; few others use a FrameBuffer."""
 
     in_use = 0
 

@@ -21,7 +21,7 @@ GROUP_APIS: Final[Mapping[int, int]] = {8: 8, 9: 6, 11: 6, 12: 4, 68: 0}
 """Api keys, with their first flexible versions."""
 
 HEAD_BYTES: Final = 1024
-"""Of a frame that is looked at: room for a client id and a group id of some hundred bytes each."""
+"""The part of a frame that is looked at: room for a client id and a group id of some hundred bytes each."""
 
 _OFFSET_FETCH = 9
 _MANY_GROUPS_VERSION_MIN = 8

@@ -1,7 +1,7 @@
 """Blocks by segment and number: memory first, then disk, then one GET that everyone shares.
 
 A hit in memory costs one dict look-up in the trio thread and no await. A miss starts one load in the application's
-nursery; whoever leaves does not cancel it. What comes from the store goes to memory at once and to disk behind
+nursery; a caller that leaves does not cancel it. What comes from the store goes to memory at once and to disk behind
 the readers' backs.
 
 Where a GET begins and ends (docs/protocol.md#read-ahead):
@@ -37,7 +37,7 @@ PLACES_MAX = 10_000
 """Segments with blocks under way; more cannot be, so what is beyond is old."""
 
 DISK_RUN_BYTES = 8 * 1024 * 1024
-"""Of blocks that are read from disk by one thread, one after another."""
+"""For blocks that are read from disk by one thread, one after another."""
 
 GAP_FRACTION = 4
 """A GET goes on over blocks that are here as long as they are less than one part in so many of it."""

@@ -9,8 +9,8 @@ In memory they have two byte budgets: one for blocks that were read, one for tho
 
 Rule 1. Neither budget is exceeded at any moment: room is made before a block goes in. A block larger than its whole
         budget is not kept.
-Rule 2. Which read block goes is the policy's to say (`eviction`): what stays are runs of neighbouring blocks. Of unread
-        ones the oldest goes first, and is wasted: its reader has fallen behind or gone away, and the others are what
+Rule 2. The policy decides which read block goes (`eviction`): what stays are runs of neighbouring blocks. The oldest
+        unread block goes first, and is wasted: its reader has fallen behind or gone away, and the others are what
         it would want next.
 Rule 3. Every block read ahead is counted as arrived, and later either as used or as wasted, once.
 Rule 4. A block that a response still holds lives on by its reference until sent; it only leaves this table.
@@ -171,12 +171,12 @@ class MemoryBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """Of blocks that were read."""
+        """Bytes of blocks that were read."""
         return self._policy.size_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Of blocks that nobody has read yet."""
+        """Bytes of blocks that nobody has read yet."""
         return self._unread_bytes
 
     def get(self, key: BlockKey, reader: Hashable = None) -> Block | None:
@@ -357,7 +357,7 @@ class Room:
 
     def __init__(self, account: AnswerBlocks, budget: ByteBudget, owner: Hashable) -> None:
         self.kept_bytes = 0
-        """Of the blocks that the answer holds, whoever else holds them."""
+        """Bytes of the blocks that the answer holds, whether or not others hold them too."""
         self._account = account
         self._budget = budget
         self._owner = owner

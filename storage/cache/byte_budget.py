@@ -23,7 +23,7 @@ class _Waiter:
     turn: int
     """In bytes by the line's clock (rule 1)."""
     number: int
-    """Of those whose turns are equal who came first is first."""
+    """Decides between equal turns: first come, first served."""
     size_bytes: int = field(compare=False)
     owner: Hashable = field(compare=False)
     admitted: trio.Event = field(compare=False, default_factory=trio.Event)

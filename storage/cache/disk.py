@@ -7,7 +7,7 @@ Rule 2. At the start names are listed, no more. A block is checked whenever it i
 Rule 3. Blocks of another identity or key are dropped at the start, not kept until room is needed: no process with this
         configuration can ever read them, and what they hold may have been encrypted for a reason.
 Rule 4. Trouble with the disk is counted and never raised. The disk rests, Tidegate serves without it, and some write
-        tries again later (`disk_health`). A folder that vanished, or in whose place there is another, is made anew.
+        tries again later (`disk_health`). A folder that vanished, or in whose place there is another, is created again.
 Rule 5. Files are read, written and deleted outside of the locks: `holds` never waits for a disk.
 
 Hits and misses are the caller's to count; all else is counted here.
@@ -187,7 +187,7 @@ class DiskBlocks:
         self.index = DiskIndex(bytes_max, retention_s)
         self.health = DiskHealth(meter, clock)
         self._folder_lock = threading.Lock()
-        """Held by whoever opens, lists or closes the folder."""
+        """Hold it to open, list or close the folder."""
         self._is_loaded = False
         self._is_lost = False
         self._is_closed = False
@@ -319,7 +319,7 @@ class DiskBlocks:
     def _may_write(self) -> bool:
         if self._is_closed or not self.health.try_write():
             return False
-        # A lost folder is made anew even if a write that was under way then has just succeeded.
+        # A lost folder is created again even if a write that was under way then has just succeeded.
         if self._is_lost or not self.health.is_good:
             return self._recover()
         if not self._is_loaded:

@@ -37,7 +37,7 @@ from storage.model import Uuid, uuid_from_text, uuid_to_text
 #     magic 7 · version 1 · key id 8 (zeros: plaintext) · identity digest 16 · topic id 16 · segment id 16
 #     · block bytes 8 · number 8 · size 8 · nonce 12 (zeros: plaintext) · CRC-32C of the plaintext 4 · GCM tag 16
 #
-# Big-endian. Everything before the CRC is known to whoever asks for a block, save the nonce, and compared: a file that
+# Big-endian. A reader of a block knows everything before the CRC, save the nonce, and compares it: a file that
 # was swapped for another's, or left by another version, is corrupt. In an encrypted file the CRC is encrypted too, as
 # it tells something about the plaintext, and everything before it is authenticated.
 #

@@ -3,7 +3,7 @@
 Rule 1. Blocks here + room held + leftovers never exceed `bytes_max` by a write, and what is on disk never exceeds
         that sum: a file that goes counts until it is deleted, a file that comes from before it is begun.
 Rule 2. A key is in one state: absent, here, or busy (its file is being written or deleted). Nobody begins with a busy
-        key, so that no delete hits a file that has just been written anew.
+        key, so that no delete hits a file that has just been rewritten.
 Rule 3. A file that could not be deleted is a leftover: counted, and the first to go when room is needed next.
 Rule 4. A block that nobody has used for `retention_s` is not here any more, even if its file has yet to go.
 Rule 5. Which block goes for another is the policy's to say (`eviction`): what stays are runs of neighbouring blocks.
@@ -93,7 +93,7 @@ class DiskIndex:
             return entry
 
     def claim_stamp(self, key: DiskBlockKey, now_s: float) -> bool:
-        """Whether the file's time is to be brought up to date, by whoever asks first."""
+        """Return whether the file's time is to be brought up to date, which the first caller does."""
         with self._lock:
             entry = self.entries.get(key)
             if entry is None or 0 <= now_s - entry.stamped_at_s < MODIFIED_INTERVAL_S:
@@ -166,7 +166,7 @@ class DiskIndex:
             return self._take(keys)
 
     def take_read(self, key: DiskBlockKey, entry: "DiskEntry") -> Room:
-        """Forget a block that could not be read, unless it was dropped, or even written anew, while it was read."""
+        """Forget a block that could not be read, unless it was dropped, or even rewritten, while it was read."""
         with self._lock:
             return self._take([key] if self.entries.get(key) is entry else [])
 
@@ -207,7 +207,7 @@ class DiskIndex:
             self._leftovers[path] = cost_bytes
 
     def clear(self) -> None:
-        """The folder is gone, or about to be listed anew. What is being written goes on and is still held for."""
+        """The folder is gone, or about to be listed again. What is being written goes on and is still held for."""
         with self._lock:
             self._forget_blocks()
 

@@ -39,7 +39,7 @@ SEGMENTS_DELETED_AT_ONCE = 64
 
 
 POST_BYTES = 4 * 1024 * 1024
-"""Of a run so much is handed over at once; its first block by itself, as somebody may wait for just that."""
+"""A run is handed over in parts of this size; its first block by itself, as somebody may wait for just that."""
 
 
 class DiskRun:
@@ -301,7 +301,7 @@ class DiskLevel:
 # Rule 1. A block is on its way once, however many want it. It lands where it is kept before those who wait for it wake.
 # Rule 2. One that is not there after all, or bad, is no error of a reader's: who waits gets it from the store. What
 #         nobody waits for is left to who comes for it.
-# Rule 3. At the application's end everyone who waits is told.
+# Rule 3. At the application's end all waiters are woken.
 
 
 @dataclass(slots=True, eq=False)
@@ -332,7 +332,7 @@ class DiskReads:
         self._otherwise = otherwise
         self._readings: dict[BlockKey, _Reading] = {}
         self.undemanded_bytes = 0
-        """Of blocks that nobody waits for."""
+        """Bytes of blocks that nobody waits for."""
 
     def __len__(self) -> int:
         return len(self._readings)

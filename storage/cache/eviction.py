@@ -10,15 +10,15 @@ Rule 3. An extent at the main queue's head goes round again once for each reuse 
 Rule 4. A use is a reader's entry into an extent, however many of its blocks it then uses. It is reuse if another reader
         entered before. A sequential consumer uses every block several times in a row, as its Fetches are not aligned
         with blocks; that says nothing about whether anyone will want them again.
-Rule 5. Of an evicted extent its hash is remembered (a ghost), for as many bytes as there are here. One that comes back
+Rule 5. The hash of an evicted extent is remembered (a ghost), for as many bytes as there are here. One that comes back
         for another reader goes straight to the main queue: the other consumer is that far behind.
 Rule 6. Probation is given a tenth of the bytes, or all that the main queue does not use. A ghost that comes back for
         its own last reader was taken away while it was being read: there are more readers than probation holds, so it
         is given room for that too, up to half of all. A ghost of the main queue that comes back takes that back.
 Rule 7. No more goes than is needed: the extent whose turn it is gives up its blocks one by one, the oldest first, and
         no other extent gives any up before it is empty. A block of it that is used meanwhile stays, in a new extent.
-Rule 8. Of an extent that its last reader is still in, the newest block stays when the others go, as if it had come
-        only now: the reader's next Fetch begins there. So there may be as many readers as probation has blocks.
+Rule 8. If its last reader is still in an extent, the newest block stays when the others go, as if it had come only
+        now: the reader's next Fetch begins there. So there may be as many readers as probation has blocks.
 Rule 9. An extent that a reader is on its way to goes last in its queue, and a block of the one that is going stays: a
         scan of more than fits would otherwise drop, block by block, just what it is about to read.
 """
@@ -41,7 +41,7 @@ _PROBATION_DIVISOR_MIN = 2
 """Half is left to the main queue however many backfills there are."""
 
 _READERS_MAX = 1024
-"""Of so many readers it is known where they are. One that is forgotten enters its extent once more."""
+"""The places of this many readers are known. One that is forgotten enters its extent once more."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -77,7 +77,7 @@ class ScanResistantPolicy(Generic[K]):
         self._probation_bytes_wanted = 0
 
     def __len__(self) -> int:
-        """Of blocks."""
+        """Return the number of blocks."""
         return len(self.blocks)
 
     def __contains__(self, key: K) -> bool:
@@ -90,11 +90,11 @@ class ScanResistantPolicy(Generic[K]):
     def insert(
         self, key: K, size_bytes: int, reader: Hashable = None, now_s: float = 0.0, *, extent: Hashable = None
     ) -> None:
-        """Take in a block that is not here. Whoever `reader` is has used it once by this; None: nobody has yet.
+        """Take in a block that is not here. `reader` has used it once by this; None: nobody has yet.
 
         `extent` is the same for all blocks of an extent; None: the block is one by itself.
         """
-        assert key not in self.blocks, "an owner removes a block before it inserts it anew"
+        assert key not in self.blocks, "an owner removes a block before it inserts it again"
         assert size_bytes >= 0, "a size is no less than nothing"
         name = key if extent is None else extent
         reader_hash = _hash_of(reader)

@@ -56,7 +56,7 @@ FORGOTTEN_MAX = 1000
 """Segments that were deleted last; a read ends in seconds."""
 
 POST_BYTES = 4 * 1024 * 1024
-"""So often it is told of blocks that nobody waits for."""
+"""After this many bytes that nobody waits for, the listener hears of them."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class Slots(NamedTuple):
 
 
 class TransferListener(Protocol):
-    """Who is told, in the trio thread."""
+    """Hears of a transfer, in the trio thread."""
 
     def on_begun(self, transfer: "Transfer") -> None:
         """The store's answer has begun, wanted or not."""
@@ -104,8 +104,8 @@ class Transfer:
     """One GET of a run of blocks, in a worker thread: opens the stream, reads block by block, hands them over, closes.
 
     The thread never waits for the trio thread: what it has lies in a queue in order, and what it holds is bounded by
-    what was reserved for the GET. The trio thread takes blocks from there whenever it looks for one of them. It is told
-    of each block that somebody waits for, and otherwise every few MiB: each telling wakes the event loop. Beside the
+    what was reserved for the GET. The trio thread takes blocks from there whenever it looks for one of them. It hears
+    of each block that is waited for, and otherwise every few MiB: each message wakes the event loop. Beside the
     queue, all that the two threads share is two flags, which only ever go from False to True.
 
     `sent_s`, `begun_s` and `heard_s` are the trio thread's to keep, by its clock.
@@ -128,7 +128,7 @@ class Transfer:
         self.heard_s = 0.0
         self.numbers_read = range(numbers.start, numbers.start)
         self.is_waited_for = False
-        """Set it when somebody begins to wait for a block: each is told of from then on."""
+        """Set it when somebody begins to wait for a block: each block is announced from then on."""
         self._read: deque[tuple[int, Block]] = deque()
         self._stopping = threading.Event()
 
@@ -302,7 +302,7 @@ class Gets:
 
     @property
     def plaintext_bytes_max(self) -> int:
-        """Of one GET, about."""
+        """Return about how many bytes one GET may bring."""
         return max(1, self._inflight.bytes_max // 8)
 
     @property

@@ -34,15 +34,16 @@ GETS_MIN = 4
 
 FAST = 0.85
 CROWDED = 0.65
-"""Of the best. What lies between is left alone, so that connections which differ by nature do not move the number."""
+"""Parts of the best. What lies between is left alone, so that connections which differ by nature do not move the
+number."""
 
 KEPT = 0.9
 LOST = 0.8
-"""Of the most that all connections together have brought: less than the one, and no more GETs are taken away; less than
-the other, and they are added again."""
+"""Parts of the most that all connections together have brought: less than KEPT, and no more GETs are taken away;
+less than LOST, and they are added again."""
 
 FREE = 0.95
-"""Of the best: more bytes under way would come sooner."""
+"""Part of the best: more bytes under way would come sooner."""
 
 STEP = 0.5
 """GETs, for each that ends: what ends now was sent under another number."""
@@ -56,7 +57,7 @@ SAMPLE_BYTES_MIN = 1 * MIB
 SAMPLE_S_MIN = 0.001
 
 WEIGHT = 0.2
-"""Of a new sample: means follow the last dozen GETs."""
+"""Weight of a new sample: means follow the last dozen GETs."""
 
 GET_BYTES = 16 * MIB
 """60 of them make a GB."""
@@ -233,7 +234,7 @@ class _Best:
 
     def of(self, now_s: float, value: float) -> float:
         if now_s - self._since_s >= BEST_PERIOD_S:
-            # Of a period that lies farther back than one nothing is known any more.
+            # Only this period and the one before it are remembered.
             self._before = self._now if now_s - self._since_s < 2 * BEST_PERIOD_S else 0.0
             self._since_s, self._now = now_s, 0.0
         self._now = max(self._now, value)

@@ -14,8 +14,8 @@ Rule 2. A window opens with the first read whose answer was cut by its size, or 
         in bursts.
 Rule 3. No window is larger than `stream_bytes_max`, nor than its share of `total_bytes_max` among the streams that
         have one (but two blocks remain).
-Rule 4. Whoever can start a GET takes the stream that has the least ahead of its reader (`nearest`), and asks for as
-        much as a GET is large; so GETs stay large, and no stream waits for another's far future.
+Rule 4. The next GET goes to the stream that has the least ahead of its reader (`nearest`), and asks for as much as a
+        GET is large; so GETs stay large, and no stream waits for another's far future.
 Rule 5. Segments that begin within the window and two GETs are wanted at once, if only their manifests and indexes.
 Rule 6. What was asked for, or was here when it would have been, is not asked for again, also if it fails (the reader
         will meet that), unless it was dropped before its reader came to it.
@@ -55,7 +55,7 @@ STREAMS_MAX = 10_000
 """Some 1 KB each."""
 
 STREAMS_PER_PARTITION_MAX = 16
-"""Of one reader."""
+"""Limit for one reader."""
 
 SEGMENTS_AHEAD_MAX = 64
 """So many segments after the current one are opened ahead at most, however small they are."""

@@ -2,7 +2,7 @@
 once however many ask.
 
 Rules for all of them:
-1. One load at a time for each segment and kind, whoever asks (`storage.cache.segment_entries`); a failure is not kept.
+1. One load at a time for each segment and kind (`storage.cache.segment_entries`); a failure is not kept.
 2. Trouble that may pass is raised: a store that fails, and an object that is absent soon after FINISHED, since a store
    may show it later than it took it (`ObjectGets`).
 3. A deleted segment's parts leave at once, also those that are under way.
@@ -53,7 +53,7 @@ EMPTY_MAX = 100_000
 """Segments remembered as having no aborts, the first remembered is forgotten first: 150 bytes each."""
 
 FIRST_NUMBER = 10**17
-"""Of an index as a block on disk. A file's name has room for it, and earlier versions let it be evicted."""
+"""Number of an index as a block on disk. A file's name has room for it, and earlier versions let it be evicted."""
 
 _ABOVE_ALL = 2**63 - 1
 """Offset or time."""
@@ -353,7 +353,7 @@ OpenAtEnd = tuple[tuple[int, int], ...]
 
 
 class OpenTransactions(_Index[OpenAtEnd]):
-    """Of segments' producer snapshots. A missing or corrupt one is an error for LOST_S_MAX: somebody may bring it back.
+    """Segments' producer snapshots. A missing or corrupt one is an error for LOST_S_MAX: somebody may bring it back.
     Then nobody can say any more what was open, and nothing counts as open; that is counted."""
 
     def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
@@ -391,7 +391,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
     def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
         super().__init__(shared, bytes_max, opened, _OFFSET)
         self._walks: dict[Uuid, dict[int, int]] = {}
-        """Of indexes being rebuilt that lack entries: positions that they led to, each with the offset walked to."""
+        """For indexes being rebuilt that lack entries: positions that they led to, each with the offset walked to."""
         self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
 
     def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
@@ -490,7 +490,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
 
         self._raise_known_failure(segment)
         try:
-            # Once: it may be a GiB, and whoever asked for the index will ask again.
+            # Once: it may be a GiB, and the caller will ask for the index again.
             index, data = await self._shared.gets.run_once(None, scan)
         except CorruptObjectError as error:
             self._remember_failure(segment, error)
@@ -672,7 +672,7 @@ class KeptIndexes:
     def __init__(self, disk: DiskLevel | None) -> None:
         self._disk = disk
         self._readers = itertools.count()
-        """Of an index each read is one by itself: who comes back for it shows that it is wanted again."""
+        """Each read of an index is a reader of its own: a second read shows that the index is wanted again."""
 
     async def read(self, segment: RemoteLogSegmentMetadata, part: IndexPart, parse: Parse[V]) -> tuple[V, int] | None:
         """The index, parsed in a worker thread, and its size in bytes; None if it is not kept."""

@@ -1,6 +1,6 @@
 """A segment's offset and time index against its batches, in one pass beside the walk of its log.
 
-Each check is told of every batch in order, and of bytes that could not be walked, over which it does not judge. It
+Each check gets every batch in order, and bytes that could not be walked, over which it does not judge. It
 keeps the first problem that it finds and counts the others. Entries are read in place, never made into lists.
 
 Offset index (docs/kafka-tier.md#indexes): an entry's position is where a batch begins, its offset the last one of that
@@ -8,7 +8,7 @@ batch or, as brokers before 4.0 had it for all batches of one append, of a batch
 Time index: an entry's offset lies in the batch that first had its timestamp, the newest so far; the last entry has the
 segment's newest.
 Both get their entries at the same moments, but for the last of the time index and one more whenever a broker stops. An
-offset index that was cut between two entries is told by that, and by batches too far from the last entry that is left.
+offset index that was cut between two entries shows by that, and by batches too far from the last entry that is left.
 """
 
 import struct
@@ -49,7 +49,7 @@ class OffsetIndexCheck:
     def __init__(self, data: bytes, base_offset: int) -> None:
         self.problems = Problems(_OFFSET_ENTRY.size)
         self.last_entry_offset = base_offset - 1
-        """Of the index; one below the segment's if it is empty."""
+        """The index's last offset; one below the segment's if it is empty."""
         if data:
             self.last_entry_offset = base_offset + _OFFSET_ENTRY.unpack_from(data, len(data) - _OFFSET_ENTRY.size)[0]
         self._base_offset = base_offset
@@ -119,7 +119,7 @@ class TimeIndexCheck:
     def __init__(self, data: bytes, base_offset: int) -> None:
         self.problems = Problems(_TIME_ENTRY.size)
         self.last_indexed_offset = base_offset - 1
-        """Of the last entry but one: of the last that was made together with one of the offset index."""
+        """Offset of the last entry but one: of the last that was made together with one of the offset index."""
         if len(data) >= 2 * _TIME_ENTRY.size:
             self.last_indexed_offset = base_offset + _TIME_ENTRY.unpack_from(data, len(data) - 2 * _TIME_ENTRY.size)[1]
         self._last_timestamp_ms = _TIME_ENTRY.unpack_from(data, len(data) - _TIME_ENTRY.size)[0] if data else -1

@@ -84,7 +84,7 @@ class SeenSegments:
                     self._states.pop(named.segment_id, None)
 
     def standing(self, segment_id: RemoteLogSegmentId | None, changed_ms: int, young_after_ms: int) -> Standing:
-        """Of an object or upload that was last changed at such a time."""
+        """Return the standing of an object or upload that was last changed at `changed_ms`."""
         if segment_id is None:
             return Standing.STRANGE
         if segment_id.id in self._states:
@@ -219,7 +219,7 @@ class Survey:
         return [*found, *self._too_many(orphan_percent_max)]
 
     def _too_many(self, orphan_percent_max: float) -> list[str]:
-        """Of the tier, or of any partition in it: records that were lost make orphans of what they named."""
+        """Say where the tier, or a partition in it, has too many: lost records make orphans of what they named."""
         shares = [(self.orphan_percent, "")]
         for partition, count in self._orphaned.items():
             if count > OBJECTS_OF_ONE_COPY_MAX:
@@ -257,7 +257,7 @@ class PlanOrigin:
         return [
             f"the plan is of another {word}"
             + (f": {theirs[name]}, now {ours[name]}" if name != "store" else "")
-            + "; make it anew with --plan"
+            + "; make it again with --plan"
             for name, word in words.items()
             if theirs[name] != ours[name]
         ]

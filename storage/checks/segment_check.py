@@ -2,7 +2,7 @@
 
 Memory: one piece of the log, what the format's decoder holds (a chunk), and the indexes, whatever the segment's size.
 
-An object is told of once: what is absent or of a wrong size is not read; a manifest that is wrong leads to nothing.
+An object is reported once: what is absent or of a wrong size is not read; a manifest that is wrong leads to nothing.
 """
 
 from bisect import bisect_right
@@ -101,7 +101,7 @@ class SegmentIndexes:
 
     @property
     def checks(self) -> list[BatchCheck]:
-        """What has to be told of every batch."""
+        """Return the checks that see every batch."""
         return list(self._checks.values())
 
     def conclude(self) -> list[Finding]:
@@ -352,11 +352,11 @@ class SegmentReport:
     findings: tuple[Finding, ...]
     objects: int = 0
     stored_bytes: int = 0
-    """Of the objects in the store."""
+    """Bytes of the objects in the store."""
     batches: int = 0
     records: int = 0
     log_bytes: int = 0
-    """Of the log, as it was walked."""
+    """Bytes of the log, as it was walked."""
     holes: int = 0
     """In the log, as compaction leaves them."""
 

@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 # The kinds of value that a key may have: each a parser from text, and the words that the reference shows for it.
 #
-# - A parser raises ValueError with the end of a sentence ("must be …", "at most 16 MiB"). Whoever calls it puts key and
-#   value before that, so a parser never names either.
+# - A parser raises ValueError with the end of a sentence ("must be …", "at most 16 MiB"). Its caller puts key and value
+#   before that, so a parser never names either.
 # - A size is plain bytes (`1048576`) or a number with a binary unit (`64 KiB`, `1.5 GiB`). Decimal and one-letter units
 #   are refused: `1G` means a different number to different programs, and a budget must not.
 

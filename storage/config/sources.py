@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # A Java properties file as Kafka reads one: its keys with their lines, and the variables in their values.
 #
 # - Latin-1, as Java's Properties.load reads a stream: the broker's file then means the same to both, and a character
-#   beyond it is written `\uXXXX`. Of a key that is given twice the last counts, as in Java; the earlier lines are kept
+#   beyond it is written `\uXXXX`. If a key is given twice, the last one counts, as in Java; the earlier lines are kept
 #   for a warning.
 # - `${env:NAME}`, `${file:path:key}`, `${dir:path:file}`: the forms of Kafka's configuration providers, and that a
 #   value may hold several, are its ConfigTransformer's; one pass, so what a variable holds is not looked into again.

@@ -231,7 +231,7 @@ def _segment_of(name: str) -> RemoteLogSegmentId | None:
 
 
 # Names of a segment's objects. Ids are in the 22-character form, which may begin with or contain `-`, as topic names
-# may: whoever takes a name apart does so from the right, by fixed widths.
+# may: take a name apart from the right, by fixed widths.
 
 
 def partition_directory_name(partition: TopicIdPartition) -> str:

@@ -1,4 +1,4 @@
-"""What lies below a format's prefix in its store, whoever it belongs to: for upkeep, which looks at single objects.
+"""What lies below a format's prefix in its store, ours or not: for upkeep, which looks at single objects.
 
 Objects go by the names that messages and listings show (`StoredObject.name`), so that a prefix which is not to be seen
 (Aiven's `key.prefix.mask`) stays out of reports and plans. No name leads out of the prefix.

@@ -24,7 +24,7 @@ _ENTRY = struct.Struct(">ii")
 _FIELD = struct.Struct(">i")
 _INT32_MAX = 2**31 - 1
 _COMPARED_BYTES = 512 * _ENTRY.size
-"""Of entries that are compared at once: some 50 µs."""
+"""Entries that are compared at once: some 50 µs."""
 
 
 class OffsetIndex:

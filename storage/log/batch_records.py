@@ -1,7 +1,7 @@
 """The offsets and timestamps of the records in one batch, without their keys and values.
 
 For look-ups by time, which decode the one batch that matters (docs/protocol.md#l5); nothing on the way of a Fetch comes
-here. `wrapped_messages` reads the old formats' wrappers for whoever wants keys and values, too.
+here. `wrapped_messages` reads the old formats' wrappers for callers that want keys and values, too.
 Formats v2, v1 and v0 (KIP-98, KIP-32), none, gzip, snappy, lz4, zstd.
 
 Rules:
@@ -226,16 +226,16 @@ def _unsnap_block(block: bytes) -> bytes:
 
 
 INFLATED_BYTES_MAX = 1 << 30
-"""Of one batch: a batch is no larger before it is compressed, by the brokers' own limits."""
+"""Limit for one batch: a batch is no larger before it is compressed, by the brokers' own limits."""
 
 LOG_APPEND_TIME_MASK = 0x08
 
 _RECORD_HEAD_BYTES_MAX = 21
-"""Of a v2 record: length (5), attributes (1), timestamp delta (10), offset delta (5)."""
+"""Head of a v2 record: length (5), attributes (1), timestamp delta (10), offset delta (5)."""
 
 _VARINT_BYTES_MAX = 10
 _LEGACY_HEAD_BYTES = (18, 26)
-"""Of a v0 and a v1 message, from its offset to its key."""
+"""Head of a v0 and a v1 message, from its offset to its key."""
 
 _INNER = struct.Struct(">qi4xbb")  # offset, size, crc, magic, attributes
 _INT32 = struct.Struct(">i")

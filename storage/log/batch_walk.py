@@ -153,7 +153,7 @@ class SegmentWindow:
 class FoundBatch:
     """Where a scan ended: at a batch (`size_bytes`), short of bytes (`needs_end`), or the segment's end (neither).
 
-    Of the batches that it went over: the largest, and the last one's last offset.
+    It also names the largest of the batches that were scanned, and the last one's last offset.
     """
 
     position: int
@@ -409,7 +409,7 @@ def _remember_run(block: Block, block_start: int, run: VerifiedRun) -> None:
 
 
 def _base_offset(block: Block, at: int) -> int:
-    """Of a batch that passed."""
+    """Return the base offset of a batch that passed."""
     scanned = scan_header(block.data, at)
     assert scanned is not None
     return scanned[0]

@@ -177,7 +177,7 @@ def order_fault(base_offset: int, last_offset: int) -> str | None:
 
 
 def is_abort_marker(batch: WalkedBatch) -> bool | None:
-    """Of a transaction marker whether it is an ABORT; None of any other batch."""
+    """Return whether a transaction marker is an ABORT; None for any other batch."""
     marker = read_transaction_marker(batch.header, batch.data)
     return None if marker is None else marker.is_abort
 
@@ -321,7 +321,7 @@ class LogWalk:
         )
 
     def _note_offsets(self, header: BatchHeader) -> None:
-        """Of a batch that has passed."""
+        """Compare the offsets of a batch that has passed."""
         expected_offset = self._segment.start_offset if self._last_offset < 0 else self._last_offset + 1
         self._last_follows = header.base_offset == expected_offset
         self._offset_before_last, self._last_offset = self._last_offset, header.last_offset
@@ -330,7 +330,7 @@ class LogWalk:
         header = error.header
         is_in_doubt = header is not None and not self._last_follows and self._depth is Depth.BATCHES
         if header is not None and is_in_doubt and self._offset_before_last < header.base_offset <= self._last_offset:
-            # Of two that do not ascend the former may be the bad one: no CRC covers a base offset. The latter fits.
+            # If two do not ascend, the former may be the bad one: no CRC covers a base offset. The latter fits.
             self._last_offset = self._offset_before_last
             if self._found:
                 culprit = self._found.pop()

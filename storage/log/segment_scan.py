@@ -9,7 +9,7 @@ two ways:
   reads one segment after the other has them share their GETs: the next one's begin as soon as the last's leave room.
 
 Bytes that cannot be had (a chunk that does not decode, a truncated object) fail the reader, or are a hole
-(`has_holes`): the reader is told, and may go on behind it.
+(`has_holes`): the reader gets an error, and may go on behind it.
 """
 
 import functools
@@ -30,7 +30,7 @@ HOLE_BYTES = 64 * 1024
 """Where a format has no chunks, so much is given up at once."""
 
 FIRST_PIECE_BYTES = 1024 * 1024
-"""Of a window that reads ahead, or one chunk."""
+"""First piece of a window that reads ahead, or one chunk."""
 
 GETS_AHEAD = 2
 """So many at first."""
@@ -349,7 +349,7 @@ class LogWindow:
         )
 
     def _read(self, start: int, end: int, wanted_end: int) -> bytes | bytearray:
-        """Of the GET under way, or of one of its own."""
+        """Read from the GET under way, or by a GET of its own."""
         if self._gets is None:
             return self._get.read(start, end, wanted_end)
         with closing(self._new_get(0)) as get:

@@ -42,7 +42,7 @@ class Problems:
         self._count += 1
 
     def add_entry(self, number: int, verb_phrase: str) -> None:
-        """Of the entry of that number."""
+        """Add a problem with the entry of that number."""
         self.add(number * self._entry_bytes, f"entry {number} {verb_phrase}")
 
     def sentence(self) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from protocol.record_batches import HEADER_BYTES, BatchHeader
 
 MARKER_BYTES = 64
-"""Of the batch's body: six numbers of a few bytes each, a key of four bytes and a value of six."""
+"""Limit for the batch's body: six numbers of a few bytes each, a key of four bytes and a value of six."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

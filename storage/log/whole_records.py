@@ -22,7 +22,7 @@ from storage.log.batch_records import (
 _INT32 = struct.Struct(">i")
 _LEGACY_KEY_AT = (18, 26)
 _VARINT_BYTES_MAX = 5
-"""Of a record's length, which is an int32."""
+"""For a record's length, which is an int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def iterate_whole_records(header: BatchHeader, data: memoryview) -> Iterator[Who
 
 
 def key_and_value(magic: int, data: memoryview) -> tuple[bytes | None, bytes | None]:
-    """Of one message of format v0 or v1, which is `data` as a whole.
+    """Return key and value of one message of format v0 or v1, which is `data` as a whole.
 
     Raises:
         CorruptObjectError: its fields do not fill it.

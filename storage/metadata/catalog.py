@@ -36,7 +36,7 @@ from storage.model import (
 
 # All that a catalog holds, as one value: what goes into a snapshot and comes back out of it.
 #
-# The parts are the catalog's own, not copies. Whoever writes them sees to it that no record is applied meanwhile
+# The parts are the catalog's own, not copies. A writer sees to it that no record is applied meanwhile
 # (`TopicMetadataEventLog.delivery_held`), and asks `Catalog.changes` afterwards.
 
 
@@ -419,7 +419,7 @@ class Catalog:
     def list_segments(
         self, topic_id: bytes, partition: int, epoch: int | None = None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Of one epoch: the referenced and unreferenced segments by start offset. Without: all, in no order."""
+        """Return one epoch's segments, referenced or not, by start offset; without an epoch all, in no order."""
         with self._lock:
             segments = self._find(topic_id, partition)
             if segments is None:

@@ -10,7 +10,7 @@ Look-ups by time pass over the referenced rows in blocks, by an upper bound of e
 bounds are made when they are first asked for. A change in the middle has them made again from there on; a row that
 leaves at either end does not: a bound that is too high is still one.
 
-Whether rows follow on each other without a hole is told by the seams: where a row begins that does not simply go on
+The seams say whether rows follow on each other without a hole: where a row begins that does not simply go on
 where the one before it ended, or that has another epoch besides. They are few, and kept as the bounds are.
 """
 

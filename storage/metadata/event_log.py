@@ -7,7 +7,7 @@ Rules that every implementation keeps:
 
 1. Synchronous and thread-safe. `publish` blocks and is never called from the trio thread; everything else may be
    called from any thread.
-2. Of one subscription and one partition, records are delivered in offset order, each once, from one thread at a
+2. For one subscription and one partition, records are delivered in offset order, each once, from one thread at a
    time. The position never goes backwards while the partition stays assigned.
 3. After `remove` returned, nothing more of that partition is delivered. A later `add` from an earlier offset
    delivers each record from there once.

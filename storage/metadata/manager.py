@@ -334,7 +334,7 @@ class MetadataReadiness:
         return became_caught_up
 
     def remove(self, partition: int) -> None:
-        """The partition is not followed any more, or will be read anew."""
+        """Stop following the partition, for good or to read it from the start again."""
         with self._condition:
             self._positions.pop(partition, None)
             self._caught_up.discard(partition)

@@ -334,14 +334,14 @@ class PartitionCatalog:
 #
 # Rule 1. An epoch is on the lineage if upstream answers with that very epoch; it then ends where upstream says.
 # Rule 2. The current epoch's end is where the log ended when upstream was asked: a lineage that is too old for a
-#         segment rejects it, and is built anew by whoever uses it.
+#         segment rejects it, and the reader builds another.
 # Rule 3. A segment is on the lineage from an offset on if each of its epochs from that offset's on is, each but the
 #         last ends where the next one begins in the segment, and the last ends after the segment does. Epochs before
 #         are not looked at: once the log start has moved into the segment, the broker has forgotten their borders and
 #         answers for each of them with the log start.
 # Rule 4. An epoch without records (the next one begins at the same offset) does not count: the broker's own history
 #         leaves it out (docs/kafka-tier.md#lineage-filter).
-# Rule 5. Of a tier of our own (docs/protocol.md#standalone) the broker has forgotten all below its log start, and
+# Rule 5. In standalone mode (docs/protocol.md#standalone) the broker has forgotten all below its log start, and
 #         answers for each epoch below its first with that very epoch and the log start. So an epoch ends, besides,
 #         where any higher epoch that is not known to be dead begins in the tier; one that begins no lower than that is
 #         a branch that was cut.

@@ -42,10 +42,10 @@ from storage.metadata.event_log import Deliver, MetadataEvent, Progress, call_re
 from storage.model import ZERO_UUID
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""Of one batch. A metadata record has some hundred bytes, and an uncompressed batch at most message.max.bytes."""
+"""For one batch. A metadata record has some hundred bytes, and an uncompressed batch at most message.max.bytes."""
 
 BUILT_BYTES = 256 * 1024
-"""Of one batch's keys and values: brokers take 1 MiB by default (message.max.bytes)."""
+"""For one batch's keys and values: brokers take 1 MiB by default (message.max.bytes)."""
 
 _MAGIC = 2
 _COMPRESSION_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -209,10 +209,10 @@ def changed(before: TopicDescription, now: TopicDescription) -> str | None:
         is_old = before.topic_id == ZERO_UUID
         return NO_TOPIC_ID if is_old else "has lost its topic id"
     if now.topic_id != before.topic_id:
-        return "was deleted and made anew"
+        return "was deleted and created again"
     if now.partition_count != before.partition_count:
         counts = f"{before.partition_count} to {now.partition_count}"
-        return f"went from {counts} partitions, which maps user partitions anew"
+        return f"went from {counts} partitions, which maps user partitions to others"
     return None
 
 
@@ -224,7 +224,7 @@ def position_within(partition: int, position: int, log_start_offset: int, high_w
     """
     if position > high_watermark:
         raise MetadataOffsetOutOfRange(
-            f"read up to {position}, but the log ends at {high_watermark}: it was truncated or made anew"
+            f"read up to {position}, but the log ends at {high_watermark}: it was truncated or created again"
         )
     if 0 < position < log_start_offset:
         _log.warning(

@@ -4,7 +4,7 @@
 
 - `draft` writes a temporary file beside it, `keep_draft` makes that the snapshot (storage.owned_file).
 - A snapshot that must not be used is set aside as `<name>.bad`, where it can be looked at; one is kept.
-- Exactly the catalog comes back: no state transition is checked anew, nothing is looked up elsewhere.
+- Exactly the catalog comes back: no state transition is checked again, nothing is looked up elsewhere.
 
 Synchronous, for worker threads. One process at a time, and one writer.
 """

@@ -36,11 +36,11 @@ class UnreadableSnapshotError(SnapshotError):
 
 
 class OlderSnapshotError(SnapshotError):
-    """Of a format that this version no longer reads."""
+    """The snapshot has a format that this version no longer reads."""
 
 
 class ForeignSnapshotError(SnapshotError):
-    """Of another cluster, metadata topic, partition count or catalog limit."""
+    """The snapshot is from another cluster, metadata topic, partition count or catalog limit."""
 
 
 class SnapshotOutOfRangeError(SnapshotError):

@@ -363,7 +363,7 @@ def _reason(error: Exception) -> str:
 class DeliveryGate:
     """A gate that records pass one slice at a time, and that is shut while somebody needs the catalog to stand still.
 
-    Owned by the trio thread. Records that wait are delivered after it, in order; whoever waits can be cancelled.
+    Owned by the trio thread. Records that wait are delivered after it, in order; a waiter can be cancelled.
 
     Open, unless somebody holds it.
     """

@@ -46,7 +46,7 @@ class CloudStore(ABC, Generic[M]):
     """
 
     delete_keys_max: int
-    """Of one request."""
+    """Limit for one request."""
 
     def __init__(self, kind: str, where: str, bucket: str) -> None:
         self.kind = kind

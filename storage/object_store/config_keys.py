@@ -15,7 +15,7 @@ DEFAULT_PREFIX = "rsm.config."
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-"""Of each wait for bytes, where no key says otherwise."""
+"""For each wait for bytes, where no key says otherwise."""
 CONNECTIONS_MAX = 3 * 1024
 """Connections that are kept open for the next GET. As many are opened as threads need at once, and what is not kept is
 opened again for each GET; so this is the most that threads may need, and costs nothing before they do: with the largest
@@ -25,12 +25,12 @@ PROXY_HOST_KEY = "storage.proxy.host"
 PROXY_PORT_KEY = "storage.proxy.port"
 PROXY_USERNAME_KEY = "storage.proxy.username"
 PROXY_PASSWORD_KEY = "storage.proxy.password"
-"""Of every store in a cloud; SOCKS5 alone, as in Aiven's plug-in."""
+"""Keys of every store in a cloud; SOCKS5 alone, as in Aiven's plug-in."""
 
 
 UPLOAD_RATE_KEY = "upload.rate.limit.bytes.per.second"
 UPLOAD_RATE_MIN, UPLOAD_RATE_MAX = 1024 * 1024, 1_000_000_000
-"""Of every format that is written to a store; the plug-in's own limits, bytes a second."""
+"""For every format that is written to a store; the plug-in's own limits, bytes a second."""
 
 
 @dataclass(frozen=True, slots=True)

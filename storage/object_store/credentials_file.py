@@ -1,4 +1,4 @@
-"""A file of credentials that is read again when it changes: whoever rotates them puts another file in its place."""
+"""A file of credentials that is read again when it changes: to rotate them, put another file in its place."""
 
 import threading
 from collections.abc import Callable

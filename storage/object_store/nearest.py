@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 PART_NEAR: Final = 0.6
-"""Of a dotted name's parts: `oss` is not meant for `s3`, nor `hdfs` for `gcs`, however much else is alike."""
+"""For a dotted name's parts: `oss` is not meant for `s3`, nor `hdfs` for `gcs`, however much else is alike."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

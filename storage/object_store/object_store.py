@@ -194,8 +194,8 @@ def delete_present(store: ObjectStore, keys: Sequence[str]) -> None:
 
 
 def ask_store(store: ObjectStore, prefix: str) -> None:
-    """RemoteStorageManager.ask over a store: GET an object that is not there. That it is absent is told only to
-    those whose credentials are good, who may read below the prefix and who named the right bucket; and unlike a
+    """RemoteStorageManager.ask over a store: GET an object that is not there. A store says that it is absent only to
+    callers whose credentials are good, who may read below the prefix and who named the right bucket; and unlike a
     listing it costs what a GET costs."""
     try:
         store.get(f"{prefix}{NEVER_WRITTEN_NAME}", 0, 1).close()
@@ -262,7 +262,7 @@ PART_BYTES_MAX = 2**31 - 1
 """Aiven's limit: a Java array's. S3 would take 5 GiB."""
 OBJECT_BYTES_MAX = 5 * 1024**4
 SINGLE_PUT_BYTES_MAX = 5 * 1024**3
-"""Of one PutObject, by its API reference."""
+"""Limit for one PutObject, by its API reference."""
 
 _PARTS_OF_ONE_SIZE = 900
 

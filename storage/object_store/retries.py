@@ -8,7 +8,7 @@
   twice is not waited for a third time, since who waits can ask the broker by then.
 - CorruptObjectError: one fresh GET at once; the bytes may have been hurt on their way.
 - RemoteResourceNotFoundError soon after the segment was FINISHED is tried like the first: object stores may lag
-  behind the metadata topic. What is still absent after that is told as what it is: so does the broker.
+  behind the metadata topic. If it is still absent after that, the error says so, as the broker's does.
 - Everything else is not tried again.
 
 A library for retries would want to own the loop; here an attempt may succeed in part, which changes what the next
@@ -33,7 +33,7 @@ from storage.model import RemoteLogSegmentMetadata
 
 ATTEMPTS_MAX = 3
 PATIENT_ATTEMPTS_MAX = 8
-"""Of an audit: no client waits for it, and what it could not look at is a finding. The waits are 7 s together."""
+"""For an audit: no client waits for it, and what it could not look at is a finding. The waits are 7 s together."""
 
 STALLED_ATTEMPTS_MAX = 2
 CORRUPT_ATTEMPTS_MAX = 2
@@ -43,7 +43,7 @@ BACKOFF_S_MAX = 2.0
 JITTER = 0.2
 
 RETRY_AFTER_S_MAX = 5.0
-"""Longer than a reader waits at all (docs/protocol.md#l3): then it may as well be told."""
+"""Longer than a reader waits at all (docs/protocol.md#l3): then it may as well get the error."""
 
 FRESH_MS = 60_000
 """So long after FINISHED an object that is not found may still appear."""

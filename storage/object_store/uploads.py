@@ -2,7 +2,7 @@
 
 A store gives its own verbs (`PartUpload`); what they have in common is here:
 - A request whose trouble may pass is sent again, with back-off: a part takes the place of itself, so only the store
-  can repeat it, while whoever calls `put` has given its source away.
+  can repeat it, while the caller of `put` has given its source away.
 - A request whose answer was lost may have been carried out, and what is sent again is refused then: a finished upload
   is gone, and a store under a retention rule replaces no object. The object tells: if it is there, as it should be,
   the request was carried out.
@@ -19,7 +19,7 @@ from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.object_store.retries import Wait, call_with_retries, wait_in_thread
 
 ATTEMPTS_MAX = 5
-"""Of each request. The waits are 1.5 s together at most, unless the store asks for more."""
+"""For each request. The waits are 1.5 s together at most, unless the store asks for more."""
 
 Part = bytes | bytearray
 

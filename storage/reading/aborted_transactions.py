@@ -48,7 +48,7 @@ WALK_STEPS_MAX = 64
 """Catalog look-ups, some 10 µs each, before others get their turn."""
 
 RUNS_MAX = 32
-"""Of one partition. Between two runs is a marker, where most searches end."""
+"""Limit for one partition. Between two runs is a marker, where most searches end."""
 
 PARTITIONS_MAX = 10_000
 """With remembered runs, least recently used first out: some 300 bytes each, 5 KB at worst."""

@@ -27,7 +27,7 @@ class HoleUpToLocalLogError(OffsetNotInTierError):
 
 
 HOLES_MAX = 64
-"""Of one partition; a full table is dropped whole, and each is found out anew."""
+"""Limit for one partition; a full table is dropped whole, and each hole is found again."""
 
 HOLES_PARTITIONS_MAX = 10_000
 """Partitions with holes that are remembered, least recently found first out."""
@@ -37,7 +37,7 @@ class Holes:
     """Runs of offsets that no segment holds, by partition. Owned by the trio thread.
 
     Args:
-        on_found: is told of each hole once: its first offset as far as is known, and the offset behind its last.
+        on_found: gets each hole once: its first offset as far as is known, and the offset behind its last.
         segment_s_max: how long records may take to come into the tier (rule 2), in seconds.
     """
 

@@ -9,7 +9,7 @@ Rules kept from the broker:
 - One oversize first batch is returned whole if `minimum_one_batch`; otherwise the answer is empty.
 - An answer ends with its segment; `max_bytes` may cut its last batch, which clients discard.
 - An offset in a hole (compaction) is answered from the next segment.
-Of a tier of our own, which the broker's local log overlaps (docs/protocol.md#standalone):
+In standalone mode, where the tier is our own, which the broker's local log overlaps (docs/protocol.md#standalone):
 - A READ_COMMITTED answer ends in front of the first batch that begins in the local log: the aborted transactions of
   what begins there are the broker's to tell.
 - Offsets that no segment holds may be a hole in the tier (`Holes`): it is stepped over, to the next segment that begins
@@ -96,7 +96,7 @@ class Origin:
         """The bytes [first, end) of the answer once more, with a room of their own; nothing is checked.
 
         Raises:
-            RemoteStorageError: the store does not give them, for one because retention was faster.
+            RemoteStorageError: the store does not give them, for instance because retention was faster.
         """
         grid, start, end = self.source.grid, self.start + first, self.start + end
         numbers = range(grid.number_at(start), grid.number_at(end - 1) + 1)
@@ -117,7 +117,7 @@ class Origin:
 class TierRecords:
     """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
 
-    `room`: the blocks that the views keep alive; whoever sends the answer releases it then.
+    `room`: the blocks that the views keep alive; the sender of the answer releases it then.
     `aborts`: what the tier knows of the answer's aborted transactions, of a READ_COMMITTED read that has records.
     `origin`: where the same bytes are read once more, should the views have to be given up before they are sent.
     """
@@ -421,8 +421,8 @@ class TierReader:
     async def _aborts(
         self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, own: OwnTier | None
     ) -> TierAborts:
-        """Of an answer of that size. Where it ends, a cut batch included, the offset index has its upper bound
-        (docs/kafka-tier.md#aborted-transactions)."""
+        """Return the aborts of an answer of that size. Where it ends, a cut batch included, the offset index has its
+        upper bound (docs/kafka-tier.md#aborted-transactions)."""
         segment, window, end = found.read.source.segment, found.read.window, found.start + size_bytes
         log = AnswerLog(window, found.start, end)
         upper_bound_offset = index.fetch_upper_bound_offset(end)

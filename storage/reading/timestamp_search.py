@@ -204,7 +204,7 @@ class TimestampSearch:
                 except _TimeIndexMismatchError as error:
                     reason = str(error)
                 except (IndexMismatchError, SparseIndexError) as error:
-                    # Of a mismatch two GETs gave the same bytes, so the index may be the liar.
+                    # Two GETs gave the same bytes with a mismatch, so the index may be the liar.
                     if is_rebuilt:
                         raise
                     reason, is_rebuilt = str(error), True

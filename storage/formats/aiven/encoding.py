@@ -1,5 +1,5 @@
 """A segment as Aiven's plug-in stores it: chunks in, stored chunks out, and the manifest of them
-(docs/formats.md#aiven). No input or output: whoever uploads pulls.
+(docs/formats.md#aiven). No input or output: the uploader pulls.
 
     encoder = LogEncoder(file_bytes, chunk_bytes, compression=True, encryption=encryption)
     store.put(key, encoder.encode(pieces))            # one chunk at a time is held, plain and stored
@@ -7,7 +7,7 @@
 
 - A chunk is compressed, then encrypted, under an IV of its own. Only whole chunks of the very file are let through:
   a file that is shorter or longer than its metadata says is an error in the midst of the upload, never an object.
-- Without encryption the same file gives the same bytes; keys, additional data and IVs are drawn anew each time.
+- Without encryption the same file gives the same bytes; keys, additional data and IVs are drawn again each time.
 - The plug-in refuses a manifest with a member that it does not know, so there is none of ours.
 """
 
@@ -54,7 +54,7 @@ class ChunkEncryption:
 
     @classmethod
     def new(cls) -> "ChunkEncryption":
-        """Of a segment that is written now."""
+        """Draw keys for a segment that is written now."""
         return cls(secrets.token_bytes(DATA_KEY_BYTES), secrets.token_bytes(AAD_BYTES))
 
     def encrypt(self, plaintext: bytes | bytearray | memoryview) -> bytes:
@@ -119,7 +119,7 @@ class LogEncoder:
 
 
 def fixed_chunk_index(file_bytes: int, chunk_bytes: int, overhead_bytes: int) -> FixedChunkIndex:
-    """Of chunks that are not compressed. What a whole one would have is written also where there is none."""
+    """Return the index of chunks that are not compressed. A whole chunk's size is written even where there is none."""
     last_bytes = (file_bytes - 1) % chunk_bytes + 1 + overhead_bytes if file_bytes else 0
     return FixedChunkIndex(chunk_bytes, file_bytes, chunk_bytes + overhead_bytes, last_bytes)
 

@@ -94,7 +94,7 @@ def segment_objects(
     if manifest is not None:
         expected[ObjectSuffix.LOG] = manifest.chunk_index.stored_file_bytes
         expected[ObjectSuffix.INDEXES] = _indexes_bytes(manifest)
-        # Where another size is wrong already, the sum would be wrong once more; and a data key that was wrapped anew
+        # Where another size is wrong already, the sum would be wrong once more; and a data key that was wrapped again
         # may have made the manifest longer.
         is_known = manifest.encryption is None and all(sizes[suffix][1] == expected[suffix] for suffix in expected)
         if fields.remote_size_bytes is not None and is_known:

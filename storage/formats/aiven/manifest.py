@@ -133,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 BINARY_BYTES_MAX = 10 * 1024 * 1024
-"""Of the binary form: the plug-in's own limit, so no index that it can read is larger."""
+"""Limit for the binary form: the plug-in's own limit, so no index that it can read is larger."""
 
 _COUNT = struct.Struct(">i")
 _PAIR = struct.Struct(">ii")
@@ -354,7 +354,7 @@ def _check_length(binary: bytes, expected_bytes: int) -> None:
 
 
 MANIFEST_BYTES_MAX = 16 * 1024 * 1024
-"""Of a manifest as it is read: the largest chunk index (10 MiB that zstd cannot shrink, 13.4 MiB as base64), and the
+"""For a manifest as it is read: the largest chunk index (10 MiB that zstd cannot shrink, 13.4 MiB as base64), and the
 few KiB of all else. A gigabyte in chunks of 4 KiB has some 500 KiB; with the plug-in's advice of 4 MiB, 1.5 KiB."""
 
 VERSION = "1"

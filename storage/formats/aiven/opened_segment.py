@@ -66,7 +66,7 @@ def decompress(stored: bytes | bytearray | memoryview, plaintext_bytes: int, nam
 
 # AES-256-GCM of one segment's chunks and indexes (docs/formats.md#aiven-encryption).
 #
-#     stored = IV (12 bytes, random, anew for each) ‖ ciphertext ‖ tag (16 bytes)
+#     stored = IV (12 bytes, random, another for each) ‖ ciphertext ‖ tag (16 bytes)
 #
 # Key and additional data are the segment's, the same for all its chunks and indexes. The plugin binds neither a chunk's
 # number nor its object into them, so chunks that changed places pass here; the record batches' own checksums and
@@ -114,7 +114,7 @@ class ChunkCipher:
 
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
-"""Of a chunk that is decoded, in the store and as plaintext: it is held whole in both forms. Aiven advises 4 MiB."""
+"""For a chunk that is decoded, in the store and as plaintext: it is held whole in both forms. Aiven advises 4 MiB."""
 
 INDEX_BYTES_MAX = 128 * 1024 * 1024
 """A whole index is read into memory. The largest that Kafka writes by default has 10 MiB (`segment.index.bytes`)."""

@@ -33,7 +33,7 @@ class RewrapOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RewrapResult:
-    """Of one manifest. `name`: its key without the prefix. `problem`: why it failed, None otherwise."""
+    """What became of one manifest. `name`: its key without the prefix. `problem`: why it failed, None otherwise."""
 
     name: str
     outcome: RewrapOutcome

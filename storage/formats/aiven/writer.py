@@ -48,7 +48,7 @@ CUSTOM_METADATA_BYTES_MAX = 128
 and copies nothing any more (KIP-405, "Custom metadata size limit")."""
 
 FIRST_BATCH_BYTES_MAX = 128 * 1024 * 1024
-"""Of the batch that the heuristic looks at, which is read whole for its checksum. A broker takes 1 MiB by default."""
+"""For the batch that the heuristic looks at, which is read whole for its checksum. A broker takes 1 MiB by default."""
 
 _HEADER_BYTES = 61
 
@@ -81,7 +81,7 @@ class AivenWriter:
                 store answers. There is no manifest then, unless one could not be deleted, which a note says.
         """
         self._check_chunk_bytes()
-        self._custom_metadata(place, 0)  # what is too long with the shortest number is told before anything is sent
+        self._custom_metadata(place, 0)  # too long with the shortest number: fail before anything is sent
         with place.errors(ObjectSuffix.MANIFEST):
             delete_present(self.store, [place.key(ObjectSuffix.MANIFEST)])
         try:

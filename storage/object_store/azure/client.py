@@ -69,7 +69,7 @@ class AzureClient:
             settings.container,
             credential=credential,
             transport=transport,
-            retry_total=0,  # whoever calls knows what is worth another attempt
+            retry_total=0,  # the caller knows what is worth another attempt
             max_block_size=settings.block_bytes,
             max_single_put_size=settings.block_bytes,
         )
@@ -107,7 +107,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
     if isinstance(error, RefusedAnswer):
         return Refusal(error.status, error.headers, error.body).error(what, prefix=prefix)
     if isinstance(error, ClientAuthenticationError) and error.response is None:
-        # Of azure-identity: nobody gave us a token.
+        # From azure-identity: nobody gave us a token.
         keys = f"{prefix}{azure_config.ACCOUNT_KEY_KEY} and {prefix}{azure_config.SAS_TOKEN_KEY}"
         return RemoteAccessDeniedError(f"{what}: no token: {type(error).__name__}; check {keys}")
     if isinstance(error, HttpResponseError) and error.response is not None:

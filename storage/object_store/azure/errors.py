@@ -1,7 +1,7 @@
 """What Azure says went wrong, as errors of ours: the table of storage.object_store.object_store; nothing of the SDK.
 
 The code of the answer decides where its status would mislead (the Blob service's REST API, "Blob service error codes");
-the status decides for the others. Who lacks a right is told the role and the SAS permission that have it.
+the status decides for the others. An error for a missing right names the role and the SAS permission that have it.
 """
 
 import re

@@ -14,7 +14,7 @@ from storage.object_store.http.store import USER_AGENT
 from storage.object_store.http.tokens import Token
 
 API_VERSION = "2021-12-02"
-"""Of our GETs alone; the SDK has its own."""
+"""For our GETs alone; the SDK has its own."""
 
 
 class GetRequests:

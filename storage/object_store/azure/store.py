@@ -7,7 +7,7 @@ Behaviour:
 - `close` ends what other threads wait for in their connections.
 - A put of what is smaller than a block is one upload; a larger one is staged in blocks, one after the other, and
   committed as a whole. Blocks whose source raised are never seen; Azure drops them after a week.
-- One attempt: whoever calls knows what is worth another. Only the requests of a put are sent again here
+- One attempt: the caller knows what is worth another. Only the requests of a put are sent again here
   (storage.object_store.uploads).
 """
 

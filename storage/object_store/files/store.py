@@ -29,7 +29,7 @@ from storage.errors import (
 from storage.object_store.object_store import ObjectHead, PendingUpload, raise_undeleted
 
 PUT_ATTEMPTS_MAX = 20
-"""How often a put makes its folder anew when deletes of its neighbours take it away under its hands."""
+"""How often a put recreates its folder when deletes of its neighbours take it away under its hands."""
 
 _TEMPORARY_NAME = re.compile(r"\.tidegate-[0-9a-f]{16}\.tmp")
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})

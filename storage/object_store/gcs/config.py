@@ -92,7 +92,7 @@ def _credentials(keys: StoreKeys) -> JsonCredentials | AnonymousCredentials | No
 
 
 def is_json_object(text: str | bytes) -> bool:
-    """Whether credentials may be in there; nothing of them is told."""
+    """Return whether credentials may be in `text`; nothing of them appears in a message."""
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:

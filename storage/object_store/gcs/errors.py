@@ -1,7 +1,7 @@
 """What GCS says went wrong, as errors of ours: the table of storage.object_store.object_store, and nothing of Google's.
 
-The status decides, but for a 403 or 503 that asks for fewer requests; the reason in the answer's JSON is told (Cloud
-Storage's JSON API, "HTTP status and error codes"). Who lacks a right is told which, in Google's own words.
+The status decides, but for a 403 or 503 that asks for fewer requests; a message shows the reason in the answer's JSON
+(Cloud Storage's JSON API, "HTTP status and error codes"), and the right that the caller lacks, in Google's own words.
 """
 
 import json
@@ -69,7 +69,7 @@ class Refusal:
             lies = f"check {prefix}key.prefix and {prefix}storage.gcs.bucket.name"
             return kind(f"{message}: it was deleted, or lies elsewhere: {lies}")
         named = _RIGHT.search(text)
-        # Nobody in particular is told the right with a 401.
+        # A message for a 401 names no right: Google does not know who asks.
         if issubclass(kind, RemoteAccessDeniedError) and (self.status == 403 or named):
             right = _RIGHT_OF_VERB.get(verb) or (named[0] if named else "")
             if named and not right.startswith(named[0]):
@@ -78,7 +78,7 @@ class Refusal:
         return kind(message)
 
     def _words(self) -> tuple[str, str]:
-        """The reason, and all text, of which nothing else is told."""
+        """Return the reason, and all text, of which nothing else is shown."""
         text = self.body.decode("utf-8", "replace")
         try:
             reason = json.loads(text)["error"]["errors"][0]["reason"]

@@ -7,7 +7,7 @@ Behaviour:
 - `close` ends what other threads wait for in their connections.
 - A put of what is smaller than a chunk is one upload; a larger one is a resumable upload, a chunk at a time, which is
   cancelled when its source raises and goes on where it was when a request failed.
-- One attempt: whoever calls knows what is worth another. A token that is refused is renewed once. Only the requests of
+- One attempt: the caller knows what is worth another. A token that is refused is renewed once. Only the requests of
   a put are sent again here (storage.object_store.uploads).
 """
 
@@ -140,8 +140,8 @@ class _Made(Made):
             f"GET {self._path}{quote(key, safe='')}?alt=media HTTP/1.1",
             f"host: {self._host}",
             f"range: bytes={start}-{end - 1}",
-            # As the SDK does. For whoever does not accept it, Google decompresses what was put with that encoding, and
-            # serves no ranges of it (Cloud Storage, "Transcoding of gzip-compressed files").
+            # As the SDK does. For a client that does not accept it, Google decompresses what was put with that encoding
+            # and serves no ranges of it (Cloud Storage, "Transcoding of gzip-compressed files").
             "accept-encoding: gzip",
             f"user-agent: {USER_AGENT}",
             *(() if token is None else (f"{name}: {value}" for name, value in self.google.headers(token).items())),

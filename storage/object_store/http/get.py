@@ -155,7 +155,7 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last answer: no end of the connection, no byte that nobody asked for.
-        Of a connection with TLS only what was decrypted is known."""
+        With TLS, only what was decrypted is known."""
         if self._ahead:
             return False
         if isinstance(self.socket, ssl.SSLSocket):
@@ -421,7 +421,7 @@ class OpenSockets:
                 _shut_down(opened)
 
     def shut_down(self) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
         with self._lock:
             self._is_shut_down = True
             for opened in self._open:

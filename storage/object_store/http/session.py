@@ -1,7 +1,7 @@
 """The connections of a store whose SDK speaks through `requests`: a session for the SDK, and sockets for our own GETs.
 
 - Both kinds are opened by the session's own pools, so certificates, proxies and time-outs are the same for both.
-- All are noted, so that closing the store wakes whoever waits in one.
+- All are noted, so that closing the store wakes a thread that waits in one.
 
 It imports requests, which comes with the extras `gcs` and `azure`: import it on first use.
 """
@@ -43,7 +43,7 @@ class StoreSession(requests.Session):
 
         Args:
             endpoint_url: the store's.
-            proxy: goes before the environment's, for the store and for whoever gives tokens at a distance.
+            proxy: goes before the environment's, for the store and for a remote source of tokens.
             clock: hears what time the store's answers say.
         """
 

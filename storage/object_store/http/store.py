@@ -29,10 +29,10 @@ from storage.object_store.refusals import DELETE, DELETE_MANY, proxy_words
 from storage.object_store.uploads import PartUpload, UploadRetries, upload_parts
 
 REFUSAL_BYTES_MAX = 64 * 1024
-"""Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
+"""For an error's body: enough for every store's words, and received whole, so that its connection serves another."""
 
 USER_AGENT = "Tidegate"
-"""Of our own GETs, for the store's logs."""
+"""For our own GETs, for the store's logs."""
 
 Translate = Callable[[Exception, str], RemoteStorageError | None]
 """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""

@@ -4,7 +4,7 @@ Rules:
 1. While a token is good, GETs go on with it: one of them asks for the next, and the others do not wait.
 2. If that fails, the token is still good. It is asked for again RETRY_S later, and is an error only when it has ended.
 3. Without a good token all GETs wait for one question. If it fails, it fails for all that waited.
-4. A refused token is asked for anew once, however many GETs it was refused to.
+4. A refused token is renewed once, however many GETs it was refused to.
 """
 
 import threading

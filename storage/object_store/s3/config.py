@@ -100,7 +100,7 @@ SINGLE_PUT_BYTES_DEFAULT = 100 * 1024 * 1024
 both, 25 MiB; a broker's own part size wins."""
 
 ATTEMPTS_MAX = 1
-"""Whoever calls tries again (`storage.object_store.retries`), counts it, and waits as long as the store asks to."""
+"""The caller tries again (`storage.object_store.retries`), counts it, and waits as long as the store asks to."""
 TIMEOUT_MS_MAX = 3_600_000
 
 _PROVIDER_PACKAGE = "software.amazon.awssdk.auth.credentials."

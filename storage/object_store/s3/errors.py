@@ -83,7 +83,7 @@ _WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConst
 _OTHER = frozenset({"InvalidObjectState"})
 """An archived object: the status says 403, but no credentials help."""
 _LOCKED = frozenset({"FileImmutable", "InvalidRequest", "MethodNotAllowed", "NotImplemented"})
-"""Of a DELETE. AWS says AccessDenied of a locked object, MinIO and versitygw InvalidRequest, Alibaba FileImmutable."""
+"""For a DELETE. AWS says AccessDenied of a locked object, MinIO and versitygw InvalidRequest, Alibaba FileImmutable."""
 
 _CODES: Mapping[str, type[RemoteStorageError]] = (
     dict.fromkeys(_NOT_FOUND, RemoteResourceNotFoundError)
@@ -110,7 +110,7 @@ _RIGHTS: Mapping[str, str] = {
 """By the verb that a question's words end in."""
 
 _WRONG_KEY = "check {prefix}" + ACCESS_KEY_KEY + " and its secret, or {prefix}storage.aws.credentials.file"
-_EXPIRED = "the credentials have expired: give {prefix}storage.aws.session.token and its keys anew"
+_EXPIRED = "the credentials have expired: give {prefix}storage.aws.session.token and its keys again"
 _HINTS: Mapping[str, str] = (
     dict.fromkeys(_NOT_FOUND, "it was deleted, or lies elsewhere: check {prefix}key.prefix and {prefix}" + BUCKET_KEY)
     | dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "UnrecognizedClientException"), _WRONG_KEY)

@@ -368,7 +368,7 @@ def _as_botocores(answer: Answer, request: Any) -> Any:
 
 
 def _signed_region(authorization: str) -> str | None:
-    """Of a header Authorization; None: it is not of the kind that is known here."""
+    """Return the region in a header Authorization; None: it is not of the kind that is known here."""
     kind, _, rest = authorization.partition(" Credential=")
     scope = rest.partition(",")[0].split("/")
     return scope[-3] if kind == ALGORITHM and scope[-2:] == [SERVICE, "aws4_request"] and len(scope) >= 5 else None

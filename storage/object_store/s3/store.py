@@ -8,7 +8,7 @@ Behaviour:
   go from the socket into the caller's buffer (storage.object_store.bodies). All else is boto3's.
 - A put of bytes or of a local file up to `single_put_bytes_max`, and of less than one part, is one PutObject; a larger
   one is an upload in parts, one after the other, at most two of them in memory.
-- One attempt: whoever calls knows what is worth another, and resumes a body where it broke. Only the requests of a put
+- One attempt: the caller knows what is worth another, and resumes a body where it broke. Only the requests of a put
   are sent again here (storage.object_store.uploads).
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
@@ -85,7 +85,7 @@ class SdkBody:
         self._body.close()
         release = getattr(self._raw, "release_conn", None)
         if release is not None:
-            # Back to the pool, closed: it opens anew when it is used.
+            # Back to the pool, closed: it opens again when it is used.
             release()
 
     def _set_timeout(self, timeout_s: float | None) -> None:
@@ -98,7 +98,7 @@ class S3Store(CloudStore["_Made"]):
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
 
     delete_keys_max = 1000
-    """Of one DeleteObjects, by its API reference."""
+    """Limit for one DeleteObjects, by its API reference."""
 
     def __init__(self, settings: S3Settings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
