@@ -55,15 +55,15 @@ from tools.demo.steps import StepFailed
 EXIT_TERMINATED = 143
 TIDEGATE = "Tidegate"
 CORE_S_AIM = 2.0
-"""Of Tidegate, processor seconds per GB over HTTP with batches of 16 KiB."""
+"""Aim for Tidegate: processor seconds per GB over HTTP with batches of 16 KiB."""
 LOG_GETS_PER_GB_FLOOR, LOG_GETS_PER_GB_AIM = 120.0, 80.0
 LOG_GETS_FLOOR_BYTES = 2_000_000_000
-"""Of less log the small GETs with which each partition begins are too large a part."""
+"""With less log, the small GETs with which each partition begins are too large a part."""
 SERIAL_GETS_FLOOR = 3
 WARM_GETS_AIM = 1
 RSS_OVER_BUDGETS_MIB_FLOOR = 150.0
 MEMORY_BYTES_DEFAULT = 1536 * MIB
-"""Of `memory.max.bytes`."""
+"""The default of `memory.max.bytes`."""
 SEEK_SEED = 11
 SEEKS_MAX = 8
 
@@ -223,7 +223,7 @@ def checks_of(first: ColdRead, second: ColdRead) -> list[Check]:
 
 
 def ratio_aim(cell: Cell) -> float | None:
-    """Of the SDK's speed, as benchmarks/README.md has it; None where nothing is asked of it."""
+    """Return the aim as a ratio to the SDK's speed, as benchmarks/README.md has it; None where there is no aim."""
     if cell.batch_kib < 4 or cell.partitions > 2:
         return None
     if cell.batch_kib == 4:

@@ -58,7 +58,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 SEGMENT_BYTES = 64 * 1024 * 1024
 RECORD_BYTES = 1024
 RANDOM_BYTES = 307
-"""Of each record, so that zstd makes a third of it, as in store.py."""
+"""In each record, so that zstd makes a third of it, as in store.py."""
 
 PLAIN_AIM = 100.0
 """MB/s a core."""

@@ -33,7 +33,7 @@ BARE_BARS = Bars(floor=0.8, aim=0.95)
 CONSUMER_BARS = Bars(floor=0.9, aim=0.95)
 LATENCY_FLOOR_MS, LATENCY_AIM_MS = 0.5, 0.2
 LATENCY_REQUESTS = 500
-"""Of each kind, on each side, in a round."""
+"""For each kind, on each side, in a round."""
 
 TOPIC_CONFIGS = {"retention.ms": "-1", "segment.bytes": str(512 * 1024 * 1024)}
 

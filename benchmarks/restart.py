@@ -54,7 +54,7 @@ class Start:
 
     ready_s: float
     cpu_s: float
-    """Of the process until then: what it would take on a machine that does nothing else, waiting left out."""
+    """Spent by the process until then: what it would take on a machine that does nothing else, waiting left out."""
     memory_bytes: int
     outcome: SnapshotOutcome
 

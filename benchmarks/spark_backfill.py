@@ -51,7 +51,7 @@ TOPIC = "benchmark"
 FIRST_BYTE_MS, CONNECTION_MEGABYTES_PER_S = 30, 60
 BROKER_FLOOR, BROKER_AIMS = 1.0, {"local": 1.5, "s3": 3.0}
 TIDEGATE_AIM = 1.2
-"""Of the tier source over S3, against the Kafka source at Tidegate."""
+"""Aim for the tier source over S3, against the Kafka source at Tidegate."""
 SPARK_JARS = Path(__file__).resolve().parents[1] / "build" / "spark" / "jars"
 SPARK = {
     "spark.master": "local[2]",
@@ -300,7 +300,7 @@ class Comparison:
 
 
 def workers_peak_mib() -> float:
-    """Of the workers that run now: each one's largest resident set so far (Linux)."""
+    """Return the largest resident set so far of any worker that runs now (Linux)."""
     peaks = [0.0]
     for pid in processes_below(Path(os.environ["PYSPARK_PYTHON"]).parents[2]):
         status = Path(f"/proc/{pid}/status")

@@ -39,7 +39,7 @@ TRANSFORMS = {"plain": (False, False), "zstd": (True, False), "aes": (False, Tru
 CHUNK_BYTES = 4 * 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
 RANDOM_SHARE = 0.3
-"""Of each KiB; the rest is the same in all of them, as records often are. zstd makes a third of it."""
+"""Random part of each KiB; the rest is the same in all of them, as records often are. zstd makes a third of it."""
 
 KEY = "bare"
 

@@ -52,9 +52,9 @@ LOCAL_MEGABYTES = 160
 """In the brokers' page cache; read over and over."""
 PRODUCED_CONFIGS = {"retention.bytes": str(64 * MIB), "segment.bytes": str(32 * MIB)}
 MEMORY_BYTES_MIN = 1536 * MIB
-"""Of one worker: `memory.max.bytes`'s default."""
+"""For one worker: `memory.max.bytes`'s default."""
 BATCH_KIB = 16
-"""Of the tier's batches."""
+"""Size of the tier's batches."""
 COLD = {"cold-http": ("http", "plain"), "cold-https": ("https", "aes")}
 """Scheme, and how segments are stored."""
 SMALL_INTERVAL_S = 0.005
@@ -147,7 +147,7 @@ def measure(stage: Stage, options: WorkerOptions, report: WorkerReport) -> None:
 
 
 def warm_budgets(workers: int, options: WorkerOptions) -> dict[str, str]:
-    """Of a Tidegate each of whose workers has room for all of the tier, and as much for the rest as any other's."""
+    """Return the budgets with which each worker has room for all of the tier, and as much for the rest as others."""
     cache_bytes = options.megabytes * 1_250_000
     memory_bytes = max(MEMORY_BYTES_MIN, 4 * cache_bytes)
     return {"memory.max.bytes": str(workers * memory_bytes), "cache.memory.bytes": str(workers * cache_bytes)}

@@ -25,7 +25,7 @@ UV_LOCK = Path(__file__).resolve().parent.parent / "requirements" / "uv.txt"
 REASON_CHARACTERS_MAX = 240
 
 SECTIONS = ("global", "install", ":env:")
-"""Of pip's configuration, those that `pip install` reads; later ones win."""
+"""Sections of pip's configuration that `pip install` reads; later ones win."""
 OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 WITHOUT_EFFECT = frozenset(
     (

@@ -1,7 +1,7 @@
 """A real Kafka's tier, republished as Aiven's plugin would have written it, behind a slow link; all gone afterwards.
 
 The broker fills a LocalTieredStorage and knows of nothing else. Tidegate gets another storage manager in its own file,
-which wins over the broker's, and finds under the same segment ids the objects that were written anew.
+which wins over the broker's, and finds under the same segment ids the objects that were rewritten.
 
 There is a topic for each size of batches. Partitions 0 and 1 are longer than the rest, so that one and two of them give
 a read that is long enough to measure.
@@ -33,12 +33,12 @@ from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 LONG_PARTITIONS = 2
 VALUE_BYTES = 1000
-"""Of a record: one makes a batch of 1 KiB, 64 one of 64 KiB."""
+"""In a record: one makes a batch of 1 KiB, 64 one of 64 KiB."""
 RECORD_OVERHEAD_BYTES, BATCH_OVERHEAD_BYTES = 7, 61
 MIB = 1024 * 1024
 
 RANDOM_BYTES = VALUE_BYTES * 3 // 10
-"""Of each record; the rest is the same in all of them. zstd makes a third of it."""
+"""In each record; the rest is the same in all of them. zstd makes a third of it."""
 
 _POOL_BYTES = 32 * MIB
 """Longer than the random bytes of any chunk, or zstd would find them again."""
@@ -65,7 +65,7 @@ class ColdTopic:
         return {partition: self.segments[partition][-1].end_offset + 1 for partition in range(partitions)}
 
     def log_bytes(self, partitions: int) -> int:
-        """Of their segments, as Kafka has them."""
+        """Return the bytes of their segments, as Kafka has them."""
         return sum(each.segment_size_bytes for partition in range(partitions) for each in self.segments[partition])
 
     def stored(self, variant: str, partitions: int) -> list[tuple[str, int]]:
@@ -73,7 +73,7 @@ class ColdTopic:
         return [each for partition in range(partitions) for each in self.objects[variant][partition]]
 
     def stored_bytes(self, variant: str, partitions: int) -> int:
-        """Of their logs in the store."""
+        """Return the bytes of their logs in the store."""
         return sum(size for _, size in self.stored(variant, partitions))
 
 

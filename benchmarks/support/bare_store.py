@@ -140,7 +140,8 @@ def _azure(url: str) -> Get:
 
 
 def _keep_connections(session: Any) -> None:
-    """Of both SDKs' sessions, which keep ten by themselves: the other threads would open one for each GET."""
+    """Keep the connections of both SDKs' sessions, which keep ten by themselves: other threads would open one for each
+    GET."""
     from requests.adapters import HTTPAdapter
 
     session.mount("http://", HTTPAdapter(pool_maxsize=THREADS))

@@ -47,7 +47,7 @@ class Reading(Side):
     log_gets_per_gb: float
     other_gets_per_gb: float
     stored_bytes_asked: float
-    """Of the store, as a multiple of what is stored: above 1 something was asked for twice."""
+    """Bytes asked of the store, as a multiple of what is stored: above 1 something was asked for twice."""
     readahead_wasted_mb: float
     hedges: int
     peak_rss_mib: float

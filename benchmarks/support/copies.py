@@ -116,7 +116,7 @@ def _counted(counter: CopyCounter) -> dict[str, Callable[..., Any]]:
 
 
 def _made_bytes(result: Any) -> int:
-    """Of what an encoder returned: the bytes it made, views left out."""
+    """Return the number of bytes that an encoder made, views left out."""
     if result is None:
         return 0
     buffers = [result] if isinstance(result, bytes | bytearray) else result

@@ -59,7 +59,7 @@ def fill_metadata_topic(bootstrap_servers: str, *, segments: int, partitions: in
 
 
 def _partition_count(admin: AdminClient) -> int:
-    """Of the metadata topic, which a broker makes soon after its start."""
+    """Return the partition count of the metadata topic, which a broker makes soon after its start."""
     until_s = time.monotonic() + _CREATED_S_MAX
     while time.monotonic() < until_s:
         topic = admin.list_topics().topics.get(METADATA_TOPIC)

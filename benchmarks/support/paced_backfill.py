@@ -1,4 +1,4 @@
-"""Backfills that last as long as they are told: bare Fetches in processes of their own, at a given rate or flat out.
+"""Backfills that last for a given time: bare Fetches in processes of their own, at a given rate or flat out.
 
 A backfill reads one partition at its leader, and begins again at its end. At a given rate it sleeps whenever it is
 ahead, so that two ways to the same data are compared under the same load. `produce` is the other way round.
@@ -115,7 +115,7 @@ class BackfillProcesses:
                 self._gate.wait(_START_S)
             except BrokenBarrierError:
                 for each in running:
-                    each.result(0)  # whoever did not come says why
+                    each.result(0)  # a process that did not come says why
                 raise
 
         def finish() -> list[Backfill]:

@@ -11,7 +11,7 @@ from benchmarks.support.tidegate_usage import cpu_s
 OTHERS = "others"
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (4, 5)
-"""Of /proc/stat's first line: idle, and waiting for a disk (proc(5))."""
+"""In /proc/stat's first line: idle, and waiting for a disk (proc(5))."""
 
 
 @dataclass(slots=True)

@@ -22,13 +22,13 @@ class Run:
     side: str
     latencies: Latencies
     backfill_megabytes_per_s: float
-    """Of all backfills together."""
+    """All backfills together."""
     broker_cpu_s: float
     tidegate_cpu_s: float
     remote_fetches: int
     """The broker's own."""
     tidegate_fill_share: float
-    """Of the bytes that Tidegate served, those that it fetched from the tier meanwhile."""
+    """Share of the bytes served by Tidegate that it fetched from the tier meanwhile."""
     read_bytes: int
     """By the backfills."""
     served_bytes: int

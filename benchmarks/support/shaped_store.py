@@ -47,7 +47,7 @@ _CONNECTIONS_MAX = 64
 
 
 KINDS = ("s3", "gcs", "azure")
-"""Of stores: what they are called here, and by `--store`."""
+"""Kinds of stores: their names here, and for `--store`."""
 
 
 @dataclass(frozen=True, slots=True)

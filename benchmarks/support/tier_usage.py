@@ -35,7 +35,7 @@ class TierUsage:
 
     @property
     def other_gets(self) -> int:
-        """Of manifests and indexes."""
+        """Return the GETs of manifests and indexes."""
         return self.manifest_gets + self.index_gets
 
     @property

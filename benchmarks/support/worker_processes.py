@@ -93,7 +93,7 @@ class _Checkout(Tidegate):
             super().start()
             return
         self.write_properties()
-        # Of -m, the folder where a command is started comes before whatever is installed.
+        # With -m, the folder where a command is started comes before whatever is installed.
         package = "tidegate" if (self._checkout / "tidegate").is_dir() else "proxy"
         command = ("env", "-C", str(self._checkout), sys.executable, "-m", package, "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
@@ -106,7 +106,7 @@ def _workers(tidegate: Tidegate) -> dict[int, int]:
 
 
 def owners_of_ports(workers: Mapping[int, int]) -> dict[int, int]:
-    """Of each connection that a worker has now: the port at its other end, and the worker."""
+    """Return by port at its other end the worker of each connection that a worker has now."""
     ports = {}
     for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
         _, _, peer, _, _, _, _, _, _, inode, *_ = line.split()

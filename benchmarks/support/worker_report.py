@@ -26,7 +26,7 @@ class WorkerRun:
     p99_ms: float
     idle_share: float
     fills: int
-    """Of the tier: GETs of the store."""
+    """GETs of the tier's store."""
 
     @property
     def megabytes_per_s(self) -> float:
@@ -39,12 +39,12 @@ class WorkerRun:
 
     @property
     def worker_core_s(self) -> list[float]:
-        """Of each, per GB of all that was moved: together with the supervisor's the cost of a GB."""
+        """Return each worker's time per GB of all that was moved: with the supervisor's the cost of a GB."""
         return [cpu_s / self.moved_bytes * 1e9 for cpu_s in self.worker_cpu_s]
 
     @property
     def worker_megabytes_per_core_s(self) -> list[float]:
-        """Of each: its own bytes by its own time; 0 for one that had no connection."""
+        """Return each worker's own bytes by its own time; 0 for a worker that had no connection."""
         return [
             moved / cpu_s / 1e6 if cpu_s else 0.0
             for moved, cpu_s in zip(self.worker_bytes, self.worker_cpu_s, strict=True)
@@ -52,7 +52,7 @@ class WorkerRun:
 
     @property
     def megabytes_per_core_s(self) -> float:
-        """Of all processes together, the supervisor among them."""
+        """Return the figure for all processes together, the supervisor among them."""
         return self.moved_bytes / max(0.01, self.supervisor_cpu_s + sum(self.worker_cpu_s)) / 1e6
 
     @property
@@ -81,7 +81,7 @@ class WorkerRow:
         return statistics.median(value(each[side]) for each in self.rounds)
 
     def medians(self, side: str, values: Callable[[WorkerRun], Sequence[float]]) -> list[float]:
-        """Of each worker's own figures."""
+        """Return the median of each worker's own figures."""
         return [statistics.median(each) for each in zip(*(values(one[side]) for one in self.rounds), strict=True)]
 
     def ratio(self, side: str, base: str, value: Callable[[WorkerRun], float]) -> float:

@@ -30,13 +30,13 @@ COPYING: Final = Row(
         ),
         graph(
             "Age of what is not copied yet",
-            "Of the ten topics that are furthest behind.",
+            "The ten topics that are furthest behind.",
             "s",
             _largest("tidegate_copy_age_seconds"),
         ),
         graph(
             "Share of upstream's retention",
-            "Of what upstream keeps, by retention.ms or retention.bytes, so much is not copied; at 1 it is deleted.",
+            "How much of upstream's retention.ms or retention.bytes is not copied yet; at 1 upstream deletes it.",
             "percentunit",
             _largest("tidegate_copy_upstream_retention_share"),
         ),

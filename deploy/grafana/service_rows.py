@@ -95,7 +95,7 @@ HEALTH: Final = Row(
 CLIENTS: Final = Row(
     "Clients and relay",
     (
-        graph("Connections", "Of clients, open now.", "none", gauge("tidegate_connections_active")),
+        graph("Connections", "From clients, open now.", "none", gauge("tidegate_connections_active")),
         graph(
             "Audit log: lines",
             "With audit.log. Dropped ones are lost; the log line audit_log_failed says why.",
@@ -145,7 +145,7 @@ CLIENTS: Final = Row(
         ),
         graph(
             "Probe latency",
-            "Of questions to a broker that a tier read rides on.",
+            "For questions to a broker that a tier read rides on.",
             "s",
             *quantiles("tidegate_probe_seconds"),
         ),
@@ -177,7 +177,7 @@ CLIENTS: Final = Row(
         ),
         graph(
             "Damaged batches that were kept from clients",
-            "Of partitions whose object is damaged, in the broker's answers: clients get error 2.",
+            "For partitions whose object is damaged, in the broker's answers: clients get error 2.",
             "ops",
             or_zero(busiest(rate("tidegate_corrupt_answers_total", "topic"))),
         ),
@@ -203,7 +203,7 @@ PROCESS: Final = Row(
         ),
         graph(
             "Garbage collections",
-            "Of Python, by generation.",
+            "Python's, by generation.",
             "ops",
             rate("python_gc_collections_total", "generation", legend="generation {{generation}}"),
         ),

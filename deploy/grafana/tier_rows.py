@@ -115,7 +115,7 @@ CACHE: Final = Row(
         ),
         graph(
             "Bytes from each level",
-            "Of blocks that hit, and of blocks filled from the object store.",
+            "Blocks that hit, and blocks filled from the object store.",
             "Bps",
             rate("tidegate_cache_hit_bytes_total", "level"),
             rate("tidegate_cache_fill_bytes_total", legend="object store"),
@@ -130,7 +130,7 @@ CACHE: Final = Row(
         ),
         graph(
             "Fills",
-            "Of blocks from the object store.",
+            "Blocks from the object store.",
             "ops",
             rate("tidegate_cache_fills_total", legend="filled"),
             rate("tidegate_cache_fill_failures_total", legend="failed"),
@@ -181,7 +181,7 @@ STORE: Final = Row(
         graph("GETs by object", "What they were for.", "reqps", rate("tidegate_gets_total", "object")),
         graph(
             "Bytes received",
-            "Of segments' logs as they are stored, by outcome of the GET.",
+            "Segments' logs as they are stored, by outcome of the GET.",
             "Bps",
             rate("tidegate_get_bytes_total", "store", "outcome"),
         ),
@@ -193,7 +193,7 @@ STORE: Final = Row(
         ),
         graph(
             "Time to the first byte",
-            "Of GETs of segments' logs.",
+            "For GETs of segments' logs.",
             "s",
             *quantiles("tidegate_get_first_byte_seconds", label="store"),
         ),
@@ -259,7 +259,7 @@ CATALOG: Final = Row(
         graph("Memory", "An estimate.", "bytes", gauge("tidegate_catalog_memory_bytes")),
         graph(
             "Records not yet read",
-            "Of the ten metadata partitions that are furthest behind.",
+            "The ten metadata partitions that are furthest behind.",
             "none",
             busiest(gauge("tidegate_catalog_lag_records", "metadata_partition")),
         ),

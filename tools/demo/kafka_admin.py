@@ -94,7 +94,7 @@ def wait_tiered(
     timeout_s: float,
     progress: Callable[[Mapping[int, PartitionOffsets]], None] | None,
 ) -> dict[int, PartitionOffsets]:
-    """Block until `until` holds for every partition of topic; `progress` is told each look.
+    """Block until `until` holds for every partition of topic; `progress` gets each look.
 
     Raises:
         KafkaClusterError: not within timeout_s; with the offsets last seen.

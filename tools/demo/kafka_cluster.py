@@ -8,7 +8,7 @@ Synchronous: async callers use a thread. Brokers are numbered from 1. One broker
 stop, leave, join or come back on another port. LocalTieredStorage is the tier, shared by all brokers in `tier_dir`.
 
 With `sasl_plain_users` (name -> password) every broker has a second listener, SASL_PLAINTEXT (PLAIN, and SCRAM for
-users that are made later), under StandardAuthorizer: the user `admin` and whoever comes by the plaintext listener are
+users that are made later), under StandardAuthorizer: the user `admin` and clients of the plaintext listener are
 super users, everyone else needs ACLs.
 """
 
@@ -337,7 +337,7 @@ def free_port() -> int:
             if os.name == "posix":  # a port in TIME_WAIT is free for a server, as Java too asks for it
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                # UDP's port of the same number means nothing to Kafka, so whoever has it bound has the claim.
+                # UDP's port of the same number means nothing to Kafka, so the process that has bound it has the claim.
                 claim.bind((HOST, port))
                 probe.bind((HOST, port))
             except OSError:

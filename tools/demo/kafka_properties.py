@@ -121,7 +121,7 @@ def _sasl_properties(users: Mapping[str, str]) -> dict[str, str]:
     listener = "listener.name.sasl_plaintext"
     return {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # ANONYMOUS is whoever comes by the plaintext listener: the brokers themselves, and the tests' own admin.
+        # ANONYMOUS is a client of the plaintext listener: the brokers themselves, and the tests' own admin.
         "super.users": f"User:ANONYMOUS;User:{SUPER_USER}",
         f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         f"{listener}.plain.sasl.jaas.config": plain,

@@ -33,7 +33,7 @@ class Counters:
     served_tier_bytes: int
     """Record bytes from the tier to clients."""
     remote_fetch_bytes: int
-    """Of one topic, by KIP-405's own counter."""
+    """For one topic, by KIP-405's own counter."""
 
     def __sub__(self, earlier: "Counters") -> "Counters":
         return Counters(

@@ -51,10 +51,10 @@ class Need:
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     requirements: tuple[str, ...]
-    """Of our own package, as a wheel's metadata has them."""
+    """Our own package's, as a wheel's metadata has them."""
     bundled: Mapping[str, importlib.metadata.Distribution]
     needs: tuple[Need, ...]
-    """Of our package (as `tidegate_spark`) and of every bundled distribution."""
+    """Needs of our package (as `tidegate_spark`) and of every bundled distribution."""
 
 
 def dependencies_of(

@@ -7,7 +7,7 @@ Native modules cannot be imported from a zip, so all of it is unpacked, once per
 2. The folder is below the machine's temporary folder (else one of Spark's local folders), private to the user: mode
    0700, owned by us, no link. Whatever else is found in its place may be planted, and is not used.
 3. One process unpacks, others wait for its lock. The content's digest is the folder's name, and it gets that name when
-   it is whole. Files that a cleaner of old files took away are noticed, and it is unpacked anew.
+   it is whole. Files that a cleaner of old files took away are noticed, and it is unpacked again.
 
 Standard library only, and nothing of ours: it runs before anything else is there.
 """

@@ -49,7 +49,7 @@ broker-{{ int . }}: {{ add (int $.Values.listener.port) 1 (sub (int .) $first) }
 {{- /* What values.schema.json cannot say. */ -}}
 {{- define "tidegate.check" -}}
 {{- with .Values }}
-{{- if and .sni.enabled (not .tls.enabled) }}{{ fail "sni.enabled needs tls.enabled: brokers are told apart by the TLS server name" }}{{ end }}
+{{- if and .sni.enabled (not .tls.enabled) }}{{ fail "sni.enabled needs tls.enabled: the TLS server name says which broker a client wants" }}{{ end }}
 {{- if and .tls.enabled (not .tls.secretName) (not .tls.issuer.name) }}{{ fail "tls.enabled needs tls.secretName or tls.issuer.name" }}{{ end }}
 {{- if and .sni.gateway.className (not .sni.gateway.name) }}{{ fail "sni.gateway.className needs sni.gateway.name, the Gateway that is made" }}{{ end }}
 {{- if and .sni.gateway.name (not .sni.enabled) }}{{ fail "sni.gateway.name needs sni.enabled: a port for each broker does not fit Gateway API" }}{{ end }}
