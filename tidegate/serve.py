@@ -5,9 +5,7 @@ fills, own connections and upkeep. Signals are
 `tidegate.life_cycle`'s matter.
 """
 
-import ctypes
 import os
-import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,6 +49,7 @@ from standalone.serving.leader_epochs import LeaderEpochsService
 from standalone.serving.log_starts import TierLogStarts
 from standalone.serving.own_list_offsets import OwnListOffsetsService
 from standalone.serving.tier_offsets import TierOffsets
+from storage.buffers import keep_freed_memory
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
@@ -193,33 +192,6 @@ class OwnFront:
     async def show(self, pages: Pages, tasks: Tasks) -> tuple[str, int]:
         address: tuple[str, int] = await tasks.nursery.start(serve_admin, self._config.admin, pages)
         return address
-
-
-# The C library's allocator, told what this process does: it frees blocks of megabytes only to ask for others.
-#
-# By itself glibc gives such memory back at once and takes it anew, from many arenas. The kernel clears each page every
-# time: with cold reads that was a third of the processor time, and a fifth more memory. Kept, it is bounded all the
-# same, by the budgets (`memory.max.bytes`). Other C libraries are left alone.
-
-
-# Numbers of `malloc.h`.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-
-_SETTINGS = (
-    (_ARENA_MAX, 1),
-    # As high as glibc allows: larger than any block but those of the largest chunks.
-    (_MMAP_THRESHOLD, 32 * 1024 * 1024),
-    (_TRIM_THRESHOLD, 2**31 - 1),
-)
-
-
-def keep_freed_memory() -> bool:
-    """Have freed memory kept for reuse; call it before any thread starts. False where there is no such switch."""
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    results = [mallopt(number, value) for number, value in _SETTINGS]
-    return results == [1] * len(_SETTINGS)
 
 
 # One client connection's exchanges: its Fetches and its requests about offsets, and what they have in common.

@@ -15,6 +15,7 @@ import trio
 
 from metrics.meters import Meters
 from proxy.connection.names import ClientName
+from storage.buffers import give_back
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import AnswerBlocks, MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
@@ -26,7 +27,6 @@ from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
 from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
-from storage.object_store.object_store import give_back
 from storage.reading.reader import TierReader
 from storage.reading.timestamp_search import TimestampSearch
 from storage.remote_storage_manager import RemoteStorageManager

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage.buffers import keep_freed_memory
 from storage.errors import StorageConfigError
 from storage.formats.aiven.config import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
@@ -77,6 +78,7 @@ def open_shipped_storage(shipped: ShippedStorage) -> RemoteStorageManager:
 
 @functools.lru_cache(maxsize=8)
 def _open(shipped: ShippedStorage) -> RemoteStorageManager:
+    keep_freed_memory()
     config = dict(shipped.config)
     if not shipped.files:
         return open_remote_storage_manager(shipped.class_name, config)

@@ -25,6 +25,7 @@ from proxy.connection.server import Server
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
+from storage.buffers import keep_freed_memory
 from storage.errors import StorageConfigError
 from storage.metadata.snapshot import Snapshot, SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
@@ -36,7 +37,7 @@ from tidegate.life_cycle import LifeCycle, SystemdNotify
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Cause
-from tidegate.serve import Application, Listening, bootstrap_target, keep_freed_memory, run, server_names
+from tidegate.serve import Application, Listening, bootstrap_target, run, server_names
 from tidegate.start_lines import say_errors
 from tidegate.status.model import Query
 from tidegate.workers.channel import Channel, ChannelClosedError

@@ -15,11 +15,12 @@ import zstandard
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from storage.buffers import unfilled
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.formats.aiven.manifest import FixedChunkIndex, Manifest
 from storage.formats.aiven.segment_objects import ObjectBody, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
-from storage.object_store.object_store import PlainStream, check_read, read_whole, unfilled
+from storage.object_store.object_store import PlainStream, check_read, read_whole
 from storage.remote_storage_manager import SegmentStream
 
 # One zstd frame for each chunk (docs/formats.md#aiven-compression).

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 _GIVE_BACK = """
-from storage.object_store.object_store import give_back
+from storage.buffers import give_back
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

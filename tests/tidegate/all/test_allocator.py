@@ -6,7 +6,7 @@ import sys
 
 SCRIPT = """
 import resource
-from tidegate.serve import keep_freed_memory
+from storage.buffers import keep_freed_memory
 
 is_kept = keep_freed_memory()
 for _ in range(20):
