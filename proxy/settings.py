@@ -157,7 +157,7 @@ class ProxyConfig:
     """Listeners and the limits on clients.
 
     `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
-    `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
+    `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients get the bound port.
     `tls` is what the keys `proxy.tls.*` say together. `tls_sni_pattern` holds `$(nodeId)` once and puts all brokers on
     one port; it is set only if `tls` is. `workers` 0: as many as there are cores, 8 at most. `protocol_trusted` None:
     no PROXY header is expected; else whose connections begin with one. Limits for each address are connections and
@@ -174,7 +174,7 @@ class ProxyConfig:
     advertised_host: str = key(
         "proxy.advertised.host",
         ADVERTISED_HOST,
-        "What clients are told; may hold `$(nodeId)`.",
+        "The host that clients get for a broker; may hold `$(nodeId)`.",
         default_words="the listen host",
     )
     broker_port_start: int = key(
@@ -195,7 +195,7 @@ class ProxyConfig:
     advertised_port_start: int | None = key(
         "proxy.advertised.port.start",
         optional(integer(1, 65535)),
-        "Shifts the broker ports that clients are told, for a load balancer or port mapping in front. With "
+        "Shifts the broker ports that clients get, for a load balancer or port mapping in front. With "
         "`proxy.tls.sni.pattern`: the port of all brokers.",
         default_words="the bound ports",
     )
@@ -251,10 +251,10 @@ class ProxyConfig:
     tls_sni_pattern: str | None = key(
         "proxy.tls.sni.pattern",
         optional(SNI_PATTERN),
-        "One port for all brokers, told apart by the TLS server name: the host that clients are told for broker N, "
-        "with `$(nodeId)` once, as `broker-$(nodeId).kafka.example.org`. Any other name is for the bootstrap. Needs "
-        "`proxy.tls.certificate.file`, valid for all these names; instead of `proxy.broker.port.start`, "
-        "`proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
+        "One port for all brokers; the TLS server name says which is meant. This is the host that clients get for "
+        "broker N, with `$(nodeId)` once, as `broker-$(nodeId).kafka.example.org`. Any other name is for the "
+        "bootstrap. Needs `proxy.tls.certificate.file`, valid for all these names; instead of "
+        "`proxy.broker.port.start`, `proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
     )
     protocol: bool = key(
         "proxy.protocol",

@@ -124,7 +124,7 @@ class CopyConfig:
         "copy.segment.ms",
         integer(1000, _CENTURY_MS),
         "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must be far "
-        "below upstream's `retention.ms`. Of records that are older already a segment may span a day.",
+        "below upstream's `retention.ms`. A segment of records that are older already may span a day.",
         default="3600000",
     )
     staging_path: Path | None = key(

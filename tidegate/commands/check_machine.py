@@ -1,4 +1,4 @@
-"""The part of `check` that looks at this machine: ports, what clients are told, the folders of cache and audit log,
+"""The part of `check` that looks at this machine: ports, what clients get, the folders of cache and audit log,
 memory, open files; and at what of the configuration is insecure.
 
 Ports are bound as `serve` binds them, and given back. Where a Tidegate with this configuration is running, it has them,
@@ -85,7 +85,7 @@ async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: 
             if node.node_id in told:
                 host, port = told[node.node_id]
                 any_port = " (any free port: another one at each start)" if _is_any_port(config, node.node_id) else ""
-                report.ok(f"clients are told {HostPort(host, port)} for broker {node.node_id}{any_port}")
+                report.ok(f"clients get {HostPort(host, port)} for broker {node.node_id}{any_port}")
         if _is_loopback(proxy.advertised_host) and not _is_loopback(proxy.listen.host):
             report.warning(
                 f"proxy.advertised.host is {proxy.advertised_host}: clients on other machines reach themselves by it; "
@@ -107,7 +107,7 @@ async def check_client_view(config: Config, nodes: Sequence[NodeAddress], report
 async def _check_broker_ports(
     config: Config, nodes: Sequence[NodeAddress], nursery: trio.Nursery, report: Report, taken: Callable[[str], None]
 ) -> dict[int, tuple[str, int]]:
-    """What clients are told, by the very book that `serve` has."""
+    """Return the hosts and ports that clients get, by the very book that `serve` has."""
 
     async def hold(listeners: list[trio.SocketListener], _target: Target) -> None:
         await _hold(listeners)

@@ -202,9 +202,7 @@ def _derive_paths(values: Values) -> None:
 def _check_listeners(proxy: ProxyConfig, admin: AdminConfig, values: Values) -> None:
     names_advertised = values.is_set("proxy.advertised.host") or values.is_set("proxy.tls.sni.pattern")
     if not names_advertised and _is_wildcard(proxy.listen.host):
-        values.wrong(
-            "proxy.listen", "a wildcard address is nothing that clients can be told: set proxy.advertised.host"
-        )
+        values.wrong("proxy.listen", "clients cannot connect to a wildcard address: set proxy.advertised.host")
     if proxy.broker_port_start > 65535:
         values.wrong("proxy.listen", "no port is left after it: set proxy.broker.port.start")
     if proxy.listen.port in proxy.broker_ports.values():
@@ -221,7 +219,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def _check_server_names(proxy: ProxyConfig, values: Values) -> None:
-    """`proxy.tls.sni.pattern` is what clients are told in place of hosts and ports."""
+    """Check `proxy.tls.sni.pattern`, which clients get in place of hosts and ports."""
     if not values.is_set("proxy.tls.sni.pattern"):
         return
     if not values.is_set("proxy.tls.certificate.file"):
@@ -232,10 +230,10 @@ def _check_server_names(proxy: ProxyConfig, values: Values) -> None:
     if NODE_ID_VARIABLE in proxy.advertised_host:
         values.wrong(
             "proxy.advertised.host",
-            f"cannot hold {NODE_ID_VARIABLE} together with proxy.tls.sni.pattern, which is what clients are told",
+            f"cannot hold {NODE_ID_VARIABLE} together with proxy.tls.sni.pattern, which is what clients get",
         )
     elif values.is_set("proxy.advertised.host"):
-        values.warnings.append("proxy.advertised.host has no effect: clients are told proxy.tls.sni.pattern")
+        values.warnings.append("proxy.advertised.host has no effect: clients get proxy.tls.sni.pattern")
     if values.is_set("proxy.broker.id.min"):
         values.warnings.append("proxy.broker.id.min has no effect: proxy.tls.sni.pattern has one port for all brokers")
 

@@ -122,8 +122,8 @@ class TierConfig(TierReadsConfig):
     fallback_partitions_max: int = key(
         "fallback.partitions.max",
         integer(0, 10_000),
-        "Partitions that one broker reads at a time because the tier fails; clients of the others are told to come "
-        "again. 0: brokers read none.",
+        "Partitions that one broker reads at a time because the tier fails; clients of the others get a retriable "
+        "error. 0: brokers read none.",
         default="4",
         reload=Reload.AT_ONCE,
     )
@@ -312,7 +312,7 @@ class Config(TierClientConfig):
     memory_bytes_max: int = key(
         "memory.max.bytes",
         size(WORKER_MEMORY_BYTES_MIN, TIB),
-        "Of this `cache.memory.bytes` gets 1/6, `expert.readahead.total.max.bytes` and "
+        "`cache.memory.bytes` gets 1/6 of it, `expert.readahead.total.max.bytes` and "
         "`expert.tier.inflight.bytes.max` 1/3 each, and `expert.proxy.held.bytes.max` 1/24, unless set themselves. "
         "Manifests and indexes get 1/16, Fetch sessions 1/24 (111,000 partitions at 1.5 GiB; while others want room, "
         "no connection keeps more than its share); the rest is for the process. Resident memory stays below this and "

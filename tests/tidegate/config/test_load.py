@@ -56,7 +56,7 @@ CONTRADICTIONS = {
     f"{SNI}{CERTIFICATE}proxy.broker.port.start=20000\n": f"proxy.broker.port.start = 20000: {ONE_PORT}",
     f"{SNI}{CERTIFICATE}proxy.broker.ports=1:20000\n": f"proxy.broker.ports = 1:20000: {ONE_PORT}",
     f"{SNI}{CERTIFICATE}proxy.advertised.host=b-$(nodeId).example\n": "cannot hold $(nodeId) together with"
-    " proxy.tls.sni.pattern, which is what clients are told",
+    " proxy.tls.sni.pattern, which is what clients get",
 }
 
 
