@@ -118,7 +118,7 @@ def open_store(http: ScriptedHttp, kind: str) -> ObjectStore:
 
 @pytest.fixture(params=["s3", "gcs", "azure"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Of store, by the way its GETs go."""
+    """Return a kind of store, by the way its GETs go."""
     return str(request.param)
 
 

@@ -34,7 +34,7 @@ SEGMENT_RECORDS = 400
 
 CHUNK_BYTES = 16 * 1024
 LAST_BATCH = 300
-"""Of a segment's records: it lies in the second block alone, and is found by the index; the first one needs none."""
+"""One of a segment's records: it lies in the second block alone, found by the index; the first one needs none."""
 
 ATTEMPTS_MAX = 3
 STALLED_ATTEMPTS_MAX = 2
@@ -146,7 +146,7 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
         assert await found.fetch() == right
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
         assert (found.retries, found.tidegate.remote_fetch_errors) == (0, 1)
-        # Of an answer that is late on a busy machine a second GET is sent, and denied as well.
+        # If an answer is late on a busy machine, a second GET is sent, and denied as well.
         denied = found.gets("denied")
         assert 1 <= denied <= 1 + found.tidegate.sample("tidegate_get_hedges_total")
         assert found.left_to_broker == 1
@@ -224,7 +224,7 @@ async def test_a_late_answer_gets_a_second_get_that_wins(kafka: KafkaCluster, pl
 
 
 def write_credentials(file: Path, access_key_id: str) -> None:
-    """As whoever rotates them does: another file in its place."""
+    """Put another file in its place, as a rotation does."""
     lines = f"aws.access.key.id={access_key_id}\naws.secret.access.key={CREDENTIALS.secret_access_key}\n"
     new = file.with_suffix(".new")
     new.write_text(lines, encoding="utf-8")

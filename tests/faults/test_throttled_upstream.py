@@ -89,7 +89,7 @@ class Reading:
     def __init__(self, client: RawClient, version: int, topics: Topics) -> None:
         self.records = dict.fromkeys(topics.ends, b"")
         self.throttled_ms: list[int] = []
-        """Of answers without partitions."""
+        """From answers without partitions."""
 
         self._client = client
         self._version = version

@@ -1,4 +1,4 @@
-"""The Fetch messages themselves: what an error answer holds, and how topics are told apart."""
+"""The Fetch messages themselves: what an error answer holds, and how topics are distinguished."""
 
 from protocol.fetch.messages import NO_TAGS, FetchPartition, PartitionAnswer, key_of, last_mentions
 from tests.support.for_each import for_each

@@ -21,7 +21,7 @@ START = 3
 
 
 class Editor:
-    """Of some topics: OFFSET_OUT_OF_RANGE of even partitions becomes 9, and log starts above START become that."""
+    """Edits some topics: OFFSET_OUT_OF_RANGE of even partitions becomes 9, and log starts above START become that."""
 
     def __init__(self) -> None:
         self.topics: list[bytes | str] = []

@@ -160,7 +160,7 @@ class SessionConversation(RuleBasedStateMachine):
 TestSessionConversation = SessionConversation.TestCase
 
 
-# --- what is told ---
+# --- what answers hold ---
 
 
 def test_each_partition_is_told_once_after_a_session_became_ours() -> None:

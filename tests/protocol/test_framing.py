@@ -81,7 +81,7 @@ def test_room_for_a_frame_follows_what_has_arrived() -> None:
 
 
 def test_room_for_a_frame_stays_while_the_frame_arrives_and_goes_once_it_is_handled() -> None:
-    # Failed before: the next `prepare` gave the room back, and every read of a held frame made and filled it anew.
+    # Failed before: the next `prepare` gave the room back, and every read of a held frame made and filled it again.
     buffer = FrameBuffer()
     size = 4 * RECEIVE_BUFFER_BYTES
     buffer.reserve(size)

@@ -82,7 +82,7 @@ def counting(module: ModuleType, name: str) -> Iterator[Counted]:
 
 @pytest.fixture
 def counted() -> Iterator[Counted]:
-    """Of the partitions of a Fetch that are made while it is decoded."""
+    """Count the partitions of a Fetch that are made while it is decoded."""
     with counting(fetch_request, "FetchPartition") as counted:
         yield counted
 

@@ -44,7 +44,7 @@ def kafka_version() -> str:
 
 
 def client_version(name: str) -> str:
-    """Of what `client_programs` starts under that name."""
+    """Return the version of what `client_programs` starts under that name."""
     if name == "java":
         return kafka_version()
     if name.startswith("java-"):

@@ -1,4 +1,4 @@
-"""Skips are told apart by what is lacking: tests/support/needs.py."""
+"""A skip says what is lacking: tests/support/needs.py."""
 
 import os
 import re

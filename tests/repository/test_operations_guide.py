@@ -50,7 +50,7 @@ OTHER_NAMES = {"0.0.0.0", "brokers.json", "catalog.snapshot", "catalog.snapshot.
 PLUG_IN_PREFIXES = ("rsm.config.", "rlmm.config.", "remote.log.metadata.common.client.", "remote.log.")
 
 LIBRARYS_METRICS = {"process_cpu_seconds_total", "python_gc_collections_total"}
-"""Of prometheus_client's own collectors."""
+"""From prometheus_client's own collectors."""
 
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _KEY = re.compile(r"(?P<key>[a-z0-9]+(?:\.[a-z0-9_]+)+)(?:=.*)?")

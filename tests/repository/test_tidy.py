@@ -192,7 +192,7 @@ def test_of_syntax(rule: Rule) -> None:
 
 
 def test_tests_reach_into_no_private_field() -> None:
-    """Of a name that the product has. Helpers of tests with such a name show it in public too."""
+    """No name that the product has. Helpers of tests with such a name show it in public too."""
     of_tests = [each for each in broken()[private_names] if each.startswith("tests/")]
     ours = {each.rpartition(" ")[2] for each in broken()[private_names] if not each.startswith("tests/")}
     assert ours

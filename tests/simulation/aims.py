@@ -9,7 +9,7 @@ FETCHED_RATIO_MAX = 1.05
 """Bytes fetched of what was asked for, over bytes delivered."""
 
 GETS_PER_GB_MAX = 120
-"""Of reads of two GB or more."""
+"""For reads of two GB or more."""
 
 SHARE_TOLERANCE = 0.02
 """Shares this close are equal."""

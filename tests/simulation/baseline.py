@@ -1,4 +1,4 @@
-"""What today's engine reaches: a ratchet. `python -m tests.simulation.table --baseline` prints it anew."""
+"""What today's engine reaches: a ratchet. `python -m tests.simulation.table --baseline` prints it again."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -43,7 +43,7 @@ class DecodedSegment:
     files: Mapping[str, bytes]
     manifest: Mapping[str, Any]
     ivs: tuple[bytes, ...]
-    """Of all chunks and indexes."""
+    """For all chunks and indexes."""
 
 
 def decode_segment(

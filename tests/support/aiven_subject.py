@@ -1,4 +1,4 @@
-"""Tidegate in this process over Aiven's objects, through a store, or on a way to one, that does as it is told.
+"""Tidegate in this process over Aiven's objects, through a store, or on a way to one, that does as the test says.
 
     async with subject(kafka, tier, tmp_path, way=link) as found:
         assert await found.fetch() == await found.right()
@@ -40,7 +40,7 @@ MAX_WAIT_MS = 5000
 """The longest that a tier read may hold a request (docs/protocol.md#l3)."""
 
 TIMEOUT_MS = 500
-"""Of one GET's silence. Three of them, and the pauses between, are well below MAX_WAIT_MS."""
+"""For one GET's silence. Three of them, and the pauses between, are well below MAX_WAIT_MS."""
 
 FRESH_MS, OLD_MS = 1000, 3_600_000
 """How long ago segments were finished."""
@@ -48,7 +48,7 @@ FRESH_MS, OLD_MS = 1000, 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An application of this process over `tier`, through a store that does as it is told."""
+    """An application of this process over `tier`, through a store that does as the test says."""
 
     tidegate: InProcess
     store: ScriptedObjectStore

@@ -5,7 +5,7 @@
         ...
 
 The broker goes on with its LocalTieredStorage and knows of nothing else. Tidegate's own file names another storage
-manager, which wins over the broker's, and finds under the same segment ids the objects that were written anew.
+manager, which wins over the broker's, and finds under the same segment ids the objects that were rewritten.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,7 +39,7 @@ class StoreServer(Protocol):
     def endpoint_url(self) -> str: ...
 
     def make_bucket(self) -> str:
-        """Of a name that nobody has."""
+        """Make a bucket under a name that nobody has."""
         ...
 
     def config(self, bucket: str) -> dict[str, str]:
@@ -127,7 +127,7 @@ def finished_segments(kafka: KafkaCluster) -> list[RemoteLogSegmentMetadata]:
 
 
 def _metadata_values(kafka: KafkaCluster) -> list[bytes]:
-    """Of the metadata topic's records, by partition and offset."""
+    """Return the values of the metadata topic's records, by partition and offset."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "not-used", "enable.auto.commit": False}
     )

@@ -4,7 +4,7 @@
     metadata = replace(metadata, custom_metadata=write_segment(store, metadata, segment.objects(), options))
     finished = convert_tier(tier_dir, metadatas, store, options)      # what LocalTieredStorage holds, once more
 
-Without encryption the same arguments give the same bytes; keys, additional data and IVs are drawn anew each time. What
+Without encryption the same arguments give the same bytes; keys, additional data and IVs are drawn again each time. What
 the writer writes is what the plug-in wrote, and an independent decoder reads it (tests/storage/writing).
 """
 

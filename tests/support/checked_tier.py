@@ -62,7 +62,7 @@ class CheckedTier:
         return next((each.state for each in self.metadatas if each.segment_id == segment_id), None)
 
     def findings(self, *, deep: bool = True) -> list[Finding]:
-        """Of all checks together."""
+        """Return the findings of all checks together."""
         found = [
             finding
             for metadata in self.metadatas
@@ -151,7 +151,7 @@ def _plain(base_offset: int, leader_epoch: int) -> SyntheticSegment:
 
 
 def _transactional(base_offset: int) -> SyntheticSegment:
-    """Of producers 7 and 8 in turn, with an abort of producer 9 whose batches are in the segment before."""
+    """Return a segment of producers 7 and 8 in turn, with an abort of producer 9, whose batches came earlier."""
     batches, aborted, offset = [], [], base_offset
     for number in range(30):
         leader_epoch = 0 if offset < EPOCH_ONE_START else 1

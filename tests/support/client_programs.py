@@ -124,7 +124,7 @@ class Said:
 
 
 class ClientProgram:
-    """One program before one address. What it writes to stderr is told when it fails."""
+    """One program before one address. Its error shows what it wrote to stderr."""
 
     def __init__(self, command: Sequence[str], bootstrap_servers: str) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the program
@@ -190,7 +190,7 @@ class ClientPrograms:
         self._running: dict[str, tuple[ClientProgram, ...]] = {}
 
     def ask(self, client: str, request: Mapping[str, Any]) -> Said:
-        """Both answers; each program is given a group of its own. A failed pair is started anew the next time.
+        """Both answers; each program is given a group of its own. A failed pair is started again the next time.
 
         Raises:
             AssertionError: a program ended or said nothing for too long.

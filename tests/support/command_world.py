@@ -36,7 +36,7 @@ class CommandWorld:
         self.root.mkdir(parents=True)
         self.storage_manager = LOCAL_TIER
         self.lines = ""
-        """Of the configuration, after those that it begins with."""
+        """Lines of the configuration, after those that it begins with."""
         self.record_key: bytes | None = None
 
     @property

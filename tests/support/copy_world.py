@@ -192,7 +192,7 @@ class CopyWorld:
 
     @property
     def partition(self) -> TopicIdPartition:
-        """Of the topic that there is now."""
+        """The partition of the topic that there is now."""
         return self.upstream.partition
 
     def recreate(self) -> None:

@@ -191,7 +191,7 @@ def _nodes(client: RawClient) -> Nodes:
 
 
 def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float, *, differs: bool) -> bool:
-    """Whether the answers may be others when they are in time. Of a look-up that timed out nothing is learned, nor of a
+    """Whether the answers may be others when they are in time. A look-up that timed out teaches nothing, nor does a
     Fetch that brings nothing so late, also if both sides say so."""
     if isinstance(question, FetchQuestion):
         return took_s >= LATE_S and (differs or not _has_records(question, frames[0]))
@@ -318,7 +318,7 @@ def _behind_an_unforeseen_size(question: FetchQuestion, answers: Mapping[Key, Pa
     """Partitions in whose place Tidegate may have another rest of max_bytes than the broker: one in front of them did
     not give just what its limits allow. None of a request that is not shared by tier and local log.
 
-    Of one that has nothing in the tier Tidegate knows nothing until a Fetch has named it beside the tier's.
+    If none of it is in the tier, Tidegate knows nothing of it until a Fetch has named it beside the tier's.
     """
     left_bytes = question.max_bytes
     limits = _limits(question)

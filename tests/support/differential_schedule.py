@@ -3,7 +3,7 @@
 A schedule is topics, phases of steps with a restart of the broker between them (each raises the leader epochs), and
 last cuts at the log starts once the tier has all that it will get. Everything is drawn by hypothesis, so the same seed
 gives the same schedule as long as hypothesis does not change how it draws; places in a log (a segment's border, the
-middle of a batch) are named here and found by whoever runs the steps.
+middle of a batch) are named here and found when the steps run.
 """
 
 import random

@@ -2,9 +2,9 @@
 
     assert read_with_kcat(through_tidegate, topic, ends, "read_committed") == direct
 
-A digest covers partition, offset, timestamp, key, value and headers of each record; null is told from empty. Records of
+A digest covers partition, offset, timestamp, key, value and headers of each record; null differs from empty. Records of
 a partition come in order, those of different partitions do not: so each partition has its own. A reader starts at the
-beginning, ends at `ends` (high watermarks), and never resets its position: a client that is told OFFSET_OUT_OF_RANGE
+beginning, ends at `ends` (high watermarks), and never resets its position: a client that gets OFFSET_OUT_OF_RANGE
 fails. `settings` are the client's own, for signing in.
 """
 
@@ -85,7 +85,7 @@ class TopicDigest:
 
 
 def fields_of(message: Message) -> tuple[int, int, int, bytes | None, bytes | None, Headers]:
-    """Of a consumed record of confluent-kafka's: what `TopicDigest.add` takes."""
+    """Return a consumed record of confluent-kafka's as what `TopicDigest.add` takes."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None

@@ -61,7 +61,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def log_blocks_below(folder: Path) -> list[Path]:
-    """Of these the blocks of logs, without indexes."""
+    """Return the blocks of logs among these, without indexes."""
     index_numbers = {str(FIRST_NUMBER + part) for part in IndexPart}
     return [path for path in files_below(folder) if path.name.partition("-")[0] not in index_numbers]
 
@@ -120,7 +120,7 @@ def disk_cache(
     clock: Clock | None = None,
     is_listed: bool = True,
 ) -> Iterator[DiskCache]:
-    """A cache that has listed its folder, unless it is told otherwise."""
+    """Open a cache that has listed its folder, unless `is_listed` is False."""
     clock = clock or Clock()
     registry = Registry()
     disk = DiskBlocks(

@@ -1,4 +1,4 @@
-"""A tier over a disk cache, for one life of a process."""
+"""A tier over a disk cache, for the life of one process."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -30,12 +30,12 @@ class FakeGroup:
     fetched: list[list[Partition]] = field(default_factory=list)
     committed: list[dict[Partition, tuple[int, str | None]]] = field(default_factory=list)
     codes: list[ErrorCode] = field(default_factory=list)
-    """Of the next commits and fetches."""
+    """For the next commits and fetches."""
     denied: set[str] = field(default_factory=set)
     """Topics that are not told of."""
     state: str = "Stable"
     assignments: list[bytes] = field(default_factory=list)
-    """Of each member."""
+    """By member."""
     client_ids: dict[int, str] = field(default_factory=dict)
     """By the member's number."""
     hang_s: float = 0.0

@@ -106,11 +106,11 @@ class FakeLog:
 class FakeTopic:
     topic_id: bytes
     leaders: list[int]
-    """Of each partition, by number; -1 for none."""
+    """By partition's number; -1 for none."""
     error_code: ErrorCode = ErrorCode.none
     logs: dict[int, FakeLog] = field(default_factory=dict)
     followers: tuple[int, ...] = ()
-    """Of every partition."""
+    """For every partition."""
 
     def log(self, partition: int) -> FakeLog:
         return self.logs.setdefault(partition, FakeLog())
@@ -380,7 +380,7 @@ class FakeKafka:
         return self.topics.get(asked.topic if hasattr(asked, "topic") else asked.name)
 
     def _name_of(self, asked: Any) -> str:
-        """Of a topic that is asked for by name or by id; empty: no topic has the id."""
+        """Return the name of a topic that is asked for by name or by id; empty: no topic has the id."""
         by_id = {kio_uuid(topic.topic_id): name for name, topic in self.topics.items()}
         return asked.name if asked.name is not None else by_id.get(asked.topic_id, "")
 

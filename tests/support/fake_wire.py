@@ -122,7 +122,7 @@ class FakeBrokerLog:
         self.remote_reads = 0
         self.throttle_time_ms = 0
         self.throttle_times_ms: list[int] = []
-        """Of the next answers to ListOffsets."""
+        """For the next answers to ListOffsets."""
         self.tags = b"\x00"
         self.error_code = 0
         self.left_out: set[TopicIdPartition] = set()
@@ -144,14 +144,14 @@ class FakeBrokerLog:
 
     @property
     def asked(self) -> list[list[tuple[str | None, int, int]]]:
-        """Of each Fetch: topic name, partition and offset of what it asked for."""
+        """For each Fetch: topic name, partition and offset of what it asked for."""
         return [
             [(self._name(entry), entry.partition, entry.fetch_offset) for entry in f.partitions] for f in self.fetches
         ]
 
     @property
     def offsets_asked(self) -> list[list[tuple[str, int, int]]]:
-        """Of each ListOffsets: topic name, partition and timestamp of what it asked for."""
+        """For each ListOffsets: topic name, partition and timestamp of what it asked for."""
         return [
             [(each.topic, each.partition, each.timestamp) for each in request.partitions]
             for request in self.offset_requests
@@ -341,7 +341,7 @@ class FakeWire:
     def __init__(self, broker: FakeBrokerLog, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
         self.node_id = node_id
         self.held_bytes_max: int | None = None
-        """Of an answer to a Fetch; None: as much as comes."""
+        """For an answer to a Fetch; None: as much as comes."""
         self._broker = broker
         self._correlation_id = 0
         self._send, self._receive = trio.open_memory_channel[tuple[bytes, PendingAnswer]](10_000)

@@ -26,7 +26,7 @@ TRICKLE_BYTES = 4 * 1024
 
 FETCH = 1
 FETCH_V4 = struct.Struct(">hhihiiiibi")
-"""Of a Fetch of version 4 without a client id: key, version, correlation id, client id's length, replica, max wait,
+"""A Fetch of version 4 without a client id: key, version, correlation id, client id's length, replica, max wait,
 min bytes, max bytes, isolation, topics. It has neither sessions nor topic ids."""
 
 

@@ -88,7 +88,7 @@ class MortalStore:
         self._error = error
 
     def restart(self, inner: ObjectStore, deadline: int) -> None:
-        """Begin anew, for whoever holds it: to open a storage manager with key pairs takes its time."""
+        """Begin again with this, for all that hold it: to open a storage manager with key pairs takes its time."""
         self.inner = inner
         self.steps = 0
         self._deadline = deadline

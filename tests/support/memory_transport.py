@@ -48,7 +48,7 @@ LIMITS = ConnectionLimits(
 HELD_BYTES_MAX = 16 * 1024 * 1024
 
 AnyStream = trio.StapledStream[Any, Any]
-"""Of memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
+"""From memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
 
 Handle = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay | None]]
 

@@ -159,7 +159,7 @@ class OffsetsWorld(TierWorld):
         return decode_offsets(frame, request.api_version)
 
     async def answers(self, questions: Sequence[Question], **fields: Any) -> list[tuple[int, int, int, int]]:
-        """Of each partition: error code, timestamp, offset, leader epoch."""
+        """For each partition: error code, timestamp, offset, leader epoch."""
         response = await self.list_offsets(questions, **fields)
         assert [(each.topic, each.partition) for each in response.partitions] == [each[:2] for each in questions]
         return [(each.error_code, each.timestamp, each.offset, each.leader_epoch) for each in response.partitions]

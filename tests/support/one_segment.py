@@ -64,7 +64,7 @@ class OneSegment:
 
 
 class CountedStream(StreamOfBytes):
-    """A SegmentStream of the world's log as it is now. A corrupt chunk fails whoever reads of it.
+    """A SegmentStream of the world's log as it is now. A corrupt chunk fails each read of it.
 
     `position`: of the byte that is read next.
     """

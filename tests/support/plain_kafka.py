@@ -33,7 +33,7 @@ most; so is the active one, which is rolled for it."""
 JVM_OPTIONS: Final = ("-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 METADATA_PARTITIONS: Final = 5
-"""Of a metadata topic that a copier makes."""
+"""Partitions of a metadata topic that a copier makes."""
 
 COMMAND_TIMEOUT_S: Final = 120.0
 

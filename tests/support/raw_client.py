@@ -269,7 +269,7 @@ class RawClient:
 
 
 def address_of(server: str) -> tuple[str, int]:
-    """Of `host:port`."""
+    """Return host and port of `host:port`."""
     host, _, port = server.rpartition(":")
     return host, int(port)
 

@@ -48,6 +48,6 @@ def leaders_of(cluster: KafkaCluster, topic: str) -> dict[int, int]:
 
 
 def broker_ports(tidegate: RunningTidegate) -> dict[int, int]:
-    """What clients are told: each broker's listener."""
+    """Return what clients get: each broker's listener."""
     with RawClient(*tidegate.address) as client:
         return {int(broker.node_id): int(broker.port) for broker in client.metadata([]).brokers}

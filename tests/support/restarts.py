@@ -100,11 +100,11 @@ class Kills:
         self.said.append(f"ready again in {ready_s:.1f} s, snapshot {'used' if used else 'absent'}")
 
     def hits(self, level: str) -> float:
-        """Of the Tidegate that runs now, since it was started."""
+        """Return the hits of the Tidegate that runs now, since it was started."""
         return self.tidegate.metric(HITS, level=level)
 
     def fills(self) -> float:
-        """Of the Tidegate that runs now, since it was started."""
+        """Return the fills of the Tidegate that runs now, since it was started."""
         return self.tidegate.metric(FILLS)
 
     def hit_ratio(self) -> float:

@@ -2,7 +2,7 @@
 
     with s3_front(server.endpoint_url) as front:
         front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path="*.log", times=2)
-        front.refuse(s3_error(400, "ExpiredToken"), credential="old-key")      # whoever signs with that key, always
+        front.refuse(s3_error(400, "ExpiredToken"), credential="old-key")      # requests signed with that key, always
         with front.held("*.log"):                                              # a store that is slow to answer
             ...
         assert front.gets("*.log") == [Passed("/bucket/orders.log", 206, 65536)]
@@ -96,7 +96,7 @@ class S3Front:
         return self._left is not None and self._left < 0
 
     def count_down(self) -> int:
-        """Of a request that came: how many more may pass after it. -1: half of it alone does; below: nothing."""
+        """Return how many more requests may pass after one that came. -1: half of it alone does; below: nothing."""
         with self._lock:
             if self._left is None:
                 return 1

@@ -150,7 +150,7 @@ def _listeners(cluster: KafkaCluster, ports: Mapping[str, int], certificate: Pat
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keystore),
         "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        # Whoever says so is whoever it says: the tokens are unsecured.
+        # A client is who it says it is: the tokens are unsecured.
         "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": (
             "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
             'unsecuredLoginStringClaim_sub="broker";'

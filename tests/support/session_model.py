@@ -164,7 +164,7 @@ class SessionClient:
 
 
 def _last_wishes(partitions: Sequence[FetchPartition]) -> list[FetchPartition]:
-    """Of a partition named twice: the first place, the last wish."""
+    """Return each partition once: for one named twice, the first place and the last wish."""
     wishes: list[FetchPartition] = []
     for asked in partitions:
         places = [place for place, wish in enumerate(wishes) if key_of(wish) == key_of(asked)]

@@ -2,7 +2,7 @@
 
 Both sides are sent the same steps, each under the session id that it gave itself. What must be equal: error codes,
 whether there is a session, and of each partition in an answer its error, offsets and record bytes. Kafka leaves it
-open how often a partition without news is told, and Tidegate tells each once when a session becomes its own
+open how often a partition without news is sent, and Tidegate sends each once when a session becomes its own
 (docs/protocol.md#l4): so much more may be in its answers, in just that request, and without records.
 
 A read from the tier that took longer than either side waits for is answered empty: then records may be missing, on

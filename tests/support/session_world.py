@@ -39,7 +39,7 @@ class World(TierWorld):
 
 
 class Conversation:
-    """A client that goes through a session as clients do. Answers are told by partition number."""
+    """A client that goes through a session as clients do. Answers go by partition number."""
 
     def __init__(self, world: World, version: int = 17) -> None:
         self.client = SessionClient(world.client())

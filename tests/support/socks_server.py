@@ -3,7 +3,7 @@
     with socks_server({"store.test": "127.0.0.1"}) as proxy:
         ...  # http://store.test:9000 is reached through proxy.port alone
 
-So whoever gets an answer has let the proxy resolve the name. `asked` are the names and ports in the order they came.
+So a client with an answer has let the proxy resolve the name. `asked` are the names and ports in the order they came.
 """
 
 import socket

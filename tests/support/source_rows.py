@@ -13,7 +13,7 @@ Options = Mapping[str, str]
 
 
 def tier_options(topics: SparkTopics, topic: str, options: Options | None = None) -> dict[str, str]:
-    """Of the tier source: everything in the tier, with headers."""
+    """Return the tier source's options: everything in the tier, with headers."""
     config = str(topics.tidegate.process.properties_path)
     return {"config": config, "subscribe": topic, "includeHeaders": "true", **(options or {})}
 
@@ -69,5 +69,5 @@ def offsets_of(rows: DataFrame) -> list[int]:
 
 
 def written_offsets(spark: SparkSession, folder: Path) -> list[int]:
-    """Of the rows that a query has written as Parquet."""
+    """Return the offsets of the rows that a query has written as Parquet."""
     return offsets_of(spark.read.parquet(str(folder)))

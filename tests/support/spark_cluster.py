@@ -2,7 +2,7 @@
 
 They run from the installed pyspark. Their Python has pyspark, pyarrow and NumPy and nothing else, neither our
 libraries nor this checkout: a cluster as users have it. Everything is bound to 127.0.0.1 and written under one folder,
-and when that Spark ends, whoever started it and how ever, no process of it is left.
+and when that Spark ends, however it was started, no process of it is left.
 """
 
 import importlib.metadata
@@ -184,7 +184,7 @@ def _settings(folder: Path) -> dict[str, str]:
 
 
 def local_settings(folder: Path) -> dict[str, str]:
-    """Of every Spark of ours: on this machine alone, its event log below that folder."""
+    """Return the settings of every Spark of ours: on this machine alone, its event log below that folder."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

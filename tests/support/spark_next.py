@@ -24,7 +24,7 @@ FIRST, END = 100, 110
 
 
 def main(folder: Path, config: str, bootstrap_servers: str, topic: str, parts: str) -> None:
-    """`parts`: keys of what is told, with commas."""
+    """Print parts of what the source says; `parts`: their keys, with commas."""
     spark = session(folder)
     spark.dataSource.register(TidegateDataSource)
     source = {"config": config, "subscribe": topic}
@@ -99,7 +99,7 @@ def streamed(spark: SparkSession, folder: Path, source: Mapping[str, str]) -> di
 
 
 def said(spark: SparkSession, source: Mapping[str, str]) -> str:
-    """Of an option that there is not."""
+    """Return what Spark says to an option that there is not."""
     try:
         spark.read.format("tidegate").options(**source, minPartitions="3").load().count()
     except PySparkException as error:

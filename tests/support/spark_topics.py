@@ -37,7 +37,7 @@ TRIMMED_AT = 747
 """Inside the third segment of `trimmed`, and inside a batch: 15 batches of 20 records to a segment."""
 
 RECORDS = 1500
-"""Of each partition, but for `wide` and `transactional`."""
+"""In each partition, but for `wide` and `transactional`."""
 WIDE_RECORDS = 8000
 WIDE_VALUE_BYTES = 1000
 ABORTS_EVERY = 4
@@ -67,7 +67,7 @@ class SparkTopic:
     aborted: int
     """Records of aborted transactions."""
     tier_bytes: int
-    """Of the segments' logs in the tier."""
+    """Bytes of the segments' logs in the tier."""
 
     def visible(self, isolation: str) -> int:
         """Records that a consumer of this isolation level sees."""

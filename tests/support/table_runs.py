@@ -28,7 +28,7 @@ TOPIC = "orders"
 PARTITIONS = 2
 STEPS = 6
 OFFSETS = 60
-"""Of a partition and run."""
+"""By partition and run."""
 DRIVER_S_MAX = 180.0
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 

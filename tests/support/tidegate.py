@@ -103,7 +103,7 @@ class TidegateInThread:
         return f"{host}:{port}"
 
     def listener(self) -> tuple[str, int]:
-        """That of the cluster's only broker, as a client that need not sign in is told."""
+        """That of the cluster's only broker, as a client that need not sign in gets it."""
         with RawClient(*self.address) as client:
             (broker,) = client.metadata([]).brokers
             return broker.host, broker.port

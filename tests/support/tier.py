@@ -120,12 +120,12 @@ class Tier:
 
     @property
     def resident_bytes(self) -> int:
-        """Of blocks in memory, read ones and unread ones."""
+        """Bytes of blocks in memory, read ones and unread ones."""
         return int(self.sample("tidegate_cache_resident_bytes", {"level": "memory"}))
 
     @property
     def inflight_bytes(self) -> int:
-        """Of GETs under way and answers that are not released."""
+        """Bytes of GETs under way and of answers that are not released."""
         return int(self.sample("tidegate_inflight_bytes"))
 
     @property
@@ -155,12 +155,12 @@ class Tier:
         return joined
 
     def source(self, number: int = 0) -> SegmentBlocks:
-        """A segment as the block cache sees it, opened anew."""
+        """A segment as the block cache sees it, opened again."""
         metadata = self.logs[number][0]
         return self.cache.blocks_of(metadata, self.store.open_log_segment(metadata))
 
     def delete(self, number: int) -> None:
-        """A segment begins to be deleted, and caches are told; its objects stay."""
+        """Begin to delete a segment, and tell caches; its objects stay."""
         metadata = self.logs[number][0]
         started = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
         self.catalog.apply(

@@ -65,9 +65,9 @@ class FakeClient:
         self.epochs_asked: list[tuple[int, str, int, list[int]]] = []
         self.epoch_requests: list[list[TopicPartition]] = []
         self.epoch_error_codes: list[int] = []
-        """Of the next answers to epoch questions."""
+        """For the next answers to epoch questions."""
         self.ids: dict[str, bytes] = {}
-        """Of topics by name, as brokers know them."""
+        """Ids of topics by name, as brokers know them."""
         self.ids_failure: Exception | None = None
         self.ids_asked: list[list[str]] = []
 
@@ -108,7 +108,7 @@ class FakeClient:
 
     @property
     def partitions_asked(self) -> list[list[TopicPartition]]:
-        """Of each question about offsets: the partitions."""
+        """For each question about offsets: the partitions."""
         return [partitions for _, partitions in self.offsets_asked]
 
 

@@ -65,7 +65,7 @@ class TwinWorld:
     def adapted(self, question: Question) -> Question:
         """The question without what a local log and a tier answer differently on purpose, and what is not ours to mend:
         a client that stands in the broker's own log and claims to have read in an epoch that the broker has forgotten
-        is told by the broker itself where they part."""
+        hears from the broker itself where they part."""
         if isinstance(question, FetchQuestion):
             targets = tuple(map(self._adapted_target, question.targets))
             max_bytes = max(1, question.max_bytes)

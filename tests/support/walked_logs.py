@@ -148,7 +148,7 @@ def _nested(offset: int) -> bytes:
 
 
 def _batch(kind: str, offset: int, value_bytes: int) -> bytes:
-    """Of three offsets at most."""
+    """Return a batch of three offsets at most."""
     if kind == "control":
         return control_batch(offset, producer_id=1)
     if kind in ("v0", "v1"):

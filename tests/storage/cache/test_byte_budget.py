@@ -77,7 +77,7 @@ async def test_who_came_first_is_let_in_first(budget: ByteBudget, line: Line) ->
 
 
 async def test_owners_take_turns(budget: ByteBudget, line: Line) -> None:
-    """Failed before: whoever asked a thousand times at once kept everybody waiting for all of it."""
+    """Failed before: an owner that asked a thousand times at once kept everybody waiting for all of it."""
     assert budget.try_acquire(100)
     await line.ask("many0", "many1", "many2", "many3", "few0", "few1")
     await line.release_all()

@@ -1,5 +1,5 @@
 """The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back;
-blocks on their way from it, one by one and in runs, and whatever happens meanwhile everybody who waits is told."""
+blocks on their way from it, one by one and in runs, and whatever happens meanwhile everybody who waits hears of it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field

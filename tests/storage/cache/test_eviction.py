@@ -54,7 +54,7 @@ def least_recently_used_cache(capacity: int = CAPACITY) -> Use:
 
 
 def shared_hit_rate(use: Use, *, scan_reader: Hashable = "backfill", touches: int = 1, warm: bool = True) -> float:
-    """Of three readers that go round the same blocks, a third of the way apart, while a scan passes."""
+    """Return the hit rate of three readers that go round the same blocks, a third apart, while a scan passes."""
     if warm:
         for reader in range(3):
             for key in range(SHARED):

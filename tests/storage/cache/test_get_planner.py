@@ -15,7 +15,7 @@ def as_stored(start: int, end: int) -> int:
 def planned(
     places: str, *, first: int = 0, stop: int | None = None, target: int = 12, gap: int = 3, unit_blocks: int = 1
 ) -> range | None:
-    """Of blocks of one byte: `.` is missing, `h` here, `u` under way."""
+    """Plan over blocks of one byte: `.` is missing, `h` here, `u` under way."""
     grid = BlockGrid(1, len(places), unit_blocks)
     return next_get(
         first,

@@ -85,7 +85,7 @@ def knows_speed() -> Pace:
 
 
 async def passes(seconds: float) -> None:
-    """So much time passes, and whoever waited for it has run."""
+    """Let so much time pass, and let all that waited for it run."""
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
     await wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""Indexes on disk: a restart, or too little memory for them, costs no GET; what is wrong there is fetched anew."""
+"""Indexes on disk: a restart, or too little memory for them, costs no GET; what is wrong there is fetched again."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ async def life(
 
 
 async def sizes(tier: Tier, number: int = 0) -> tuple[int, int, int]:
-    """Of the three indexes, asked for and checked."""
+    """Return the sizes of the three indexes, asked for and checked."""
     metadata = replace(tier.logs[number][0], txn_index_empty=False)
     index = await tier.indexes.get(metadata)
     times = await tier.storage.parts.time_indexes.get(metadata)

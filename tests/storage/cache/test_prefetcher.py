@@ -24,7 +24,7 @@ START_BYTES = 4 * KIB
 
 
 def segment(number: int) -> ScriptedSegment:
-    """Of 64 blocks of 1 KiB, stored as they are; each begins where the one before it ends."""
+    """Return a segment of 64 blocks of 1 KiB, stored as they are; each begins where the one before it ends."""
     made = ScriptedSegment(BLOCKS, name=f"segment {number}", block_bytes=KIB, stored_per_byte=1)
     made.metadata = replace(made.metadata, start_offset=100 * number, end_offset=100 * number + 99)
     return made

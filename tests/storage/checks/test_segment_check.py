@@ -142,7 +142,7 @@ LOCAL_DAMAGES: list[tuple[int, str, Damage, FindingKind]] = [
         for suffix, entry_bytes in _ENTRY_BYTES.items()
         for entries in (1, 2)
     ],
-    # Of another history.
+    # From another history.
     (2, "leader_epoch_checkpoint", replaced(encode_leader_epochs([(0, 0), (2, 300)])), FindingKind.INDEX),
 ]
 _MEMBERS = (
@@ -365,7 +365,7 @@ def test_holes_are_counted_and_no_findings() -> None:
 
 def test_offsets_that_do_not_follow_are_found_once() -> None:
     one, two, three = (sum(map(len, FOUR[:count])) for count in (1, 2, 3))
-    # As a bit flip makes it, as no CRC covers it. What comes too soon is told by the batch that follows.
+    # As a bit flip makes it, as no CRC covers it. The batch that follows shows that it came too soon.
     for base_offset, position in ((3, one), (0, one), (7, two), (14, two), (15, two), (1 << 40, one)):
         wrong = base_offset.to_bytes(8, "big") + FOUR[1][8:]
         assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, position)], base_offset

@@ -122,7 +122,7 @@ def test_a_search_tells_what_it_went_over() -> None:
     st.sampled_from([-1, 10, 12, FIRST_TIMESTAMP_MS + 4]),
 )
 def test_a_search_agrees_with_a_model(log: Log, block_bytes: int, first: int, offset: int, timestamp_ms: int) -> None:
-    """Of any log, perhaps damaged, from the start of any of its batches on."""
+    """In any log, perhaps damaged, from the start of any of its batches on."""
     position = min(log.positions[min(first, len(log.positions) - 1)], len(log.data))
     window = SegmentWindow(log.segment, block_bytes)
     window.add(0, log.blocks(block_bytes))

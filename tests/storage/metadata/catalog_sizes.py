@@ -33,7 +33,7 @@ CUSTOM_METADATA_BYTES = 80
 
 
 def a_segment_takes_at_most_400_bytes(segments: int) -> None:
-    """Of 200 partitions, two epochs each, with custom metadata, all containers included. Tracing makes this slow."""
+    """For 200 partitions, two epochs each, with custom metadata, all containers included. Tracing makes this slow."""
     catalog = Catalog()
     partitions = [named_partition("orders", number) for number in range(PARTITIONS)]
     gc.collect()

@@ -418,7 +418,7 @@ LOCAL_START = 1000
         # A branch that was cut at its beginning, or below it.
         ({0: (0, LOCAL_START), 1: (1, LOCAL_START), 2: (2, 1500)}, {0: 0, 1: 500, 2: 500}, {0: 500, 2: 1500}),
         ({0: (0, LOCAL_START), 1: (1, LOCAL_START), 2: (2, 1500)}, {0: 0, 1: 500, 2: 350}, {0: 350, 2: 1500}),
-        # Of an epoch whose segments went meanwhile the broker's answer is all there is.
+        # For an epoch whose segments went meanwhile, the broker's answer is all there is.
         ({0: (0, LOCAL_START), 1: (1, 1500)}, {0: 0}, {0: LOCAL_START, 1: 1500}),
         ({}, {}, {}),
     ],

@@ -191,7 +191,7 @@ def test_a_chain_that_ends_without_credentials_names_the_keys(http: ScriptedHttp
 
 
 def test_what_was_put_with_an_encoding_is_served_as_it_lies_there(http: ScriptedHttp, scripted: OpenScripted) -> None:
-    """Google decompresses it for whoever accepts no gzip, and then serves no ranges."""
+    """Google decompresses it for clients that accept no gzip, and then serves no ranges."""
     http.answer(ranged())
     fetched(scripted(), "a", 0, len(BODY))
     assert "\r\naccept-encoding: gzip\r\n" in http.heads[0] + "\r\n"

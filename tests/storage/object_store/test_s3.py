@@ -1,4 +1,4 @@
-"""What is particular to S3: errors, parts, what boto3 is told. The rest is the contract's."""
+"""What is particular to S3: errors, parts, what boto3 gets. The rest is the contract's."""
 
 import gzip
 import subprocess

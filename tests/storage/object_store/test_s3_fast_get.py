@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 
 PART_BYTES = 5 * 1024 * 1024
 CALLS_MAX = 200
-"""Of Python functions and C functions, for a GET of one piece: 133 on Python 3.11, and up to 188 on 3.14, whose library
+"""Calls of Python and C functions in a GET of one piece: 133 on Python 3.11, and up to 188 on 3.14, whose library
 makes more. boto3 makes 4,200, in 1.6 to 2.1 ms."""
 
 THROUGH_SDK = {"response_checksums": ChecksumMode.WHEN_SUPPORTED}

@@ -16,7 +16,7 @@ THREADS = 8
 
 @dataclass
 class Issuer:
-    """Gives tokens by number, each good for LIFE_S, while nothing is wrong; waits where it is told to."""
+    """Gives tokens by number, each good for LIFE_S, while nothing is wrong; waits where a test says so."""
 
     now_s: float = 0.0
     given: int = 0

@@ -55,8 +55,8 @@ def small_segments() -> list[SyntheticSegment]:
 
 
 async def test_no_flip_of_an_index_changes_an_answer(nursery: trio.Nursery) -> None:
-    """Failed before: of the flips of a transaction index half changed what a consumer saw, without a word, and some of
-    a time index what a look-up found. What is told of a transaction in another segment is found with that one."""
+    """Failed before: half of the flips of a transaction index changed what a consumer saw, without a word, and some of
+    a time index what a look-up found. What is said about a transaction in another segment is found with that one."""
     segments = small_segments()
     flips = FlippedIndexes(nursery, [(metadata_of(PARTITION, each), each.objects()) for each in segments])
     for number, segment in enumerate(segments):

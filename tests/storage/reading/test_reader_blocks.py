@@ -43,7 +43,7 @@ async def test_an_answer_outlives_the_eviction_and_the_quarantine_of_its_blocks(
     assert joined(evicted) == SEGMENT.log[:2500]
     assert joined(quarantined) == SEGMENT.log[: quarantined.size_bytes]
     await tier.settled()
-    # Fetched anew, block 0 is another one: both are held.
+    # Fetched again, block 0 is another one: both are held.
     assert tier.inflight_bytes == held_bytes + blocks_of(quarantined, 0)
     evicted.release()
     evicted.release()

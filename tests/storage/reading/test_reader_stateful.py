@@ -121,7 +121,7 @@ def assert_is_answer(given: bytes, expected: bytes) -> None:
 
 
 def batch_sizes(data: bytes) -> Iterator[int]:
-    """Of the batches that are there whole."""
+    """Yield the sizes of the batches that are there whole."""
     at = 0
     while at + 12 <= len(data) and at + (size := 12 + struct.unpack_from(">i", data, at + 8)[0]) <= len(data):
         yield size

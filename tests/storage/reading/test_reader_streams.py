@@ -19,7 +19,7 @@ KIB, MIB = 1024, 1024 * 1024
 BLOCK = 16 * KIB
 WINDOW = 512 * KIB
 READ_BATCHES = 8
-"""Of 8 KiB each: as much as a read looks ahead by itself."""
+"""8 KiB each: as much as a read looks ahead by itself."""
 
 
 @cache

@@ -52,7 +52,7 @@ async def read(
 
 
 def whole_batches(blocks: int, *, first: int = 0) -> bytes:
-    """Of the first so many blocks, from a batch on."""
+    """Return the whole batches of the first `blocks` blocks, from a batch on."""
     ends = [at + len(batch) for at, batch in zip(SEGMENT.batch_positions, SEGMENT.batches, strict=True)]
     return SEGMENT.log[SEGMENT.batch_positions[first] : max(end for end in ends if end <= blocks * BLOCK)]
 

@@ -1,4 +1,4 @@
-"""A port is given once, whoever asks."""
+"""A port is given once, to all that ask."""
 
 import subprocess
 import sys

@@ -21,7 +21,7 @@ RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1
 
 
 def frame(content_bytes: int, block: bytes, *, kind: int = RAW_BLOCK, block_bytes: int | None = None) -> bytes:
-    """A frame of one block that says whatever it is told to (RFC 8878 §3.1.1)."""
+    """Return a frame of one block with these claims (RFC 8878 §3.1.1)."""
     size = len(block) if block_bytes is None else block_bytes
     block_header = struct.pack("<I", size << 3 | kind << 1 | 1)[:3]
     return MAGIC + b"\xa0" + struct.pack("<I", content_bytes) + block_header + block  # 0xa0: single segment

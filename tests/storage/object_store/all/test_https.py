@@ -16,7 +16,7 @@ from tests.support.scripted_http import ScriptedHttp, scripted_http
 from tests.support.tunnel_proxy import tunnel_proxy
 
 NAME = "store.test"
-"""Of a top-level domain that nobody ever has (RFC 6761)."""
+"""In a top-level domain that nobody ever has (RFC 6761)."""
 
 
 @pytest.fixture(autouse=True)

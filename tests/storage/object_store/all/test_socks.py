@@ -1,4 +1,4 @@
-"""Every store through SOCKS5: the proxy alone knows the store's name, and is told no address."""
+"""Every store through SOCKS5: the proxy alone knows the store's name, and gets no address."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -16,7 +16,7 @@ from tests.support.socks_server import SocksServer, socks_server
 from tests.support.versitygw import versitygw
 
 NAME = "store.test"
-"""Of a top-level domain that nobody ever has (RFC 6761)."""
+"""In a top-level domain that nobody ever has (RFC 6761)."""
 
 
 USER = ("reader", "p@ss:word/")

@@ -57,7 +57,7 @@ def sources_of(run: str, case: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def vector_keys() -> Mapping[str, str]:
-    """Of both runs."""
+    """Return the keys of both runs."""
     keys = vector("aiven", RUNS[0], "test-keys")
     return {
         "encryption.enabled": "true",

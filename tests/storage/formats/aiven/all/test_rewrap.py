@@ -38,7 +38,7 @@ class Tier:
         return object_key(metadata, "rsm-manifest").removeprefix(PREFIX)
 
     def key_ids(self, store: ObjectStore | None = None) -> list[str]:
-        """Of the old segments, each of which is whole."""
+        """Return the key ids of the old segments, each of which is whole."""
         found = []
         for metadata, segment in zip(self.old, SEGMENTS, strict=True):
             decoded = found_segment(store or self.store, metadata, private_keys(self.folder, "key1", "key2"))
