@@ -86,7 +86,7 @@ _Value = TypeVar("_Value", int, str)
 class PushedFilters:
     """What all the filters together leave. Offsets, partitions and times (milliseconds) are inclusive; None: no bound.
 
-    Of an end before its beginning there is nothing left.
+    If the end is before the beginning, nothing is left.
     """
 
     offset_min: int | None = None

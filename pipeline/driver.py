@@ -32,7 +32,7 @@ from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What is open. Of one thread."""
+    """What is open. Used by one thread."""
 
     view: TierView
     client: BrokerClient
@@ -92,9 +92,9 @@ def open_tier(config: TierClientConfig) -> Iterator[Tier]:
 
 
 class KeptTier:
-    """The last tier that was opened, for whoever asks with the same configuration; one at a time.
+    """The last tier that was opened, for calls with the same configuration; one at a time.
 
-    After any error it is closed, and the next one begins anew: what a failed plan leaves behind is not looked into.
+    After any error it is closed, and the next one starts from nothing: nothing that a failed plan leaves is used.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A failure's own sentence: first in what Spark says of it, and found again in that by whoever tells the user.
+"""A failure's own sentence: first in what Spark says of it, and found again in that by the code that tells the user.
 
 Spark hands over what our code raises in a Python worker as a text: the traceback, whose last line is the sentence, in a
 Java exception or two, once for each attempt. A worker leaves the traceback out if its environment says so, which is a

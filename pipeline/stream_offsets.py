@@ -1,7 +1,7 @@
 """Where a streaming query is, committed for a consumer group from outside of the query.
 
 The option `commitGroup` does that from within, at the trigger that follows a batch. With the trigger `availableNow`
-there is none after the last batch, so whoever has waited for the query commits what it has reached:
+there is none after the last batch, so the code that waits for the query commits what it has reached:
 
     query.awaitTermination()
     commit_offsets(query, config="tidegate.properties", group="orders-to-lake")

@@ -1,4 +1,4 @@
-"""What one Spark task is told to read, and how: plain values that are pickled on the driver and used on executors.
+"""What one Spark task reads, and how: plain values that are pickled on the driver and used on executors.
 
 Offsets are Kafka offsets, ends exclusive; positions are bytes in a segment's log. Nothing here holds a credential:
 these values may show up in a log.
@@ -17,7 +17,7 @@ TASK_BYTES_MAX = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """Of one producer, the transactional batches from first_offset up to its abort marker at last_offset."""
+    """One producer's transactional batches from first_offset up to its abort marker at last_offset."""
 
     producer_id: int
     first_offset: int

@@ -72,7 +72,7 @@ class BrokerClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; a later call opens them anew. Idempotent."""
+        """Close all connections; a later call opens them again. Idempotent."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -8,7 +8,7 @@ Rules:
 - Retention may pass us: an offset below the log's start moves up to it. Records that cannot be decoded, or that the
   catalog does not take, are counted; the first of each kind is logged.
 - A topic that was truncated, recreated or has grown is one MetadataTopicError: the catalog cannot be trusted any more,
-  and whoever follows begins again with an empty one.
+  and its follower begins again with an empty one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -110,7 +110,7 @@ def as_text(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        # Of each different key once: there are few.
+        # Each different key once: there are few.
         encoded = keys.dictionary_encode()
         different = encoded.dictionary.to_pylist()
         texts = [_SURROGATE.sub("\ufffd".encode(), key).decode("utf-8", "replace") for key in different]

@@ -6,7 +6,7 @@ Rules:
    bytes that are damaged, framings that are rare. storage.log.batch_records, which is bounded and reads piece by
    piece, then says what it is. Measured, that is as fast for gzip and for small lz4, and half as fast for snappy, for
    lz4 of 1 MB (423 µs in place of 226) and for small zstd (24 µs for 16 KB in place of 11).
-3. Of two ways that are equally strict the one that was measured to be faster.
+3. Between two equally strict ways, the one that was measured to be faster.
 4. What comes in pieces ends at storage.log.batch_records.INFLATED_BYTES_MAX.
 """
 
@@ -46,7 +46,7 @@ class Inflater:
     def inflate_into(self, codec: int, payload: memoryview, room: Bytes) -> int | None:
         """Write the plain bytes to the beginning of the room; how many there are, fewer than the room has.
 
-        None if that cannot be done or cannot be told (rule 2); the room then holds anything.
+        None if that cannot be done or is not known (rule 2); the room then holds anything.
         """
         if not len(room):
             # To zlib no room is room without end.

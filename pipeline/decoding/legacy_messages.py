@@ -16,7 +16,7 @@ from storage.log.batch_records import RecordStream, wrapped_messages
 from storage.log.whole_records import key_and_value
 
 NO_TIMESTAMP_TYPE = -1
-"""Of v0, as Kafka's clients say."""
+"""For v0, as Kafka's clients say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Rules:
 2. Columns that are not wanted are not decoded. Control batches, and batches that are wholly outside the offsets or
    older than the timestamps, are not even inflated.
 3. A corrupt batch is a CorruptObjectError that names `where` and the batch's position, the first one of a group. With
-   `skips_bad_records` and `on_bad`, that batch alone is left out, whole, and `on_bad` is told.
+   `skips_bad_records` and `on_bad`, that batch alone is left out, whole, and `on_bad` gets it.
 4. Rows are in order of offset as the batches are. A timestamp that Spark cannot have makes its batch corrupt, if it
    would be a row: the Kafka source fails there too.
 
@@ -216,13 +216,13 @@ class BatchGroup:
         self._end = [self._end[place] for place in places]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.keep([])
         self._used_bytes = self._records = 0
 
 
 RECORDS_MAX = 65_536
-"""Of a group, and rows of a produced batch, where the task has the usual memory; fewer where it has less."""
+"""Records in a group, and rows in a produced batch, where the task has the usual memory; fewer where it has less."""
 
 RECORDS_MIN = 1024
 

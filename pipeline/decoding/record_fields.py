@@ -39,9 +39,9 @@ class HeaderTable:
     """All headers, record by record. Sizes are in bytes, −1 for null."""
 
     count: Integers
-    """Of each record."""
+    """How many each record has."""
     first: Integers
-    """Of each record, the place of its first header in the arrays below."""
+    """For each record, the place of its first header in the arrays below."""
     key_start: Integers
     key_size: Integers
     value_start: Integers
@@ -150,7 +150,7 @@ class Lanes:
     last_delta: Integers
     is_append_time: Flags
     previous_delta: Integers
-    """Of the record before the first one here, in a batch that is decoded in pieces; −1 elsewhere."""
+    """Delta of the record before the first one here, in a batch that is decoded in pieces; −1 elsewhere."""
 
     @classmethod
     def of(cls, headers: Sequence[BatchHeader], first: Sequence[int], end: Sequence[int]) -> "Lanes":
@@ -184,7 +184,7 @@ class RecordTable:
     lane: Integers
     offset: Integers
     size: Integers
-    """Of the whole record, in bytes."""
+    """Size of the whole record, in bytes."""
     timestamp: Integers | None
     timestamp_type: Integers
     key: Ranges | None
@@ -289,7 +289,7 @@ class _Reader:
         return Ranges(start, size), start + np.maximum(size, 0)
 
     def _headers(self, cursor: Integers, is_wanted: bool) -> tuple[HeaderTable | None, Integers]:
-        """The headers, and where the record ends if it is right; as far as can be told when they are not wanted."""
+        """The headers, and where the record ends if it is right; as far as is known when they are not wanted."""
         raw, cursor = read_varints(self._words, cursor)
         count = zigzag(raw)
         # Two lengths each.

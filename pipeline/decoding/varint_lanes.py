@@ -4,7 +4,7 @@ Rules:
 1. A varint is gathered as one word of eight bytes from an overlapping view of the buffer (3.6 ns each; byte by byte
    it would be 1.4 ns for every byte of the longest one), and its groups of seven bits are put together without a
    branch. Nine and ten bytes, which only absurd timestamps have, are a masked slow path.
-2. Positions may be anything: those behind the buffer's last word read that one. Whoever reads bytes of a peer
+2. Positions may be anything: those behind the buffer's last word read that one. A reader of a peer's bytes
    compares where a varint ended with where it had to.
 3. A varint that has not ended after ten bytes ends at NO_END.
 """
@@ -43,7 +43,7 @@ _TWO_MORE, _HIGH_OF_TWO = np.uint64(0x8080), np.uint64(0x3F80)
 
 
 def overlapping_words(data: Bytes) -> Words:
-    """Of a contiguous buffer with its padding, the eight bytes at every position, as a view."""
+    """Return the eight bytes at every position of a contiguous buffer with its padding, as a view."""
     return np.ndarray((len(data) - _WORD_BYTES + 1,), "<u8", data.data, 0, (1,))
 
 

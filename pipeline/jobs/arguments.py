@@ -10,7 +10,7 @@ STEPS_AT_ONCE: Final = 3
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all jobs."""
+    """Return the parser of all jobs."""
     whole = argparse.ArgumentParser(
         prog="tidegate spark",
         description="Spark jobs over Kafka's tiered storage (docs/spark.md).",

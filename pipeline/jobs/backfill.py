@@ -7,7 +7,7 @@ Rules:
 3. A topic that was deleted and created again is refused: its offsets would be other records. So is a run with other
    options than the first: one backfill has rows of one kind.
 4. Steps run side by side, each as Spark jobs of a thread of its own. The first failure stops the others, and is the one
-   that is told.
+   that the job reports.
 5. What was written is counted while it is written; whether it is read back too is the sink's matter.
 
 Where rows go, and how a step is all or nothing, is a sink's (pipeline.jobs.sink).
@@ -58,7 +58,7 @@ class BackfillOptions:
     kept: Mapping[str, Any] = field(default_factory=dict)
     """What else must be the same in every run. None: it was not given, and is what the first run has."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Of `kept`, in the first run."""
+    """Defaults of `kept`, in the first run."""
     topics: tuple[str, ...] | None = None
     """Those that were named; None: by a pattern."""
     steps_at_once: int = 1
@@ -104,7 +104,7 @@ class Plans(Protocol):
 
 
 class Progress(Protocol):
-    """Who is told how far the job is."""
+    """Hears how far the job is."""
 
     def on_run(self, run: Run, done: int, total: int) -> None:
         """Before the first step."""
@@ -272,7 +272,7 @@ def counted_rows(rows: DataFrame, name: str) -> tuple[DataFrame, Callable[[], di
 
 
 def digest(rows: DataFrame) -> Any:
-    """Of all columns that Spark can hash, as a sum: steps' digests add up to a run's."""
+    """Return a digest of all columns that Spark can hash, as a sum: steps' digests add up to a run's."""
     # Sorted: a column that names folders is read back as the last.
     columns = sorted(
         column.name
@@ -283,7 +283,7 @@ def digest(rows: DataFrame) -> Any:
 
 
 def _report(state: RunState, seconds: float) -> dict[str, Any]:
-    """Of a run whose steps are done. What steps of a killed driver came to is None where the sink did not keep it."""
+    """Return the report of a run whose steps are done. None: what a killed driver's steps did, if the sink keeps none."""
     run, reports = state.run, list(state.done.values())
     is_known = all("rows" in report for report in reports)
     rows = sum(report["rows"] for report in reports) if is_known else None

@@ -45,7 +45,7 @@ TIER, KAFKA = "tidegate", "kafka"
 """Names of the two sources in Spark."""
 
 TASKS_PER_CORE = 4
-"""Of a step whose size is not given: cores wait for the last task of a step, and the next step is there by then."""
+"""For a step whose size is not given: cores wait for the last task of a step, and the next step is there by then."""
 SHOWN_PARTITIONS_MAX = 100
 """In the table; the report has all."""
 

@@ -221,7 +221,7 @@ class FolderSink:
         return [_part(each, *totals.get((each.topic, each.partition), (0, 0))) for each in state.run.ranges]
 
     def _written(self, run: Run) -> list[Any]:
-        """Of each step and partition, from the files themselves."""
+        """Return what each step wrote of each partition, from the files themselves."""
         # Without Spark's look at the folders' names: it would take a topic called 007 for the number 7.
         files = self._spark.read.option("recursiveFileLookup", "true")
         rows = files.option("pathGlobFilter", f"run-{run.number:06d}-step-*").parquet(self._folder.root)

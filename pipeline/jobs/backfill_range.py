@@ -139,7 +139,7 @@ def _with_hint(problem: str) -> str:
 
 
 def estimated_bytes(wanted: Sequence[WantedOffsets]) -> int:
-    """Of log, about."""
+    """Return about how many bytes of log are wanted."""
     in_tier = sum(
         served.estimated_bytes(want.first_offset, want.tier_end_offset)
         for want in wanted

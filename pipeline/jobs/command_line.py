@@ -5,7 +5,7 @@
 - Only the chosen job's modules are imported, and Spark is started when command line and configuration were found right.
 - Under spark-submit the session has the settings of its command line; those given here win over them.
 - Results go to standard output, progress and troubles to standard error. spark-submit puts both of a Python program's
-  outputs into its own first; so what ends a job there is told by the JVM, on the standard error that the user sees.
+  outputs into its own first; so the JVM says what ends a job there, on the standard error that the user sees.
 - The last line of a job that failed is its cause, as one sentence (pipeline.failures), and nothing of Spark's follows
   it. What Spark logs of each failed attempt is held back, with `--verbose` it stands above.
 - The job has a thread of its own, and the main thread waits for it: a signal in the midst of a call to the JVM would
@@ -54,7 +54,7 @@ _STACKS: Final = (
     *("scheduler.TaskSetManager", "executor.Executor", "util.Utils"),
     *("sql.execution.datasources.FileFormatWriter", "sql.execution.datasources.v2.AppendDataExec"),
 )
-"""Spark's loggers that tell of a failed task or write with all of its stacks, each attempt anew."""
+"""Spark's loggers that tell of a failed task or write with all of its stacks, each attempt again."""
 
 
 class _TerminatedError(BaseException):
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: argparse.Namespace) -> tuple[int, list[str]]:
-    """The exit code, and what is to be told last."""
+    """Return the exit code, and what to say last."""
     from pipeline.jobs.job_context import USAGE, UsageError
     from pipeline.logs import configure_logs
     from pipeline.session import SessionError, missing_packages
@@ -111,7 +111,7 @@ def _main(arguments: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int]) -> int:
-    """What `run` returns or raises. When a signal comes, Spark's jobs are cancelled, and `run` is told so."""
+    """What `run` returns or raises. When a signal comes, Spark's jobs are cancelled, and `run` gets the event."""
     result: Future[int] = Future()
     cancelled = threading.Event()
 
@@ -145,7 +145,7 @@ def _run(
     *,
     is_verbose: bool,
 ) -> int:
-    """The exit code; `told` grows by what is to be told last."""
+    """Return the exit code; `told` grows by what to say last."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from rich.console import Console

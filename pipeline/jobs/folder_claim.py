@@ -3,7 +3,7 @@
 A job that starts while yesterday's still runs would otherwise take it for killed, and delete what it is writing.
 
 Rules:
-1. A claim is written anew every BEAT_S. Who finds one looks whether it changes: if so, another job lives, and ours is
+1. A claim is rewritten every BEAT_S. Who finds one looks whether it changes: if so, another job lives, and ours is
    refused; if it stays as it is for STALE_S, its job was killed. No clocks of two machines are compared.
 2. A claim of a process of this machine that has ended is nobody's, and nothing is waited for.
 3. File systems differ in what they promise two writers at once. So a job that finds another's claim in place of its own
@@ -38,7 +38,7 @@ class FolderClaimError(JobError):
 
 
 class FolderClaim:
-    """Of one job. `wait`: returns after so many seconds."""
+    """The claim of one job. `wait`: returns after so many seconds."""
 
     def __init__(
         self, folder: JobFolder, say: Callable[[str], None], *, wait: Callable[[float], object] | None = None
@@ -87,7 +87,7 @@ class FolderClaim:
         for _ in range(round(STALE_S / BEAT_S * 2)):
             self._wait(BEAT_S / 2)
             seen = self._look()
-            # Absent for a moment it may be while it is written anew.
+            # It may be absent for a moment while it is rewritten.
             absent = absent + 1 if seen is None else 0
             if absent > 1:
                 return

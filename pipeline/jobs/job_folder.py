@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 TEXT_BYTES_MAX = 64 * 1024 * 1024
-"""Of one of our own files: a plan of the most steps there may be has a third of that."""
+"""For one of our own files: a plan of the most steps there may be has a third of that."""
 
 WHOLE_OBJECTS = frozenset({"s3a", "gs"})
 """File systems where nobody sees a file before it is closed, and where a rename would be a copy."""
@@ -72,7 +72,7 @@ class JobFolder:
         self._rename(made, name)
 
     def names(self, pattern: str) -> Iterator[str]:
-        """Of files and folders that match a glob, in order."""
+        """Yield the names of files and folders that match a glob, in order."""
         found = self._files.globStatus(self._at(pattern)) or ()
         yield from sorted(self.relative(str(status.getPath().toString())) for status in found)
 

@@ -112,7 +112,7 @@ class JobProgress:
 
 
 def running_tasks(context: "SparkContext | None") -> tuple[int, int]:
-    """Of the stages that run now: tasks done, and all."""
+    """Return how many tasks of the stages that run now are done, and how many there are."""
     if context is None:
         return 0, 0
     tracker = context.statusTracker()

@@ -178,7 +178,7 @@ class Sink(Protocol):
         """All steps are done.
 
         Args:
-            report: of the run, for whoever keeps one.
+            report: of the run, for sinks that keep one.
 
         Returns:
             The report, with what the sink alone knows (`files`, `bytes`, …).

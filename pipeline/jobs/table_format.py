@@ -81,7 +81,7 @@ class TableFormat(Protocol):
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message; Java's go on with a trace."""
+    """Return the first line of its message; Java's go on with a trace."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage() if java is not None else error)
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -2,8 +2,8 @@
 
 An append of Iceberg's knows no condition: two drivers' appends would both be taken. So a step is written onto a branch
 of the driver's own, which readers do not see, and is then published by a cherry-pick. A snapshot with a `wap.id` is
-published once in the history of a table, whoever tries and whatever was committed meanwhile (Iceberg's WapUtil, looked
-at again in each retry of the commit). The number of the commit is that id. The rows are counted before it.
+published once in the history of a table, however many try and whatever was committed meanwhile (Iceberg's WapUtil,
+looked at again in each retry of the commit). The number of the commit is that id. The rows are counted before it.
 
 Where nothing was committed meanwhile the branch's snapshot itself becomes the table's. Else Iceberg makes another with
 the same files, which has `source-snapshot-id` in our property's place. The branch keeps its source from expiring, until

@@ -26,7 +26,7 @@ from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.sink import Run, RunState, Step
 
 PROPERTY = "tidegate.backfill"
-"""Of a commit and of a table. Iceberg's summary, Delta's userMetadata."""
+"""On a commit and on a table. Iceberg's summary, Delta's userMetadata."""
 
 _FORMAT = 1
 

@@ -27,7 +27,7 @@ FORMATS = (DELTA, ICEBERG)
 OFFSETS_PER_FOLDER = 1_000_000
 
 _DERIVED = {
-    # Of UTC, whatever the session's time zone is.
+    # In UTC, whatever the session's time zone is.
     "date": "date_from_unix_date(int((unix_millis(timestamp) - pmod(unix_millis(timestamp), 86400000)) div 86400000))",
     "hour": "int(pmod(unix_millis(timestamp), 86400000) div 3600000)",
     "offset_range": "offset - pmod(offset, {offsets})",

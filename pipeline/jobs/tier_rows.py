@@ -1,7 +1,7 @@
 """The tier source's rows, planned in this process: for a job that reads the same topics in many steps.
 
 `format("tidegate")` is planned by Python processes that Spark starts beside the driver and ends when they have been
-idle for a minute: steps that take longer would each read the metadata topic and the transaction indexes anew. Here all
+idle for a minute: steps that take longer would each read the metadata topic and the transaction indexes again. Here all
 plans are made from the one tier that this process keeps open, and Spark is given a source whose plan is made already.
 """
 

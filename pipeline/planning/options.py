@@ -44,7 +44,7 @@ _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
 _SHOWN_CHARACTERS_MAX = 80
-"""Of a wrong value, in its sentence."""
+"""For a wrong value, in its sentence."""
 
 _SIZE = re.compile(r"(\d{1,18})\s*([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -316,7 +316,7 @@ class SourceOptions:
 
     @property
     def read_options(self) -> ReadOptions:
-        """What every task is told."""
+        """What every task gets."""
         return ReadOptions(
             columns=raw_columns(self.columns, [column.column for column in self.values.columns]),
             read_committed=self.read_committed,

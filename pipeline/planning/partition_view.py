@@ -56,7 +56,7 @@ class PartitionView:
     segments: tuple[ServedSegment, ...] = ()
     holes: tuple[OffsetRange, ...] = ()
     last_stable_offset: int | None = None
-    """Of the tier (pipeline.planning.tier_transactions); None unless the read is READ_COMMITTED."""
+    """The tier's (pipeline.planning.tier_transactions); None unless the read is READ_COMMITTED."""
     first_at: Callable[[int], int | None] | None = field(default=None, compare=False)
     """The first offset of that time or later in a tier of our own. None: the broker knows of the tier itself."""
 

@@ -21,7 +21,7 @@ from pipeline.planning.partition_view import PartitionView, ServedSegment, Wante
 from pipeline.tasks import AbortedTransaction, SegmentTask, TailTask, Task, TierTask
 
 TASKS_MAX = 100_000
-"""Of one read: 12 TiB by default. Spark's driver keeps some KiB for each."""
+"""For one read: 12 TiB by default. Spark's driver keeps some KiB for each."""
 
 
 class PlanningError(Exception):

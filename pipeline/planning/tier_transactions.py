@@ -36,7 +36,7 @@ THREADS = 16
 """Small GETs at once, each mostly waiting."""
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
-"""Of objects, as they lie in the store."""
+"""Bytes of objects, as they lie in the store."""
 
 KEPT_BYTES_EACH = 200
 """What it takes to remember one, whatever its size."""
@@ -45,11 +45,11 @@ T = TypeVar("T")
 
 
 class UndecidedTransactionError(RemoteStorageError):
-    """Whether a transaction was aborted cannot be told: its marker may be in a hole, or a snapshot is missing."""
+    """Nobody can say whether a transaction was aborted: its marker may be in a hole, or a snapshot is missing."""
 
 
 class TierTransactions:
-    """Asks the tier. Of one thread; its GETs run in a few of its own."""
+    """Asks the tier. Used by one thread; its GETs run in a few of its own."""
 
     def __init__(self, manager: RemoteStorageManager, threads: int = THREADS) -> None:
         self.manager = manager

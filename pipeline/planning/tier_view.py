@@ -6,7 +6,7 @@ The order of the questions decides whether the answer is true while segments are
    earlier than it could be, and what follows it is read through Kafka, which has it either way.
 2. Topic ids, which decide what a name means: a topic that was created again has another id, and nothing of its
    predecessor's is looked at. The ids are asked again at the end, because the questions of 3 to 5 go by name; when one
-   has changed, all is asked anew.
+   has changed, all is asked again.
 3. Leader epochs, those that the segments known by now have. Later than the metadata, so that every segment on the
    lineage ends below the log's end as this answer knows it (an older answer would reject the newest ones).
 4. Log starts. A broker first moves the log start, then says that the segments below are being deleted. So a log start
@@ -14,7 +14,7 @@ The order of the questions decides whether the answer is true while segments are
    there is none. It is younger than the lineage too, whose epochs below the log start may be merged.
 5. Log ends: high watermarks, or last stable offsets for READ_COMMITTED.
 
-Of READ_COMMITTED the tier's own last stable offset comes last (pipeline.planning.tier_transactions).
+For READ_COMMITTED, the tier's own last stable offset comes last (pipeline.planning.tier_transactions).
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class TierViewError(Exception):
 
 
 class TierView:
-    """Makes views. Of one thread.
+    """Makes views. Used by one thread.
 
     Args:
         owns_tier: mode=standalone: brokers know nothing of the tier, and have forgotten the leader epochs and the log

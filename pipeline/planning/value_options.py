@@ -33,7 +33,7 @@ class ColumnOptions:
     subject: str | None = None
     """None: the topic's name and -key or -value."""
     message: str | None = None
-    """Of Protobuf."""
+    """For Protobuf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def keep_archive_directories() -> None:
     """Have Python read the directory of an archive on its path again only if the archive has changed.
 
     Before each task Spark has its worker forget what the path holds, and Python 3.10 and later then read all of them
-    anew: of Spark's own zip and of the jar of its core, 6,000 names in a quarter of a second, for each task.
+    again: from Spark's own zip and the jar of its core, 6,000 names in a quarter of a second, for each task.
     """
     for finder in list(sys.path_importer_cache.values()):
         if isinstance(finder, zipimporter) and "invalidate_caches" not in vars(finder):

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 ENTRIES_MAX = 10_000
-"""Of a file, and of warnings; what is beyond them is counted."""
+"""For a file, and for warnings; what is beyond them is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +240,9 @@ class SegmentBatches:
     """One part of a task. Once it is `open`, iterates groups of its batches, in order. What may have no row is left
     out.
 
-    Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, the GETs
+    Drop a group before asking for the next one. A window of the log takes 1/16 of `options.task_bytes_max`, the GETs
     ahead of it (and of the segments behind it) 1/4 with what a format's decoder holds (or one GET with its two chunks,
-    if these are more), the largest batch up to 1/4; the rest is for whoever decodes a group.
+    if these are more), the largest batch up to 1/4; the rest is for decoding a group.
 
     Args:
         on_all_begun: called while it is read, when GETs for all of it have begun.
@@ -380,7 +380,7 @@ class SegmentBatches:
             raise BatchTooLargeError(f"{error}; taskBytes is {self._options.task_bytes_max}") from error
 
     def _on_bad(self, bad: PassedOver) -> None:
-        # Of a walk that ends before the task's own range, all of that is lost.
+        # If a walk ends before the task's own range, all of that range is lost.
         start = max(bad.position, self.task.start_position) if bad.is_rest else bad.position
         if start >= self.task.start_position:
             self.bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
@@ -439,7 +439,7 @@ class SegmentBatches:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Of an opened part: the first offset that is wanted, and where by the index the scan begins."""
+    """For an opened part: the first offset that is wanted, and where by the index the scan begins."""
 
     first_offset: int
     start: int

@@ -4,7 +4,7 @@
 |---|---|
 | `wire_format` | the header that names a record's schema |
 | `registry` | asks a schema registry |
-| `settled` | on the driver: the columns' schemas, and what executors are told |
+| `settled` | on the driver: the columns' schemas, and what executors get |
 | `typed_columns` | on executors: batches in, batches out |
 | `dead_letters` | what a task could not decode |
 | `conversion` | values to an Arrow array, good ones apart from bad ones |

@@ -244,7 +244,7 @@ class AvroSchema:
 
 
 _Changes: TypeAlias = tuple[Change | None, Change | None]
-"""Of a value read by its own schema, and of one that another schema wrote. None: Arrow takes it as it is."""
+"""For a value read by its own schema, and of one that another schema wrote. None: Arrow takes it as it is."""
 _Walked: TypeAlias = tuple[Json, pa.DataType, int, _Changes]
 """A schema that stands alone, its type, the least bytes that a value takes, and what values need."""
 _Fits: TypeAlias = Callable[[str | None, Any], bool]

@@ -26,7 +26,7 @@ class UndecodableValueError(CorruptObjectError):
 
 
 class DeadLetters:
-    """Of one task."""
+    """For one task."""
 
     def __init__(self, task: Task, plan: ValuesPlan) -> None:
         self._task, self._plan = task, plan

@@ -396,7 +396,7 @@ def _bounds(found: Sequence[Any]) -> tuple[pa.Array, pa.Array | None]:
 
 
 def _moments(found: pa.DataType) -> Columns:
-    """Of Timestamp and Duration: microseconds; finer ones are cut."""
+    """Return Timestamp and Duration as microseconds; finer ones are cut."""
 
     def columns(messages: Sequence[Any]) -> pa.Array:
         numbers = [None if each is None else each.seconds * _MICROSECONDS + int(each.nanos / 1000) for each in messages]

@@ -56,7 +56,7 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """One registry. Of one thread at a time."""
+    """One registry. Used by one thread at a time."""
 
     def __init__(self, config: SchemaRegistryConfig, *, pause_factor_s: float = PAUSE_FACTOR_S) -> None:
         assert config.url is not None

@@ -54,7 +54,7 @@ class SettledColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesPlan:
-    """What executors are told of values with a schema. `columns`: the rows' columns, in their order."""
+    """What executors get to know about values with a schema. `columns`: the rows' columns, in their order."""
 
     columns: tuple[str, ...]
     settled: tuple[SettledColumn, ...] = ()
@@ -116,7 +116,7 @@ def typed_schema(columns: Sequence[str], settled: Sequence[SettledColumn]) -> pa
 
 
 def values_plan(options: SourceOptions, settled: Sequence[SettledColumn], registry: SchemaRegistryConfig) -> ValuesPlan:
-    """What executors are told. Columns that nobody wants are not decoded."""
+    """Return what executors get. Columns that nobody wants are not decoded."""
     wanted = [each for each in settled if each.column in options.columns or DEAD_LETTER in options.columns]
     return ValuesPlan(
         columns=options.columns,

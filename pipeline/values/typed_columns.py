@@ -10,7 +10,7 @@ Rules:
    bytes may look like a header: where the registry does not know the schema, or there is no registry and what follows
    cannot be decoded, all the bytes are tried.
 3. Memory: a slice has at most SLICE_BYTES of values, or one value; one of more than `value_bytes_max` is not decoded.
-   Of other schemas' ids WRITERS_MAX are remembered, known or not. UNKNOWN_MAX ids that the registry does not know are
+   WRITERS_MAX ids of other schemas are remembered, known or not. UNKNOWN_MAX ids that the registry does not know are
    asked for, in all: a topic of noise costs no more requests than that.
 """
 
@@ -34,7 +34,7 @@ from pipeline.values.wire_format import schema_ids
 
 SLICE_ROWS: Final = 4096
 SLICE_BYTES: Final = 1024 * 1024
-"""Of values; decoded, they are Python objects of some ten times that."""
+"""Bytes of values; decoded, they are Python objects of some ten times that."""
 WRITERS_MAX: Final = 1000
 UNKNOWN_MAX: Final = 1000
 
