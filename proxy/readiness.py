@@ -11,7 +11,7 @@ Rules:
    its own questions degrade, and none of them does so before the first readiness: then it is not ready. Later a
    balancer must not drop clients whom other brokers, or the same ones by their own sign-in, may well answer.
 2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
-   metadata partition or a broker's listener has a problem. It is told apart and never takes a proxy out of rotation.
+   metadata partition or a broker's listener has a problem. It never takes a proxy out of rotation.
 3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on
    (docs/kafka-tier.md#readiness). One that concerns the topic as a whole (partitions added, no topic id) is
    `catalog_unavailable`: not ready.

@@ -5,7 +5,7 @@ Rule 1. A task that is kept (`keep`) is called again after a back-off, and begin
 Rule 2. A task that is started once (`start_soon`: a connection, a fill, a question) is not begun again; those who wait
         for it hear of it by its own means.
 Rule 3. Every failure is an error line with its trace, and counted by task. FAILURES_MAX of a kept one within
-        FAILURES_WINDOW_S are told, until it has run for so long without (`proxy.readiness`: not ready).
+        FAILURES_WINDOW_S are reported, until it has run for so long without (`proxy.readiness`: not ready).
 Rule 4. Exception is caught, in a group too, and nothing else: a group that also holds a cancellation keeps that.
 Rule 5. What ends the process are the errors of `ends`, wrong configurations, and tasks of the nursery itself: accept
         loops, since a port that is lost would be missed by nobody but clients.

@@ -109,7 +109,7 @@ class Copying:
         assert parts.settings.topics is not None, "checked before anything is copied"
         self._wanted = parts.settings.topics
         self._gone: Sequence[TopicIdPartition] = ()
-        """Of the tier, without a topic at the last look."""
+        """In the tier, without a topic at the last look."""
         self._is_of_one_mind = False
         """Whether all of the group were to copy the same topics when it said so last."""
         self._missing: frozenset[Partition] = frozenset()

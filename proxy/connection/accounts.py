@@ -4,12 +4,12 @@ Two budgets, each for all connections: `held` for requests that are decoded, res
 `answers` for the tier's blocks of answers that are not sent yet (`storage.cache.blocks`). Who finds no room
 waits in line, and then somebody gives way:
 
-Rule 1. A wait for a client that takes bytes counts anew whenever PROGRESS_BYTES have passed: one that takes a byte now
+Rule 1. A wait for a client that takes bytes counts again whenever PROGRESS_BYTES have passed: one that takes a byte now
         and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.
-Rule 2. Of the tier's blocks those of the longest wait are given up first: after `expert.proxy.send.stall.ms`; or after
+Rule 2. The tier's blocks of the longest wait are given up first: after `expert.proxy.send.stall.ms`; or after
         SHARE_WAIT_S, if the connection holds its share (what all would have alike) or more. Nothing is lost by that:
         the answer reads them again when its client takes bytes (`proxy.connection.frame_stream`).
-Rule 3. Of held bytes the connection with the longest wait ends: after `expert.proxy.send.stall.ms`, or with its share
+Rule 3. For held bytes, the connection with the longest wait ends: after `expert.proxy.send.stall.ms`, or with its share
         or more after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half
         of the room that is left (`Account.granted`).
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
@@ -70,7 +70,7 @@ class Releasable(Protocol):
 
 
 class Wait:
-    """While it is entered a peer is waited for: it takes or sends bytes, slowly perhaps. Owned by whoever waits.
+    """While it is entered a peer is waited for: it takes or sends bytes, slowly perhaps. Owned by the task that waits.
 
     Args:
         blocks: what could be given up meanwhile.
@@ -153,7 +153,7 @@ class Account:
         self.held_bytes += size_bytes
 
     async def hold_answer(self, size_bytes: int) -> int:
-        """The same of an answer to a question of our own; what is to be let go of it. Of those beyond LARGE_BYTES one
+        """The same for an answer to a question of our own; what is to be let go of it. One of those beyond LARGE_BYTES
         is held at a time, and what its connection gets beside it waits for nobody: it would wait for itself."""
         if self.held_bytes > LARGE_BYTES:
             self._accounts.overdraw(size_bytes)

@@ -228,7 +228,7 @@ Serve = Callable[[list[trio.SocketListener], Target], Awaitable[None]]
 
 
 class Book(Protocol):
-    """What clients are told for brokers, by listeners of this process or somebody else's. See `AddressBook`."""
+    """What clients get for brokers, by listeners of this process or somebody else's. See `AddressBook`."""
 
     async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]: ...
 
@@ -270,7 +270,7 @@ class AddressBook:
         self._binding = trio.Lock()
 
     async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
-        """What clients are told for these brokers, whose listeners are bound when this returns; without those that
+        """Return what clients get for these brokers, whose listeners are bound when this returns; without those that
         are withheld."""
         told: dict[int, tuple[str, int]] = {}
         for node in nodes:
@@ -309,7 +309,7 @@ class AddressBook:
 
     @property
     def advertised(self) -> dict[int, tuple[str, int]]:
-        """What clients are told now, by broker."""
+        """What clients get now, by broker."""
         return {node_id: listener.advertised for node_id, listener in self._brokers.items()}
 
     @property
@@ -394,7 +394,7 @@ class AddressBook:
         return port, "proxy.broker.port.start"
 
     def _check_advertised(self, node_id: int) -> None:
-        """Before a listener is bound: whether what clients would be told is a port."""
+        """Check before a listener is bound that what clients would get is a port."""
         start = self._config.advertised_port_start
         if start is not None and not start <= self._advertised_port(node_id, 0) <= PORT_MAX:
             raise _BindError(
@@ -452,10 +452,10 @@ class _Told:
 
 
 class SniAddressBook:
-    """What clients are told, and whom a name stands for.
+    """What clients get, and whom a name stands for.
 
     Args:
-        port: what clients are told for every broker.
+        port: what clients get for every broker.
         bootstrap: for names that are no broker's.
         known_address: a broker's address by our own Metadata, None for one that it does not name.
     """
@@ -475,7 +475,7 @@ class SniAddressBook:
         self._told: dict[int, _Told] = {}
 
     async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
-        """What clients are told for these brokers; a connection made by it finds its broker when this returns."""
+        """Return what clients get for these brokers; a connection made by it finds its broker when this returns."""
         advertised: dict[int, tuple[str, int]] = {}
         for node in nodes:
             before, address = self._address_of(node.node_id), (node.host, node.port)

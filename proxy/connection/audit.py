@@ -21,7 +21,7 @@ from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
 
 ROWS_MAX: Final = 5000
-"""Of the minute that runs: about 2 MiB, 10 MiB if a client makes its names as long as it may."""
+"""Rows of the minute that runs: about 2 MiB, 10 MiB if a client makes its names as long as it may."""
 
 LINE_BYTES_MAX: Final = 4096
 """What a pipe takes from several writers without mixing it up (PIPE_BUF of Linux). Three texts have 3 KiB at most."""

@@ -15,7 +15,7 @@ Rule 4. When one side closes, so does the other, after the answer that is being 
 Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it sends next is read when upstream has
         answered, and nothing of ours is sent.
 Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
-        was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
+        was pipelined behind it is judged again, and so is what other connections asked meanwhile.
 Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
         client does not take gives up what can be read again (`proxy.connection.frame_stream`); for what cannot, the
         connection may end (`proxy.connection.accounts`). What is relayed is held back, nothing else.
@@ -72,11 +72,11 @@ from proxy.connection.router import RequestRoute, ResponseRoute, route_request, 
 from proxy.upstream.transport import Bytes, Transport
 
 HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1
-"""Of a request that is looked at: one that is larger is left unread but for its head, and may be as large as what is
+"""For a request that is looked at: one that is larger is left unread but for its head, and may be as large as what is
 relayed."""
 
 OWN_CORRELATION_ID_FIRST = 0x7D000000
-"""Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
+"""They distinguish ours from clients', which count from 0, in a packet capture; nothing else depends on it."""
 
 LAST_ANSWER_STALL_S = 30.0
 """When the other side has ended, a client that takes nothing for so long gets no more of its last answer."""
@@ -109,7 +109,7 @@ class Advertiser(Protocol):
     """The listeners that stand for upstream's brokers."""
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
-        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        """Return what clients get for these brokers, whose listeners are bound when this returns; clients do not hear
         of one that is left out."""
         ...
 
@@ -140,7 +140,7 @@ class ClientConnection:
             no sign-in.
         on_sign_in_refused: is given why, in the broker's words, and whom it has refused.
         groups: what clients are called, and tell of their groups; None: nobody wants to know.
-        audit: is told who reads what of the tier; None: nobody wants to know.
+        audit: hears who reads what of the tier; None: nobody wants to know.
         certified_as: whom the client's certificate names.
         is_news: whether clients of this host have not ended by the same cause lately; the log says it once.
         turn_to_end: waits until the connection may be taken down, when either side has ended.
@@ -198,7 +198,7 @@ class ClientConnection:
         self._is_news = is_news
         self._turn_to_end = turn_to_end
         self._own_bytes = 0
-        """Of the answers to requests of our own that this exchange got."""
+        """Bytes of the answers to requests of our own that this exchange got."""
         self._requests = FrameStream(
             client, CloseCause.CLIENT, lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size), self._account
         )
@@ -352,7 +352,7 @@ class ClientConnection:
         )
 
     def _next_small_size(self, what: str) -> int | None:
-        """The size of the frame at the buffer's start, as soon as it is told, if no larger than before sign-in."""
+        """Return the size of the frame at the buffer's start, once it is known, if no larger than before sign-in."""
         size = self._requests.next_frame_size(frame_bytes_max=FRAME_BYTES_MAX, body_bytes_min=0)
         if size is not None:
             self._check_small(what, size)

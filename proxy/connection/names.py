@@ -151,7 +151,7 @@ class ClientName:
 
 
 def host_of(address: str) -> str:
-    """Of `host:port`."""
+    """Return the host of `host:port`."""
     return address.rpartition(":")[0] or address
 
 

@@ -34,7 +34,7 @@ class PendingAnswer:
     def __init__(self, held_bytes_max: int | None = None) -> None:
         self.held_bytes_max = held_bytes_max
         self.dropped: Sequence[int] = ()
-        """Of each partition in the frame: bytes of records that were dropped as they arrived; (): none of any."""
+        """For each partition in the frame: bytes of records that were dropped as they arrived; (): none of any."""
         self._arrived = trio.Event()
         self._frame = memoryview(b"")
 
@@ -75,7 +75,7 @@ class UpstreamWire(Protocol):
         ...
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> Mapping[int, tuple[str, int]]:
-        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        """Return what clients get for these brokers, whose listeners are bound when this returns; clients do not hear
         of one that is left out."""
         ...
 
@@ -98,7 +98,7 @@ RELAY = Relay()
 """Relay it, and never mind the response."""
 
 Answer = Sequence[Bytes]
-"""A whole response frame, in buffers. If it is a list, it belongs to whoever sends it."""
+"""A whole response frame, in buffers. If it is a list, it belongs to its sender."""
 
 
 class RequestHandlers(Protocol):
@@ -182,7 +182,7 @@ class ClientReads:
     Args:
         account: bounds what Fetches of our own ask for; None: nothing does.
         name: the connection's, for people.
-        audit: is told what of the tier the client takes; None: nobody wants to know.
+        audit: hears what of the tier the client takes; None: nobody wants to know.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ _STANDALONE_ROUTES: dict[int, RequestRoute] = {
     ApiKey.DELETE_RECORDS: RequestRoute.DELETE_RECORDS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestRoute.OFFSET_FOR_LEADER_EPOCH,
 }
-"""Of what the broker alone decides where the tier is its own."""
+"""What the broker alone decides where the tier is its own."""
 
 _COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS, *_STANDALONE_ROUTES.values()})
 """Decoded, and followed by questions and reads of ours: only for who has signed in."""

@@ -53,7 +53,7 @@ from storage.tasks import TaskNursery
 
 # Whose a connection is: its own address, or the one that a trusted balancer's PROXY header names.
 #
-# Only a header of a balancer's counts, since whoever connects could write one. It is taken from the socket to the byte,
+# Only a header of a balancer's counts, since any client could write one. It is taken from the socket to the byte,
 # by looking at what has come (MSG_PEEK) before it is received, so that TLS or Kafka's first frame is whole behind it.
 
 
@@ -254,7 +254,7 @@ class Server:
         known_brokers: the brokers' addresses now.
         proxy_trusted: whose connections begin with a PROXY header, and no others are taken; None: no header is.
         groups: what clients are called, and tell of their groups; None: nobody wants to know.
-        audit: is told who reads what of the tier; None: nobody wants to know.
+        audit: hears who reads what of the tier; None: nobody wants to know.
     """
 
     def __init__(

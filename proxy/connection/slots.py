@@ -1,10 +1,10 @@
 """Who may have one of `proxy.connections.max` slots, and who goes when they run out: the policy, without I/O.
 
 Rule 1. A connection begins as one that has not signed in. Such ones have half of the slots at most (rounded up): the
-        other half is kept for clients that have signed in, which may have all of them. Who has signed in is told from
+        other half is kept for clients that have signed in, which may have all of them. Who has signed in is known from
         outside; where brokers demand no SASL it is everybody whose TLS handshake is done.
 Rule 2. A newcomer that finds its half, or all slots, taken gets the slot of the oldest connection that has not signed
-        in. This is the only time limit for signing in: an honest client needs milliseconds, and whoever floods us
+        in. This is the only time limit for signing in: an honest client needs milliseconds, and a client that floods us
         with connections closes its own ones first. Where there is none, the newcomer is refused.
 Rule 3. But a broker that hangs must not keep out clients of the others. A connection is *stuck* when a request has
         been unanswered for STUCK_S, with no byte of an answer meanwhile. When slots run out (and only then: a

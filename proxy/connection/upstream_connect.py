@@ -6,7 +6,7 @@ Rule 1. While no broker at all answers, clients are held: the connection is trie
 Rule 2. Where one broker is out of reach and another answers, its client is closed at once: it learns from the others
         who leads now, which it would not look for while it is held.
 Rule 3. A client that has gone is not waited for.
-Rule 4. Bootstrap connections are spread over the servers, in another order each, those last that failed of late; the
+Rule 4. Bootstrap connections are spread over the servers, in another order each, those that failed recently last; the
         next is tried before one that does not answer is given up (proxy.upstream.transport).
 """
 

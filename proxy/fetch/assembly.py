@@ -46,8 +46,8 @@ from storage.reading.reader import TierRecords
 #    together. So what a local one takes less than rule 1 supposed falls to the local ones behind it. Each is asked for
 #    with what the tier partitions in front of it leave at most.
 # 3. The right to exceed a limit is planned for the first tier partition that may have any, whatever stands in front of
-#    it: a local one that is believed to have records may be answered with an error, or with logs that diverge. Whoever
-#    exceeded its limit behind one that gave records is emptied when the answer is put together.
+#    it: a local one that is believed to have records may be answered with an error, or with logs that diverge. A
+#    partition that exceeded its limit behind one that gave records is emptied when the answer is put together.
 #
 # 4. What local ones in front turn out to give less than rule 1 supposed falls to the tier partitions behind them, if
 #    these have less than they asked for and no local one behind has taken it (`share_out_again`).
@@ -64,7 +64,7 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 class TierPart:
     """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read.
 
-    `frontier` is what the plan was made by; whoever learns better replaces it. Hashable, by identity.
+    `frontier` is what the plan was made by; later knowledge replaces it. Hashable, by identity.
     """
 
     asked: FetchPartition
@@ -73,9 +73,9 @@ class TierPart:
     budget_bytes: int = 0
     minimum_one_batch: bool = False
     parted_at: tuple[int, int] | None = None
-    """Of a tier of our own: the epoch and its end where the client's log has parted from the leader's."""
+    """In standalone mode: the epoch and its end where the client's log has parted from the leader's."""
     is_put_off: bool = False
-    """Of a tier of our own: whether the client's log has parted is not known, and the broker does not know it."""
+    """In standalone mode: whether the client's log has parted is not known, and the broker does not know it."""
 
     @property
     def is_withheld(self) -> bool:
@@ -342,8 +342,8 @@ def withhold_excess(
 def starved_behind(
     withheld: Collection[PartitionKey], asked: Sequence[FetchPartition], answers: Mapping[PartitionKey, PartitionAnswer]
 ) -> list[FetchPartition]:
-    """Of what was asked for by a Fetch of our own: those without records behind one that is withheld. It may have taken
-    what the broker would have given them."""
+    """Return what a Fetch of our own asked for and got without records behind a withheld partition. That one may have
+    taken what the broker would have given them."""
     keys = [key_of(each) for each in asked]
     first = next((at for at, key in enumerate(keys) if key in withheld), len(keys))
     return [

@@ -79,7 +79,7 @@ class _Sorted:
     later: list[tuple[TierPart, Authority | None]] = field(default_factory=list)
     """Put off; without an authority what the broker has not vouched for."""
     next_at_broker: list[TierPart] = field(default_factory=list)
-    """Of a tier of our own: nothing is left below the broker's log, whose first records answer."""
+    """In standalone mode: nothing is left below the broker's log, whose first records answer."""
     exceeding: set[PartitionKey] = field(default_factory=set)
     """Those whose records are more than their share."""
 
@@ -177,7 +177,7 @@ def _go_on(
     """After the probe: share out what answered partitions leave to the others, and start the reads that it allows."""
     plan, changed = leave_out(request, plan, {part for part, _ in verdicts.answered})
     vouched = {part for part, _ in verdicts.vouched}
-    # Learned anew: their reads began under another leader epoch.
+    # Learned again: their reads began under another leader epoch.
     reads.settle(vouched, [*verdicts.learned_anew, *changed])
     reads.start(
         part

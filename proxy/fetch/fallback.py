@@ -11,8 +11,8 @@ Rule 2. When a spell's time is up, one of its partitions tries the tier. If that
         lasts longer, up to SPELL_S_MAX. A partition that was never in trouble is in no spell: what is cached is served.
         The broker's word comes first: a client that may not read a partition does not use up its try.
 Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a time, or an outage of the store would
-        become one of the brokers. The others are told to come again (9), and not at once (`comes_again_s`).
-        Of a tier of our own no broker can read what lies below its log: all of it comes again, in a spell too
+        become one of the brokers. The others get a retriable error (9), and not at once (`comes_again_s`).
+        In standalone mode no broker can read what lies below its log: all of it comes again, in a spell too
         (docs/protocol.md#standalone).
 Rule 4. Where the reason is damage, what the broker reads is looked at as the tier's batches are: it may be of the same
         object. Whole batches are served; a bad one is answered CORRUPT_MESSAGE.
@@ -54,7 +54,7 @@ they would jump, and not UNKNOWN_SERVER_ERROR, which some of them report to thei
 
 COME_AGAIN_S_MIN = 0.5
 COME_AGAIN_S_MAX = 30.0
-"""A client that is told to come again was held so long at least: else it would come 200 times a second. Beyond the
+"""A client that gets a retriable error was held so long at least: else it would come 200 times a second. Beyond the
 minimum as long as it offers to wait (`max_wait_ms`), as a broker without records would hold it."""
 
 SPELL_S_MIN = 10.0
@@ -97,7 +97,7 @@ def reason_of(fault: Exception) -> FallbackReason | None:
 
 
 def comes_again_s(started_s: float, max_wait_ms: int) -> float:
-    """When a request that began at `started_s` may be told to come again, by the same clock (rule 3)."""
+    """Return when a request that began at `started_s` may get a retriable error, by the same clock (rule 3)."""
     return started_s + max(COME_AGAIN_S_MIN, min(max_wait_ms / 1000, COME_AGAIN_S_MAX))
 
 
@@ -163,7 +163,7 @@ class Fallback:
         self._reading: Counter[int] = Counter()
 
     def is_in_spell(self, partition: TopicIdPartition) -> bool:
-        """Whether the tier failed the partition of late; says nothing of whether it is to try again."""
+        """Return whether the tier failed the partition recently; says nothing of whether it is to try again."""
         return bool(self._spell_of) and partition in self._spell_of
 
     def reason_of(self, partition: TopicIdPartition) -> FallbackReason | None:

@@ -36,7 +36,7 @@ from storage.tasks import TaskNursery
 # Rule 2. Questions to one broker are gathered (proxy.upstream.gathered).
 # Rule 3. A question goes on when those who asked for it have left; failures are counted, logged once a spell,
 #         and leave what was known.
-# Rule 4. Of a tier of our own (docs/protocol.md#standalone) the broker knows nothing: where its log starts is the local
+# Rule 4. In standalone mode (docs/protocol.md#standalone) the broker knows nothing: where its log starts is the local
 #         log start, and the log start is the tier's, as it is at the moment of asking.
 
 
@@ -44,8 +44,8 @@ FRONTIERS_MAX = 200_000
 """Partitions times brokers that are remembered, least recently used first out: 200 bytes each."""
 
 QUESTIONS_MAX = 250
-"""Partitions in one request. Of frontiers: three questions each, which take some 4 ms to encode together. Of lineages:
-few have more than a handful of epochs."""
+"""Partitions in one request. For frontiers: three questions each, which take some 4 ms to encode together. For
+lineages: few have more than a handful of epochs."""
 
 LARGE_BATCH_BYTES = 1024 * 1024
 """A probe that brings more is worth a question before the next."""
@@ -96,8 +96,8 @@ class Frontiers:
 
     Args:
         nursery: the application's; questions live in it.
-        age_s_max: `expert.frontier.max.age.ms`; may be set anew.
-        log_starts: of a tier of our own; None: the brokers have theirs (rule 4).
+        age_s_max: `expert.frontier.max.age.ms`; may be set again.
+        log_starts: in standalone mode; None: the brokers have theirs (rule 4).
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Frontiers:
         return now_s - frontier.learned_at_s <= self.age_s_max
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
-        """Something said that it is wrong: learn it anew before the next use."""
+        """Something said that it is wrong: learn it again before the next use."""
         self._frontiers.pop((node_id, partition), None)
 
     def saw_batch(self, partition: TopicIdPartition, size_bytes: int) -> None:
@@ -265,7 +265,7 @@ class _Asker:
 
     async def _ask(self, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, None]:
         try:
-            # The names of a topic created again under its old name are told apart by the probe, which goes by id.
+            # The names of a topic created again under its old name are distinguished by the probe, which goes by id.
             for at in range(0, len(partitions), QUESTIONS_MAX):
                 await self._frontiers.ask(self._node_id, partitions[at : at + QUESTIONS_MAX])
         except UpstreamUnsupportedError as error:
@@ -483,7 +483,7 @@ class Authorities:
 
 # Leader-epoch lineages by partition, built from the leader's own answers (storage.metadata.partition_catalog).
 #
-# Rule 1. A lineage is bound to the leader epoch under which it was built; a newer one has it built anew
+# Rule 1. A lineage is bound to the leader epoch under which it was built; a newer one has it built again
 #         (docs/protocol.md#l2).
 # Rule 2. So has an epoch that only appeared in the catalog afterwards, and `forget`.
 # Rule 3. Questions to one leader are gathered (proxy.upstream.gathered), and so are topics whose leader is looked for.
@@ -522,7 +522,7 @@ class Lineages:
         self._lineages: OrderedDict[TopicIdPartition, LeaderEpochLineage] = OrderedDict()
         self._questions: dict[int, Gathered[_Question, LeaderEpochLineage | UpstreamRefusedError]] = {}
         self._under_way: list[set[TopicIdPartition]] = []
-        """Of each request: partitions that were not forgotten since."""
+        """For each request: partitions that were not forgotten since."""
 
     def known(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage | None:
         """The lineage that `get` would give without a question."""

@@ -1,9 +1,9 @@
-"""What clients are told of partitions whose tier is ours, where the broker speaks of its own log only
+"""What clients hear of partitions whose tier is ours, where the broker speaks of its own log only
 (docs/protocol.md#standalone).
 
 - OFFSET_OUT_OF_RANGE at or above the tier's log start says that the broker has just deleted what was believed to be
-  local. The client is told to come again instead, and what was known of the broker's log is forgotten: the next request
-  finds the offset in the tier.
+  local. The client gets a retriable error instead, and what was known of the broker's log is forgotten: the next
+  request finds the offset in the tier.
 - The broker's log start is not the partition's: that is the tier's.
 
 The same for answers that are decoded (`AnswerEdits.answer`), and for those that stream by
@@ -26,13 +26,13 @@ def _nothing() -> None:
 
 
 class AnswerEdits:
-    """Of one answer of one broker; implements PartitionEditor.
+    """Edits one answer of one broker; implements PartitionEditor.
 
     Args:
         node_id: the broker; None where that is not known.
         asked_of: what was asked of a partition; None: not known, so that no OFFSET_OUT_OF_RANGE can be believed.
         began_s: when the request began, by trio's clock.
-        on_stale: is told when an offset was not where it was believed to be.
+        on_stale: is called when an offset was not where it was believed to be.
     """
 
     __slots__ = ("_asked_of", "_began_s", "_node_id", "_on_stale", "_tier", "_topic", "_topic_id")
@@ -65,7 +65,7 @@ class AnswerEdits:
             self.answer(answer)
 
     def begin_topic(self, topic: bytes | str | None) -> bool:
-        """The partitions that follow are of this topic; whether all of them are to be edited. Of others only those with
+        """The partitions that follow are of this topic; whether all of them are to be edited. In others only those with
         OFFSET_OUT_OF_RANGE are."""
         self._topic, self._topic_id = None, None
         if isinstance(topic, bytes):
@@ -109,7 +109,7 @@ class AnswerEdits:
         return self._topic is not None and (self._tier.knows(self._topic) or not self._tier.is_loaded())
 
     def _is_beyond_end(self, partition: TopicIdPartition, asked: FetchPartition) -> bool:
-        """Whether it lies above the log's end, which must be known of late: else the log may have grown past it. Or was
+        """Whether it lies above the log's end, which must be a recent one: else the log may have grown past it. Or was
         read in an epoch that nobody has led in yet, which a broker calls out of range, too."""
         frontiers = self._tier.frontiers
         frontier = None if self._node_id is None else frontiers.get(self._node_id, partition)

@@ -7,11 +7,11 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
 - READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.fetch.known), at
   the local log start. Brokers list aborted transactions only with records, and max_bytes 1 yields records for one
   partition a request. A tier of our own tells it all (storage.reading.aborted_transactions, rule 5).
-- OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned anew, one more probe is
-  sent, and then the client is told to ask for metadata again (6).
+- OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned again, one more probe is
+  sent, and then the client gets an error that has it ask for metadata again (6).
 - Brokers before 3.1 are asked by name, in the client's own version. Whether the name is the topic's that we mean they
   are asked afterwards, on a connection of our own: a broker knows a topic's id before it answers for its partitions.
-- Of a tier of our own the log start that the broker tells is the local one, and the tier's own counts.
+- In standalone mode the log start in the broker's answer is the local one, and the tier's own counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ LOCAL_ENDS_MAX = 4096
 
 
 _Wish = tuple[int, int, int]
-"""Of one partition: fetch offset, current leader epoch, last fetched epoch."""
+"""For one partition: fetch offset, current leader epoch, last fetched epoch."""
 
 _NEVER_ANSWERED = (-1, -1, -1, None)
 
@@ -118,7 +118,7 @@ class OwnFetch:
 
     Args:
         granted: how much of what is wanted may be asked for, in bytes.
-        edit: makes of an answer what the client is told.
+        edit: makes of an answer what the client gets.
         put_off: has the client come again for an answer whose batch could not be held.
     """
 
@@ -390,7 +390,7 @@ class Prober:
         return verdicts
 
     async def _learn_ends(self, parts: Sequence[TierPart]) -> None:
-        """Of partitions with large batches: at their log's end as it is now a probe finds none."""
+        """Learn the log ends of partitions with large batches: there a probe finds no batch."""
         if not parts:
             return
         with trio.move_on_after(LEARN_WAIT_S_MAX):
@@ -610,7 +610,7 @@ def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -
 def _tells_of_change(part: TierPart, error_code: ErrorCode | int) -> bool:
     """Whether a refusal says that our frontier is out of date, and not merely the client.
 
-    A client with an old epoch must not have everybody's knowledge learned anew with each of its requests.
+    A client with an old epoch must not have everybody's knowledge learned again with each of its requests.
     """
     if error_code == ErrorCode.FENCED_LEADER_EPOCH:
         return part.asked.current_leader_epoch >= part.frontier.leader_epoch

@@ -460,7 +460,7 @@ class FetchService:
     ) -> bool:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         if asked.fetch_offset >= frontier.local_log_start_offset:
-            # Aborts between tier and local log are told at the frontier only (proxy.fetch.known).
+            # Aborts between tier and local log are known at the frontier only (proxy.fetch.known).
             prefers_tier = self._settings.read_prefer_tier and not committed
             if not prefers_tier or not self._tier.has_copied(candidate, asked.fetch_offset):
                 return False

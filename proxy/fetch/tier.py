@@ -193,8 +193,8 @@ class Tier:
         return end is not None and end >= offset
 
     async def parted_at(self, part: TierPart) -> tuple[int, int] | None:
-        """Of a tier of our own, below the broker's log: where the log that the client has read parts from the leader's,
-        as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
+        """In standalone mode, below the broker's log: return where the log that the client has read parts from the
+        leader's, as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
 
         As Partition.readRecords has it: they part if the epoch told is lower than the client's, or ends below what it
         asks for.
@@ -218,7 +218,7 @@ class Tier:
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the
-        lineage built anew.
+        lineage built again.
 
         Raises:
             RemoteStorageError, UpstreamError: the metadata topic does not say where it ends.
@@ -244,9 +244,9 @@ class Tier:
 
         Args:
             ends_below: of a READ_COMMITTED read, the local log start: only from a segment whose last offset is below
-                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED. Of a
-                tier of our own the segment may reach further, and the answer ends there.
-            local_start: of a tier of our own, the local log start.
+                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED. In
+                standalone mode the segment may reach further, and the answer ends there.
+            local_start: in standalone mode, the local log start.
             is_caught_up: of such a tier, after `catch_up`: what is not there now is in a hole, and stepped over.
             reader: whose read it is (proxy.connection.request_handlers).
             time: as TierReader.read.
@@ -348,13 +348,13 @@ def _searched_up_to(records: TierRecords, offset: int) -> bool:
 # Rule 4. Nothing is held for a probe that does not come: at the deadline a read that has not been settled lets go of
 #         what it has. If the word comes later, the time begins again then, as it would at a broker that hears of the
 #         request only then, and what was let go of is to be started once more. What is still at hand stays: under load
-#         tasks run long after their time, and a word that came before counts, whoever runs first.
+#         tasks run long after their time, and a word that came before counts, in whatever order they run.
 # Rule 5. A failure is a result; what becomes of it is `proxy.fetch.fallback`'s to say, and to log.
 
 
 READS_AT_ONCE_MAX = 64
-"""Of one Fetch: each may ask for some MiB of the store, and one of thousands of partitions would have all GETs wait for
-its own."""
+"""For one Fetch: each may ask for some MiB of the store, and one of thousands of partitions would have all GETs wait
+for its own."""
 
 ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
@@ -421,7 +421,7 @@ class TierReads:
             self._start(part)
 
     def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
-        """After the probe: give up the reads that nobody wants, and start those anew that are to be read otherwise."""
+        """After the probe: give up the reads that nobody wants, and start those again that are to be read otherwise."""
         if trio.current_time() >= self.deadline_s:
             for part in [part for part in self.parts if not self._is_at_hand(part)]:
                 self._let_go(part)

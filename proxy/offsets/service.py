@@ -14,7 +14,7 @@ Rules:
 3. What the tier does not have, and a topic name that may be another topic's by now, is asked of the broker once more,
    with its own timestamp.
 4. A look-up that fails goes to the broker as a Fetch does, and as few at a time (`proxy.fetch.fallback`).
-5. The deadline is our own, or the request's timeout if that is shorter; whoever misses it gets REQUEST_TIMED_OUT.
+5. The deadline is our own, or the request's timeout if that is shorter; one that misses it gets REQUEST_TIMED_OUT.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence

@@ -29,7 +29,7 @@ from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
 # Who may search: so many searches run at a time, and one connection leaves room for others.
 #
 # Rule 1. A connection has `share` of them as soon as that many are free.
-# Rule 2. Beyond its share it gets one only while more than `share` are free: whoever comes next finds his own.
+# Rule 2. Beyond its share it gets one only while more than `share` are free: the next connection finds its own.
 # Rule 3. Those who wait get theirs in the order in which they came, as far as the two rules let them.
 
 
@@ -96,7 +96,7 @@ SEARCHES_MAX = 16
 """Searches at once, of all clients; Kafka's readers are 10 threads."""
 
 CONNECTION_SEARCHES = 4
-"""Of those, what each connection finds free, whoever else searches (`proxy.offsets.timestamp_lookup`)."""
+"""What each connection finds free of those, however many others search (`proxy.offsets.timestamp_lookup`)."""
 
 Key = tuple[str, int]
 """Topic name and partition: ListOffsets knows no ids."""

@@ -3,7 +3,7 @@
 Rules:
 - A broker that left or changed address has its pooled connections retired.
 - Topics are learned when somebody asks for them.
-- One pooled connection per (node, role, lane), opened by whoever needs it first while others wait. Attempts after
+- One pooled connection per (node, role, lane), opened for the first that needs it while others wait. Attempts after
   a failure are spaced by a back-off that doubles; a failure also has the metadata refreshed before the next one.
 - Nothing here runs by itself: `refresh` is called by the application's own timer and when a question failed.
 """
@@ -263,7 +263,7 @@ class Cluster(ClusterView):
         raise UpstreamConnectionError(said)
 
     async def _first_answer(self, question: Question[Any], failures: list[UpstreamError]) -> Any:
-        """Of those that may answer Metadata; None when all failed, and how."""
+        """Return the first answer of those that may answer Metadata; None when all failed, and how."""
         nodes = self.metadata_sources(self.settings.bootstrap_servers, self._rank)
         sources = [functools.partial(self._direct, node) for node in nodes]
         while sources:

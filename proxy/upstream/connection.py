@@ -160,7 +160,7 @@ class BrokerConnection:
                 await self._send(frame)
         finally:
             if waiter is None:
-                self._slots.release()  # otherwise whoever takes the waiter from the table does
+                self._slots.release()  # otherwise the code that takes the waiter from the table does
         answer = await waiter.wait()
         if answer is None:
             self._raise_failure()
@@ -223,7 +223,7 @@ class BrokerConnection:
 
 # One place in the pool of own connections: a connection that is opened once for all who want it.
 #
-# Whoever comes first opens it, the others wait for that attempt and share its outcome, good or bad. After a failed
+# The first caller opens it, the others wait for that attempt and share its outcome, good or bad. After a failed
 # attempt the next one waits: 50 ms at first, doubled up to a second (settings), until one succeeds.
 
 

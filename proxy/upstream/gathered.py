@@ -1,7 +1,7 @@
 """Questions to one peer, gathered: while one request is under way, further questions wait for the next.
 
-Rule 1. At most one request is under way. Whoever asks while it is joins the next one, even for what it names: each gets
-        an answer that is younger than his question.
+Rule 1. At most one request is under way. A question that comes meanwhile joins the next one, even for what it names:
+        each gets an answer that is younger than its question.
 Rule 2. A request goes on when those who asked have left.
 Rule 3. A failure goes to everyone who asked in that request and is not kept.
 """

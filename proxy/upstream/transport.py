@@ -515,7 +515,7 @@ async def race(
 
     Args:
         attempts: in the order in which they begin.
-        failures: is told which have failed, and how.
+        failures: gets those that have failed, and how.
         discard: closes what succeeded beside the first, and what nobody takes as we are cancelled.
     """
     won: list[tuple[int, Connected]] = []

@@ -2,7 +2,7 @@
 
     copier = Copier(settings=..., brokers=..., ...)
     nursery.start_soon(copier.run)
-    await copier.assign(partitions, generation)     # by whoever is in the group
+    await copier.assign(partitions, generation)     # by the group's member
     await copier.revoke(partitions)                 # returns once nothing of them is under way
 
 Rules:
@@ -41,7 +41,7 @@ from storage.model import TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 
 _OTHER_THREADS = 32
-"""Beside those of the slots: whoever lets go of a partition does not wait for the uploads of others."""
+"""Beside those of the slots: letting go of a partition does not wait for the uploads of others."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -185,7 +185,7 @@ class Copier:
         return [*self._gone.waiting.values()]
 
     def progress(self) -> list[PartitionProgress]:
-        """Of all partitions, by topic and number. Live objects: to be read, not kept."""
+        """Return the progress of all partitions, by topic and number. Live objects: to be read, not kept."""
         found = (assigned.copier.progress for assigned in self._assigned.values())
         return sorted(found, key=lambda progress: (progress.topic, progress.partition))
 

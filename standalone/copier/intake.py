@@ -189,7 +189,7 @@ class Intake:
             self._ledger.follow_lineage([(epoch, start) for epoch, start in lineage if start <= staged.end_offset])
 
     def bytes_behind(self, staged: StagedSegment) -> int:
-        """Log behind the segment. Of what has not been fetched upstream tells offsets only: they are taken to be as
+        """Log behind the segment. Upstream tells only offsets of what has not been fetched: they are taken to be as
         large as those of the segment."""
         if self.staging is None:
             return 0

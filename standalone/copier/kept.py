@@ -23,7 +23,7 @@ class KeptStore(Protocol[V]):
 
 
 class Kept(Generic[V]):
-    """Of one trio run.
+    """For one trio run.
 
     Args:
         partitions: those that are owned now: all of them are asked for at once.

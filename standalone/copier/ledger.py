@@ -6,7 +6,7 @@ which is the same for everybody:
 
 - An owner has a *fence*, the BrokerId of its records: its group generation, or one more than any BrokerId of the
   partition if that is higher (a group that was forgotten begins again with generation 1).
-- Whoever reads a record of another owner with a fence as high as its own is *superseded*: it ends.
+- An owner that reads a record of another owner with a fence as high as its own is *superseded*: it ends.
 - Nobody deletes a segment of another owner before finished segments hold all of its offsets. A copy that another owner
   finishes late may hide one of ours from lookups, or a part of it (docs/kafka-tier.md#overlap). So of two finished
   segments one of which holds the other's offsets the shorter is deleted, and one that lookups no longer see is finished
@@ -43,13 +43,13 @@ class Ledger:
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self.fence = -1
-        """Of this owner; -1 until it has claimed the partition."""
+        """This owner's; -1 until it has claimed the partition."""
         self._catalog = Catalog()
         self._own: set[Uuid] = set()
         self._touched: set[Uuid] = set()
         """Segments that this owner has published records of; some were begun by others."""
         self._highest_fence = -1
-        """Of other owners' records."""
+        """The highest of other owners' records."""
         self._cuts: tuple[tuple[int, int], ...] = ()
         self._lost: list[tuple[int, int]] = []
         self.marked_ms: int | None = None

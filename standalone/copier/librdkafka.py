@@ -16,7 +16,7 @@ from storage.config.model import UpstreamConfig
 Properties = dict[str, str | int | float | bool]
 
 ANSWER_TIMEOUT_MS: Final = 30_000
-"""Of one request, as on our other connections."""
+"""For one request, as on our other connections."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ def client_properties(upstream: UpstreamConfig, role: str) -> Properties:
 
 class LibrdkafkaLog:
     """A logger as confluent_kafka wants one. What librdkafka says goes into our log at level debug: whatever matters
-    of it comes as an error, too, and an outage is told by those who follow the brokers."""
+    of it comes as an error, too, and the tasks that follow the brokers report an outage."""
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         """One line."""

@@ -11,7 +11,7 @@ class Slots:
     served, so partitions with much to do take turns.
 
     Args:
-        on_change: is told (slots taken, slots in all).
+        on_change: gets (slots taken, slots in all).
     """
 
     def __init__(self, slots_max: int, on_change: Callable[[int, int], None]) -> None:

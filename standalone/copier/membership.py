@@ -8,7 +8,7 @@ Rules:
   (standalone.copier.ledger), and with their topic's id. A topic that was deleted and made again has another id: its
   partitions are revoked and assigned once more, as the group itself may not even notice.
 - Before partitions go back to the group the listener has let go of them, or LET_GO_S_MAX has passed: the fence protects
-  them in any case. Those that were lost (the session expired) are told at once, and nobody waits.
+  them in any case. Those that were lost (the session expired) are reported at once, and nobody waits.
 - Assignment is cooperative and sticky: who keeps a partition goes on with it, and with its older generation.
 - Topics are subscribed to by name. Which names there are, and their ids, is for `subscribe`'s caller to say, since
   librdkafka's expressions are others than Python's, and not every topic may be copied.

@@ -38,7 +38,7 @@ Publish = Callable[[int, bytes], int]
 
 
 class MetadataFeed:
-    """Ledgers are followed by their partition, one for each. Of one trio run."""
+    """Ledgers are followed by their partition, one for each. For one trio run."""
 
     def __init__(self, event_log: MetadataEventLog, publish: Publish, threads: Threads) -> None:
         self._event_log = event_log
@@ -156,7 +156,7 @@ class _Follower:
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """Of one metadata partition. What an earlier attempt still has under way is dropped."""
+    """The reading of one metadata partition. What an earlier attempt still has under way is dropped."""
 
     followers: dict[TopicIdPartition, _Follower] = field(default_factory=dict)
     subscription: Subscription | None = None

@@ -2,7 +2,7 @@
 
 - Made as Kafka 4.3 makes it: 50 partitions, three replicas or as many as there are brokers, `cleanup.policy=delete`,
   `retention.ms=-1`, and `retention.bytes=-1` whatever the brokers' own default is;
-  `rlmm.config.remote.log.metadata.topic.*` says otherwise. Of two who make it at once both succeed. A topic that is
+  `rlmm.config.remote.log.metadata.topic.*` says otherwise. If two make it at once, both succeed. A topic that is
   there keeps its own partition count; whether it may be used is for standalone.metadata_guard to say.
 - Published to by an idempotent producer with acks=all, into the partition that the caller names. It never has brokers
   make the topic, as they would with their own partitions and retention. Reading stays the event log's matter
@@ -143,7 +143,7 @@ class MetadataPublisher:
         return delivery.offset
 
     def close(self) -> None:
-        """End it; who still waits is told that it failed. Idempotent. Blocking."""
+        """End it; calls that still wait fail. Idempotent. Blocking."""
         self._closed.set()
         self._thread.join()
         with self._lock:

@@ -9,7 +9,7 @@ rules (docs/kafka-tier.md#producer-snapshot, docs/kafka-tier.md#transaction-inde
 - The last stable offset after an abort is where the oldest other transaction begins, or behind the marker.
 - A producer without an open transaction is forgotten once nothing was heard of it for a day.
 
-One thing is told beyond what a broker's own snapshot tells. Only what is decided is copied, so of a transaction that is
+A snapshot says one thing more than a broker's own. Only what is decided is copied, so for a transaction that is
 open in what was copied the marker is in upstream's log already, and upstream lists it with its batches if it was
 aborted. A snapshot has only those as open, so that its readers know how each has ended, also when upstream has deleted
 the marker.

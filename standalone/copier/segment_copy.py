@@ -252,7 +252,7 @@ class SegmentCopy:
         that is not seen."""
         spares: list[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]] = []
         longest: RemoteLogSegmentMetadata | None = None
-        """Of those that begin before: the one that ends last."""
+        """Among those that begin before: the one that ends last."""
         for segment in sorted(self._ledger.finished(), key=lambda each: (each.start_offset, -each.end_offset)):
             if longest is None or longest.end_offset < segment.end_offset:
                 longest = segment

@@ -49,7 +49,7 @@ FUTURE_MS_MAX = 3_600_000
 """So far may a record's time lie ahead of the clock. One that lies further counts as of now."""
 
 _PIECES_MAX = 512
-"""Of one writev: half of what POSIX systems take (IOV_MAX)."""
+"""For one writev: half of what POSIX systems take (IOV_MAX)."""
 
 
 class UncopyableBatchError(CorruptBatchError):
@@ -150,7 +150,7 @@ class PartitionStaging:
 
     @property
     def staged_bytes(self) -> int:
-        """Of the segment under way."""
+        """Bytes of the segment under way."""
         return 0 if self._open is None else self._open.size_bytes
 
     @property
@@ -160,7 +160,7 @@ class PartitionStaging:
 
     @property
     def first_timestamp_ms(self) -> int:
-        """Of the segment under way; NO_TIMESTAMP_MS if there is none, or no timestamp in its first batch."""
+        """First timestamp of the segment under way; NO_TIMESTAMP_MS if there is none, or none in its first batch."""
         return NO_TIMESTAMP_MS if self._open is None else self._open.first_timestamp_ms
 
     def take(
@@ -204,7 +204,7 @@ class PartitionStaging:
 
     def skip_to(self, offset: int, *, now_ms: int) -> list[StagedSegment]:
         """Go on at an offset, as upstream has nothing before it any more. The segment under way ends, so that none has
-        a hole in it. Producers are forgotten, as Kafka forgets them where a log begins anew: what became of their
+        a hole in it. Producers are forgotten, as Kafka forgets them where a log restarts: what became of their
         transactions meanwhile nobody can tell.
         """
         if self._open is not None:
@@ -252,7 +252,7 @@ class PartitionStaging:
             self._append(batch, header, now_ms)
 
     def _header(self, view: memoryview, position: int) -> BatchHeader | None:
-        """Of the next whole batch; None: the rest is not one."""
+        """Return the header of the next whole batch; None: the rest is not one."""
         size_bytes = LOG_OVERHEAD + int.from_bytes(view[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
         if size_bytes > len(view) - position:
             return None

@@ -1,6 +1,6 @@
 """Where blocking calls run: worker threads, a bounded number of them, and none of them ever abandoned.
 
-An upload that was begun is either finished or given back, so whoever waits for it cannot walk away from it. Tests run
+An upload that was begun is either finished or given back, so its waiter cannot walk away from it. Tests run
 the calls elsewhere, in an order of their own (`Threads` is what they take the place of).
 """
 

@@ -7,7 +7,7 @@ Rule 1. The client hears of success when the new log start is committed, so that
         after the next time that it asks. Where that fails, the partition gets REQUEST_TIMED_OUT, on which clients try
         again: at the broker the records are gone already, and to delete them twice is to delete them once.
 Rule 2. Which topic has the name is asked after the broker's answer. Where that, or whether the tier has the partition,
-        cannot be told, the partition gets REQUEST_TIMED_OUT too.
+        is not known, the partition gets REQUEST_TIMED_OUT too.
 """
 
 import structlog

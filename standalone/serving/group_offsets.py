@@ -105,7 +105,7 @@ class GroupOffsets:
 
     async def _answer(self, step: Step) -> list[Any]:
         if isinstance(step, AskMetadata):
-            # Of no topic: who there is now, which a question about no topic's name would not ask.
+            # No topic's metadata: who there is now, which a question about no topic's name would not ask.
             await self._cluster.refresh()
             return []
         return await self._cluster.ask_all(ROLE, step)

@@ -3,7 +3,7 @@
 T is the larger of the first offset of the tier's first FINISHED segment and what a DeleteRecords, or the copier's
 retention, has committed for group `tidegate.log-start`. All processes that serve or write the tier share that group.
 
-Rule 1. What is kept beside an offset is the topic's id. Of topics that share a name each has its own
+Rule 1. What is kept beside an offset is the topic's id. If topics share a name, each has its own
         (standalone.serving.topic_texts): one of which nothing is kept counts as absent.
 Rule 2. An offset that is absent, or older than the first segment's, counts as the first segment's. Offsets of groups
         without members expire (`offsets.retention.minutes`), so each is committed again when a process first hears of
@@ -42,7 +42,7 @@ UNANSWERED_S_MAX = 5.0
 """How long the coordinator is waited for with a partition that it was not asked about yet."""
 
 POLL_SHARE_MAX = 0.1
-"""Of the time, at most this goes into questions: those of many partitions come less often."""
+"""At most this part of the time goes into questions: those of many partitions come less often."""
 
 COMMIT_AGAIN_S = 24 * 60 * 60.0
 """Less than any `offsets.retention.minutes` that is in use; a shorter one is met by rule 2 too."""
@@ -125,7 +125,7 @@ class TierLogStarts:
         """By the catalog's generation: `get` is asked for every partition of every Fetch."""
         self._trouble: str | None = None
         self._refused: dict[str, str] = {}
-        """By topic, why nothing is told of it."""
+        """By topic, why its log starts are not known."""
 
     def get(self, partition: TopicIdPartition) -> int | None:
         """T where the tier has segments of the partition; None where it has none."""
@@ -133,7 +133,7 @@ class TierLogStarts:
         return None if first_offset is None else max(first_offset, self._heard.get(partition, first_offset))
 
     def is_known(self, partition: TopicIdPartition) -> bool:
-        """Whether `get` is what counts (rule 4). Of what the tier has nothing of there is nothing to know."""
+        """Whether `get` is what counts (rule 4). Where the tier has nothing, there is nothing to know."""
         if partition in self._asked or self._first_offset(partition) is None:
             return True
         waited_s = trio.current_time() - self._unanswered_since_s

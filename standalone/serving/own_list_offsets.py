@@ -53,7 +53,7 @@ _VERSION_NEEDED: Mapping[int, int] = {
     OffsetTimestamp.LATEST_TIERED: 9,
     OffsetTimestamp.EARLIEST_PENDING_UPLOAD: 11,
 }
-"""Of the special timestamps that the tier has a say in."""
+"""For the special timestamps that the tier has a say in."""
 
 _log = structlog.get_logger(__name__)
 
@@ -169,7 +169,7 @@ class OwnListOffsetsService:
             timestamp, frontier, lineage = ours[key].timestamp, frontiers.get(partition), lineages.get(partition)
             if timestamp == OffsetTimestamp.EARLIEST:
                 start = self._tier_offsets.log_start(partition, allowed[key].offset)
-                # That it cannot be told in which epoch the log starts is no reason not to tell where.
+                # The answer says where the log starts even if the epoch there is not known.
                 epoch = None if lineage is None else lineage.epoch_for(start)
                 found[key] = _Found(offset=start, leader_epoch=-1 if epoch is None else epoch)
             elif frontier is None or lineage is None:

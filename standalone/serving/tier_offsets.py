@@ -4,8 +4,8 @@ The broker has been asked first, so who gets here may ask. Everything is looked 
 name now, where its local log starts, which leader epochs there are.
 
 Rule 1. A topic name that the catalog never had is no topic of the tier, once the catalog has been read.
-Rule 2. What cannot be told (no answer to our own question, a partition whose metadata are not read yet, or which the
-        catalog had no room for) is told apart from what is not in the tier: the broker's offsets would be wrong for it.
+Rule 2. What is not known (no answer to our own question, a partition whose metadata are not read yet, or which the
+        catalog had no room for) is not the same as what is not in the tier: the broker's offsets would be wrong for it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class MovableLogStarts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Partitions that were asked about: what the tier holds of them, and those of which that cannot be told."""
+    """Partitions that were asked about: what the tier holds of them, and those of which that is not known."""
 
     held: Mapping[Key, TopicIdPartition]
     unknown: Collection[Key]
@@ -169,7 +169,7 @@ class TierOffsets:
         lineage: LeaderEpochLineage,
         node_id: int | None,
     ) -> int:
-        """The leader epoch of an offset, which may lie behind the tier; −1 if it cannot be told."""
+        """The leader epoch of an offset, which may lie behind the tier; −1 if it is not known."""
         epoch = lineage.epoch_for(offset)
         asked_node = self._node_of(partition, node_id)
         if epoch is not None or asked_node is None:

@@ -149,7 +149,7 @@ def read_log_starts(log_dir: Path) -> dict[tuple[str, int], int]:
     lines = _read(path).decode("utf-8", "replace").splitlines()
     entries = [_LOG_START.fullmatch(line) for line in lines[2:]]
     if len(lines) < 2 or lines[0] != "0" or lines[1] != str(len(entries)) or None in entries:
-        raise TierError(f"{path} is no checkpoint of offsets: start the broker, which writes it anew, and stop it")
+        raise TierError(f"{path} is no checkpoint of offsets: start the broker, which writes it again, and stop it")
     return {(entry["topic"], int(entry["partition"])): int(entry["offset"]) for entry in entries if entry is not None}
 
 
