@@ -1,7 +1,7 @@
 """The admin listener: the status page, `/metrics`, `/livez`, `/readyz`, on an address of its own.
 
 - `/livez`: 200 whenever the loop turns; nothing else is asked, or a broken tier would restart every replica.
-- `/readyz`: 200 or 503 with reasons, and whether it is starting, serving or draining; degraded is told apart and is
+- `/readyz`: 200 or 503 with reasons, and whether it is starting, serving or draining; degraded is one more word, and
   200 (proxy.readiness).
 - `/metrics`: rendered in a thread, so that a scrape of thousands of series does not hold up clients.
 - `/streams`: who reads what from the tier, how fast, and what read-ahead waits for (JSON).

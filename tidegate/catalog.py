@@ -63,7 +63,7 @@ used, and reading everything takes about as long."""
 RANGES_RETRY_S = 0.5
 
 BUSY_SHARE_MAX = 0.05
-"""Of the time, at most this goes into writing snapshots: those of a large catalog come less often."""
+"""At most this part of the time goes into writing snapshots: those of a large catalog come less often."""
 
 _OUTCOMES: Mapping[type[SnapshotError], SnapshotOutcome] = {
     ForeignSnapshotError: SnapshotOutcome.FOREIGN,
@@ -109,7 +109,7 @@ class CatalogSnapshots:
         self._found = found
         self._found_bytes = 0
         self._written_offsets: tuple[int, ...] | None = None
-        """Of the snapshot that is there."""
+        """Offsets of the snapshot that is there."""
         self._writing = trio.Lock()
         self._thread_is_busy = False
         self._is_failing = False
@@ -357,7 +357,7 @@ class InMemoryCatalogTail:
 
 
 class OwnTierTail:
-    """Of a tier of our own: a partition is not ready either before it is known where its log starts."""
+    """In standalone mode: a partition is not ready either before it is known where its log starts."""
 
     def __init__(self, tail: CatalogTail, log_starts: TierLogStarts) -> None:
         self._tail = tail

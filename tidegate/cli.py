@@ -298,7 +298,7 @@ def _json_argument(parser: argparse.ArgumentParser, what: str = "print one JSON 
     parser.add_argument("--json", action="store_true", dest="as_json", help=what)
 
 
-_LINES_ANYWAY = "JSON lines, as without it: every tool may be told so"
+_LINES_ANYWAY = "JSON lines, as without it: every tool takes the option"
 
 
 def _ls_arguments(parser: argparse.ArgumentParser) -> None:
@@ -440,7 +440,7 @@ def _word(word: str) -> Run:
     return _configured(run)
 
 
-# What arguments may look like. An ArgumentTypeError is told to the user as it is.
+# What arguments may look like. The user sees an ArgumentTypeError as it is.
 
 
 def _place(text: str) -> "Place":

@@ -1,7 +1,7 @@
 """`tidegate health FILE`, the image's health check: asks `/livez` where FILE says that it is.
 
-Whether the loop turns, and not readiness: a tier that is down is no reason to start again. Of FILE and the environment
-only `admin.listen` counts here; a mistake elsewhere, in a file that was changed since the start, changes nothing.
+Whether the loop turns, and not readiness: a tier that is down is no reason to start again. Only `admin.listen`
+counts here, in FILE and the environment; a mistake elsewhere, in a file changed since the start, changes nothing.
 """
 
 import http.client

@@ -22,7 +22,7 @@ from proxy.readiness import Readiness
 from tidegate.log_lines import STANDARD_ERROR
 from tidegate.reload import Cause
 
-# What systemd is told of a unit of `Type=notify`: sd_notify(3)'s datagrams, when NOTIFY_SOCKET says where.
+# What systemd hears from a unit of `Type=notify`: sd_notify(3)'s datagrams, when NOTIFY_SOCKET says where.
 #
 # Rules:
 # 1. READY=1 as soon as clients are accepted. It does not wait for upstream and tier: systemd would kill a Tidegate

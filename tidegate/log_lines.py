@@ -74,7 +74,7 @@ class LineWriter:
             for line in lines:
                 try:
                     _write(self._descriptor, line)
-                except OSError:  # nobody is there to be told but by the count
+                except OSError:  # only the count can say so
                     with self._changed:
                         self.lost += 1
                 with self._changed:

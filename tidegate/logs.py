@@ -44,7 +44,7 @@ _STRUCTLOG_KEYS = ("_record", "_from_structlog")
 
 RECENT_MAX = 50
 RECENT_CHARS_MAX = 500
-"""Of one of the last warnings and errors."""
+"""For one of the last warnings and errors."""
 
 _RECENT_LEVELS = ("warning", "error", "critical")
 _HEAD_KEYS = ("timestamp", "level", "logger", "event", "worker", "stack", *_STRUCTLOG_KEYS)

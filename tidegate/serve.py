@@ -79,7 +79,7 @@ from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_st
 from tidegate.topics import follow_topics
 from tidegate.upkeep import follow_brokers, take_gauges, watch_loop, watch_tier
 
-# The listeners towards clients: the bootstrap listener, and how a broker is told from another.
+# The listeners towards clients: the bootstrap listener, and how brokers are distinguished.
 
 
 class Acceptor(Protocol):
@@ -121,7 +121,7 @@ def bootstrap_target(config: Config) -> Target:
 
 
 def server_names(config: Config, cluster: Cluster, bound_port: int) -> SniAddressBook:
-    """What clients are told where one port stands for all brokers."""
+    """Return what clients get where one port stands for all brokers."""
     assert config.proxy.tls_sni_pattern is not None
     told_port = config.proxy.advertised_port_start
     return SniAddressBook(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Standalone:
     """`segment_s_max`: after so many seconds a record is in the tier. `copying` None: nothing is copied here.
 
-    Of several workers the one that writes the catalog's snapshot copies.
+    If there are several workers, the one that writes the catalog's snapshot copies.
     """
 
     log_starts: TierLogStarts

@@ -126,7 +126,7 @@ class TierStorage:
 
 
 def stream_row(stream: Stream) -> dict[str, object]:
-    """What is told of a sequential reader."""
+    """Return what is shown of a sequential reader."""
     return {
         **(stream.reader.row() if isinstance(stream.reader, ClientName) else {"client": str(stream.reader)}),
         "topic": stream.partition.topic,

@@ -57,7 +57,7 @@ TIER_INTERVAL_S = 30.0
 TIER_OBJECTS_LISTED_MAX = 1000
 """One page, to see whether there is any segment where none of those that were asked for is."""
 TIER_SEGMENTS_ASKED_MAX = 3
-"""Of different partitions, one after another while the store does not have the one before: it may have been deleted."""
+"""In different partitions, one after another while the store does not have the one before: it may have been deleted."""
 
 TIER_RETRY_S = 5.0
 TIER_ANSWER_S_MAX = 10.0

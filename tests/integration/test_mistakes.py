@@ -155,7 +155,7 @@ def proxy_port_taken(stage: Stage) -> None:
     stage.properties["proxy.listen"] = stage.listener()
 
 
-@mistake("clients will not be told of broker 1", "give it port 65536; name its port in proxy.broker.ports")
+@mistake("clients will not hear of broker 1", "give it port 65536; name its port in proxy.broker.ports")
 def port_beyond_the_last(stage: Stage) -> None:
     del stage.properties["proxy.broker.ports"]
     stage.properties["proxy.broker.port.start"] = "65535"

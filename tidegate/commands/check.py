@@ -53,7 +53,7 @@ ROLE = "check"
 SCAN_TIME_LIMIT_S = 30.0
 """For reading the metadata topic; what was seen until then is used."""
 TOPICS_SHOWN_MAX = 20
-"""Of topics that are gone, or that we may not describe: then their number is told."""
+"""Topics that are gone, or that we may not describe: beyond this, only their number is shown."""
 
 _TOPIC_RESOURCE = 2
 _TOPIC_AUTHORIZATION_FAILED = 29
@@ -207,7 +207,7 @@ async def _is_metadata_topic_to_come(cluster: Cluster) -> bool:
     try:
         [topic] = await cluster.learn_topics([METADATA_TOPIC])
     except UpstreamError:
-        return False  # which is told by who asks next
+        return False  # which the next question reports
     return topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -331,7 +331,7 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
 async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report: Report) -> None:
     """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?
 
-    Of a tier that is our own the copier deletes what is of topics that are gone, and the local log is upstream's whole.
+    In standalone mode the copier deletes the segments of topics that are gone, and the local log is upstream's whole.
     """
     is_own, segments = config.mode is Mode.STANDALONE, scan.segments_of_topics()
     if not segments:

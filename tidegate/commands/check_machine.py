@@ -59,7 +59,7 @@ async def check_machine(config: Config, nodes: Sequence[NodeAddress], report: Re
 
 
 async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: Report, *, is_running: bool) -> None:
-    """Bind what `serve` will bind; what clients will be told for each of these brokers."""
+    """Bind what `serve` will bind; report what clients will get for each of these brokers."""
     proxy, admin = config.proxy, config.admin.listen
 
     def taken(sentence: str) -> None:
@@ -116,7 +116,7 @@ async def _check_broker_ports(
     book = AddressBook(config.proxy, nursery, hold, readiness=Readiness(meters.health))
     told = await book.advertise(nodes)
     for node_id, reason in book.withheld.items():
-        sentence = f"clients will not be told of broker {node_id}: {reason}"
+        sentence = f"clients will not hear of broker {node_id}: {reason}"
         (taken if os.strerror(errno.EADDRINUSE) in reason else report.wrong)(sentence)
     return told
 
@@ -271,7 +271,7 @@ def _insecure(config: Config) -> Iterator[str]:
     if upstream.protocol.has_tls and proxy.tls is None and not _is_loopback(proxy.listen.host):
         yield (
             f"upstream.security.protocol is {upstream.protocol}, but clients come to proxy.listen {proxy.listen} in "
-            "plain text: whoever is on the way reads records and passwords; set proxy.tls.certificate.file"
+            "plain text: anyone on the way can read records and passwords; set proxy.tls.certificate.file"
         )
     if not upstream.protocol.has_sasl:
         yield (

@@ -1,10 +1,10 @@
 """`tidegate deletions list|hold|approve|release FILE [TOPIC[:PARTITION]]`: what waits to be deleted from a tier of
 mode=standalone, and an operator's word on it (docs/tools.md#deletions).
 
-- Of a topic that there is, waits and words are notes beside the offsets of the group `tidegate.deletions`
+- For a topic that there is, waits and words are notes beside the offsets of the group `tidegate.deletions`
   (standalone.copier.waits). A copier may write a note at the same moment: it is read again after SETTLE_S, and written
   again if the word does not stand.
-- Of a topic that is gone the wait is the time of its DELETE_PARTITION_MARKED: a word is another such record
+- For a topic that is gone, the wait is the time of its DELETE_PARTITION_MARKED: a word is another such record
   (standalone.copier.gone_topics). Each broker is asked whether the topic is gone before that.
 - What others have superseded is not noted: the copier's status page shows its wait, and a word is good for it, too.
 """

@@ -55,7 +55,7 @@ FETCH_WAIT_MS: Final = 1000
 """For what comes from the tier; a broker waits 500 ms for it by default (remote.fetch.max.wait.ms)."""
 
 ATTEMPTS_MAX: Final = 6
-"""Of a question whose answers differ; 0.25, 0.5, … seconds apart. At the end that is longer than `serve` holds what a
+"""For a question whose answers differ; 0.25, 0.5, … seconds apart. At the end that is longer than `serve` holds what a
 broker said of a partition's offsets for good (`authority.max.age.ms`), so that an old high watermark is not taken for a
 wrong one."""
 ATTEMPT_WAIT_S: Final = 0.25

@@ -9,7 +9,7 @@ before and after Tidegate's answer are bounds. Offsets only grow, and must lie b
 log's end; anything else must be one of the two. What still differs is asked all over again a few times, since either
 side may answer empty when the store is slow, and segments go from one place to the other.
 
-A batch whose CRC does not hold is told of as well: equal bytes may be equally wrong.
+A batch whose CRC does not hold is reported as well: equal bytes may be equally wrong.
 """
 
 import random
@@ -104,8 +104,8 @@ def choose(
 
 
 def questions(sampled: Sequence[SampledPartition], chance: random.Random) -> list[Asked]:
-    """Of each partition its edges and its special offsets, of each of its segments both ends, a place between, and
-    look-ups by time."""
+    """Return for each partition its edges and its special offsets, for each of its segments both ends, a place between,
+    and look-ups by time."""
     found: list[Asked] = []
     for known in sampled:
         for place, fetch_offset, timestamp, is_remote in (*_edges(known), *_inside(known, chance)):

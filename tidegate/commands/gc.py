@@ -76,7 +76,7 @@ class GcResult:
     deleted: list[StoredObject] = field(default_factory=list)
     aborted: list[StaleUpload] = field(default_factory=list)
     changed: int = 0
-    """Of the plan: no orphans any more, gone, or replaced since."""
+    """In the plan: no orphans any more, gone, or replaced since."""
     failures: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -121,7 +121,7 @@ def run(config: Config, options: GcOptions, out: TextIO, *, is_json: bool = Fals
     try:
         given = read_plan(options.plan) if options.deletes and options.plan is not None else None
     except PlanError as error:
-        print(f"tidegate: {error}; make it anew with --plan", file=sys.stderr)
+        print(f"tidegate: {error}; make it again with --plan", file=sys.stderr)
         return exit_codes.USAGE
 
     async def work() -> int:
@@ -299,7 +299,7 @@ def _foreign_snapshot(config: Config, origin: PlanOrigin) -> list[str]:
     elif uuid_to_text(then.topic_id) != origin.metadata_topic_id:
         ids = f"{uuid_to_text(then.topic_id)}, and now its id is {origin.metadata_topic_id}"
         found.append(f"{file.path} is of metadata topic {ids}: it was created again, and has lost what it knew")
-    return [f"{each}. Start serve with this file once: it looks at it anew" for each in found]
+    return [f"{each}. Start serve with this file once: it looks at it again" for each in found]
 
 
 async def _delete(given: Plan, records: WholeTopic, folder: TierFolder, result: GcResult) -> None:

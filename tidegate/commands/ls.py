@@ -3,7 +3,7 @@
 Without a place its topics, of a topic the partitions, of a partition the segments. No object is looked at: that is
 `stat` and `verify`. Holes are offsets between finished segments that no finished segment holds; whether the leader
 epochs make more of them `verify` says, which asks the brokers. Segments are dead as far as the tier tells
-(tidegate.commands.tier_lineage). Of partitions, what waits to be deleted is shown where it is noted (mode=standalone)
+(tidegate.commands.tier_lineage). What waits to be deleted is shown for partitions where it is noted (mode=standalone)
 and we may read it.
 """
 
@@ -42,7 +42,7 @@ class LsOptions:
 
 @dataclass(slots=True)
 class Summary:
-    """Of a partition's segments, or of several partitions'. Offsets and bytes are of finished segments only."""
+    """A partition's segments, or several partitions'. Offsets and bytes are of finished segments only."""
 
     partitions: int = 0
     segments: int = 0
@@ -57,7 +57,7 @@ class Summary:
 
     @classmethod
     def of(cls, segments: Sequence[RemoteLogSegmentMetadata]) -> "Summary":
-        """Of one partition."""
+        """Return the summary of one partition."""
         whole = finished(segments)
         found_holes, lineage = holes(whole), TierLineage(whole)
         return cls(

@@ -432,7 +432,7 @@ def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | No
             raise ValueError("a record without key and value")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LineError(
-            f"line {number} is none that `tidegate metadata dump` writes ({error!r}): leave it out, or dump anew"
+            f"line {number} is none that `tidegate metadata dump` writes ({error!r}): leave it out, or dump again"
         ) from error
     return MetadataEvent(partition, number, timestamp_ms, key, value)
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 PIPED_COLUMNS = 200
-"""Of what is no table, where the output is no terminal."""
+"""Width of what is no table, where the output is no terminal."""
 _ROW_COLUMNS_MAX = 1_000_000
 
 Cell = str | int | None
@@ -107,7 +107,7 @@ class Progress:
 
 
 class _Console(Console):
-    """Leaves it to whoever runs the command what becomes of output that nobody reads."""
+    """Leaves output that nobody reads to the command's caller."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -1,8 +1,8 @@
 """What a tool is to look at: `TOPIC`, `TOPIC:PARTITION`, `TOPIC:PARTITION:OFFSET`, or a segment's id.
 
 A topic's name holds no colon, and Kafka's own tools write partitions like this (`kafka-get-offsets.sh`). A topic that
-was deleted and created again may be in the tier twice, by two ids: listings show both, and whoever needs one partition
-wants `--topic-id` then.
+was deleted and created again may be in the tier twice, by two ids: listings show both, and a command that needs one
+partition takes `--topic-id` then.
 """
 
 import re

@@ -9,7 +9,7 @@
 - Reading has no time limit, since a topic of millions of records takes minutes; silence has one.
 - Whatever is wrong is one line that says what to do, and an exit code (`run_on_tier`).
 
-Memory: the catalog (`catalog.segments.max`), and the segments of one partition for whoever lists them.
+Memory: the catalog (`catalog.segments.max`), and the segments of one partition while they are listed.
 """
 
 import os
@@ -56,7 +56,7 @@ POLL_S = 0.05
 
 ROLE = "tool"
 ATTEMPTS_MAX = 5
-"""Of a question to leaders: an election takes a second or two."""
+"""For a question to leaders: an election takes a second or two."""
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class OpenTier:
 
     @property
     def cluster_id(self) -> str:
-        """Of the metadata topic's cluster; empty if it has none."""
+        """Id of the metadata topic's cluster; empty if it has none."""
         return self.metadata.cluster.cluster_id or ""
 
     def identity(self) -> dict[str, str]:
@@ -313,7 +313,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _said(cause: BaseException) -> int:
     """Tell of one cause; its exit code."""
     if isinstance(cause, BrokenPipeError):
-        # Whoever read the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
+        # The reader of the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.DONE
     is_wrong_key = isinstance(cause, StorageConfigError)

@@ -182,7 +182,7 @@ def _derive_listeners(values: Values) -> None:
     values.derive("proxy.broker.ports", MappingProxyType({}))
     listen = values.group(ProxyConfig).listen
     if values.is_set("proxy.tls.sni.pattern"):
-        # Clients are told neither the listen host nor a port of a broker's own.
+        # Clients get neither the listen host nor a port of a broker's own.
         values.derive("proxy.advertised.host", listen.host)
         values.derive("proxy.broker.port.start", 0)
         return
@@ -241,8 +241,7 @@ def _check_server_names(proxy: ProxyConfig, values: Values) -> None:
 def _check_proxy_headers(proxy: ProxyConfig, values: Values) -> None:
     if proxy.protocol and not values.is_set("proxy.protocol.trusted"):
         values.wrong(
-            "proxy.protocol",
-            "whoever connects could claim any address: set proxy.protocol.trusted to the balancers' ones",
+            "proxy.protocol", "any client could claim any address: set proxy.protocol.trusted to the balancers' ones"
         )
     if proxy.protocol_trusted is not None and not proxy.protocol:
         values.wrong("proxy.protocol.trusted", "needs proxy.protocol = true")

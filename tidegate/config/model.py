@@ -42,7 +42,7 @@ DAY_MS: Final = 86_400_000
 """More than any age or interval here can sensibly be."""
 
 
-# docs/protocol.md#own-connections: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96
+# docs/protocol.md#own-connections: 1.5 GiB gives 256, 512 and 512 MiB. The remainder: manifests and indexes have 96
 # MiB, what else is held for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter,
 # catalog and connections.
 MEMORY_SHARES_TOTAL: Final = 1536

@@ -71,7 +71,7 @@ CATCH_UP_S: Final = 0.5
 """What was written while its end was asked for is applied in milliseconds; what is still missing then lags."""
 
 ROWS_MAX: Final = 100
-"""Of streams and clients; the totals say how many there are."""
+"""Rows of streams and clients; the totals say how many there are."""
 
 IN_A_ROW: Final = 500
 """Rows that are made before other tasks are let run."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 100
 
 RETENTION_SHARE_MAX: Final = 0.5
-"""Of upstream's retention: what is not in the tier at this age will be deleted before it is, if nobody looks."""
+"""Share of upstream's retention: what is not in the tier at this age will be deleted before it is, if nobody looks."""
 
 
 def copy_status(copying: "Copying") -> CopyStatus:

@@ -270,7 +270,7 @@ def pages_of(total: int) -> int:
 
 
 def hit_ratio(hits: int, misses: int) -> float | None:
-    """Of blocks that were looked for; None: none was."""
+    """Return the share of hits among blocks that were looked for; None: none was."""
     return round(hits / (hits + misses), 4) if hits + misses else None
 
 
@@ -316,7 +316,7 @@ def _warning(about: str, what: str) -> Trouble:
 
 
 def _told(status: Status) -> Iterable[Trouble]:
-    """What readiness complains of, without what is told better below."""
+    """What readiness complains of, without what is said better below."""
     for complaint in status["complaints"]:
         if not complaint.startswith(("metadata partition ", "tier reads of ")):
             yield _warning("degraded", complaint)
@@ -374,7 +374,7 @@ def _whose(limit: LimitStatus) -> str:
 
 
 # Several workers' documents as one. Each worker knows the whole catalog and all brokers, and serves its own clients:
-# what all know is told as the worst off of them has it, what each has is put together.
+# what all know is shown as the worst off of them has it, what each has is put together.
 
 
 def merged(own: Status, workers: Mapping[str, Status]) -> Status:

@@ -25,7 +25,7 @@ HEADERS: Final[Mapping[str, str]] = {
 REFRESH_S: Final = 5
 
 _WORDS_MAX: Final = 240
-"""Of a reason, where it stands beside others; `/status.json` has all of it."""
+"""For a reason, where it stands beside others; `/status.json` has all of it."""
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--line:#8886;--bad:#c62828;--warn:#b26a00;--good:#2e7d32;--tier:#1565c0;--gone:#8888}
@@ -248,7 +248,7 @@ def _bar(row: PartitionStatus) -> str:
 
 
 def shares_of(row: PartitionStatus) -> tuple[float, float, float] | None:
-    """Of all offsets ever given: how many are gone, only in the tier, and in the local log. None: not known."""
+    """Return which shares of all offsets ever given are gone, only in the tier, in the local log. None: not known."""
     end, local, start = row["log_end_offset"], row["local_log_start_offset"], row["log_start_offset"]
     if not end or local is None or start is None:
         return None

@@ -34,7 +34,7 @@ class Assignment:
     def __init__(self, workers: int) -> None:
         self._connections = [0] * workers
         self._of_brokers = [0] * workers
-        """Of these the ones that are for a broker."""
+        """Those among them that are for a broker."""
         self._up: set[int] = set()
         self._full: set[int] = set()
         self._brokers: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Assignment:
 
     @property
     def free(self) -> frozenset[int]:
-        """Of these the ones that are not full."""
+        """The workers that take connections and are not full."""
         return frozenset(self._up - self._full)
 
     def follow(self, brokers: Iterable[int]) -> None:

@@ -1,6 +1,6 @@
 """One end of the Unix socket between supervisor and worker: frames in and out, questions and their answers.
 
-Rule 1. What is to be sent waits in one queue, and one task sends it: whoever is cancelled leaves no half frame behind.
+Rule 1. What is to be sent waits in one queue, and one task sends it: a cancelled sender leaves no half frame behind.
 Rule 2. A question whose answer cannot come any more, because the other end has gone, raises ChannelClosedError.
 Rule 3. A connection that was given is the other end's as soon as its frame was sent whole. Until then it is the
         giver's, who may give it to somebody else.
@@ -58,7 +58,7 @@ class Channel:
     Args:
         sock: connected; closed when `run` ends.
         answer: what a question of the other end is answered with; runs in a task of its own.
-        hear: is told of each TELL and GIVE in order, and owns a GIVE's descriptor.
+        hear: gets each TELL and GIVE in order, and owns a GIVE's descriptor.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ HUNG_AGAIN_S_MAX: Final = 2.0
 """Where the supervisor itself, or the whole machine, stood still, workers' answers come now."""
 
 STOP_S_MAX: Final = 3.0
-"""What workers get to end at once when they are told to, or when the supervisor cannot go on."""
+"""What workers get to end at once when they have to, or when the supervisor cannot go on."""
 
 Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Answers a question."""
@@ -85,7 +85,7 @@ class Member:
     has_been_ready: bool = False
     """In this life."""
     sending: set[int] = field(default_factory=set)
-    """Of these the ones that are on their way: who gives them sees to them."""
+    """Those among them that are on their way: the task that gives them sees to them."""
     heard_at_s: float = 0.0
     full_at_s: float | None = None
     is_killed: bool = False
@@ -372,7 +372,7 @@ class Crew:
                     member.ended.send_nowait(event)
         except TemplateGoneError as error:
             self._fail(f"no worker can be started: {error}")
-            # Their ends will not be told any more; their channels' ends are seen.
+            # Their ends are not announced any more; their channels' ends are seen.
             for member in self.members:
                 if member.ended is not None:
                     member.ended.close()

@@ -81,7 +81,7 @@ RULES: Final[Mapping[str, Rule]] = {
         """,
     ),
 }
-"""Of each gauge, by its family's name; a test holds it complete. All that begins with `process_` is EACH."""
+"""For each gauge, by its family's name; a test holds it complete. All that begins with `process_` is EACH."""
 
 _UNDESCRIBED: Final = ("reason", FallbackReason.NOT_DESCRIBED.value)
 """Each worker knows all that Tidegate may not describe; of what the tier failed only its own."""

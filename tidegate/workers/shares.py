@@ -44,7 +44,7 @@ def usable_cores(quota: Path = _QUOTA) -> int:
 
 
 def share_of(config: Config, worker: int, workers: int) -> Config:
-    """The configuration of one worker, which listens to nobody itself and stops when it is told to."""
+    """The configuration of one worker, which listens to nobody itself and stops when the supervisor says so."""
 
     def part(whole: int) -> int:
         return max(1, whole // workers)

@@ -1,6 +1,6 @@
 """A worker: the application of `tidegate.serve`, whose connections and questions come from the supervisor.
 
-Rule 1. It listens nowhere. Before clients are told of a broker, the supervisor is asked, which binds its listener
+Rule 1. It listens nowhere. Before clients hear of a broker, the supervisor is asked, which binds its listener
         first: so all workers tell the same.
 Rule 2. Signals are ignored. The supervisor says `drain` (again: at once) and `reload`; its end means `drain`.
 Rule 3. It has its part of the host's budgets, at the start and after each reload. One that is started again begins with
@@ -254,7 +254,7 @@ class SupervisorsBook:
         self._told: dict[NodeAddress, tuple[str, int]] = {}
 
     async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
-        """What clients are told for these brokers; without those that the supervisor cannot listen for."""
+        """Return what clients get for these brokers; without those that the supervisor cannot listen for."""
         wanted = [*nodes]
         unknown = [node for node in wanted if node not in self._told]
         if unknown:

@@ -271,8 +271,8 @@ def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(
     world.lines = "proxy.listen=127.0.0.1:65500\nproxy.advertised.host=kafka-$(nodeId).example.org\n"
     world.assert_wrong(
         "ok      clients get kafka-1.example.org:65502 for broker 1",
-        "WRONG   clients will not be told of broker 101",
-        "WRONG   clients will not be told of broker 102",
+        "WRONG   clients will not hear of broker 101",
+        "WRONG   clients will not hear of broker 102",
         "name its port in proxy.broker.ports",
         "WRONG   proxy.advertised.host tells clients kafka-1.example.org (",
         "3 wrong",
