@@ -283,7 +283,7 @@ def digest(rows: DataFrame) -> Any:
 
 
 def _report(state: RunState, seconds: float) -> dict[str, Any]:
-    """Return the report of a run whose steps are done. None: what a killed driver's steps did, if the sink keeps none."""
+    """Return the report of a run whose steps are done. A killed driver's steps are None if the sink keeps none."""
     run, reports = state.run, list(state.done.values())
     is_known = all("rows" in report for report in reports)
     rows = sum(report["rows"] for report in reports) if is_known else None
