@@ -19,7 +19,6 @@ from tests.support.raw_client import (
     RawClient,
     decode_frame,
     fetch_request,
-    fetch_result,
 )
 from tests.support.secured_kafka import HOST, READ, SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -161,31 +160,6 @@ def raw_sign_in(client: RawClient, user: str, secret: str) -> bytes:
     handshake = fill(schema(SASL_HANDSHAKE, 0, kind="request"), {"mechanism": "PLAIN"})
     token = b"\0".join((b"", user.encode(), secret.encode()))
     return client.frame(handshake, HANDSHAKE_ID) + struct.pack(">i", len(token)) + token
-
-
-def test_raw_tokens_sign_in_and_what_is_pipelined_behind_them_is_read(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    """Failed before: every SaslHandshake of version 0 was refused."""
-    target = (guarded.topic.name, topic_id, 0, 0, PARTITION_BYTES)
-    before = served(gate)
-    with RawClient(*gate.address) as client:
-        fetch = client.frame(fetch_request(13, [target]), FETCH_ID)
-        client.send_bytes(raw_sign_in(client, "reader", password("reader")) + fetch)
-        handshake, answer, fetched = (client.read_frame() for _ in range(3))
-        assert decode_frame(SASL_HANDSHAKE, 0, handshake).error_code == 0
-        assert answer == struct.pack(">i", 0)
-        (partition,) = fetch_result(fetched, 13, {topic_id: guarded.topic.name}).partitions
-        assert (partition.error_code, bool(partition.records)) == (0, True)
-    assert served(gate) > before
-
-
-def test_a_wrong_password_in_a_raw_token_closes_the_connection(guarded: SecuredKafka, gate: RunningTidegate) -> None:
-    for address in ((HOST, guarded.ports["SASL_PLAINTEXT"]), gate.address):
-        with RawClient(*address) as client:
-            client.send_bytes(raw_sign_in(client, "reader", "wr0ng"))
-            assert decode_frame(SASL_HANDSHAKE, 0, client.read_frame()).error_code == 0
-            assert client.is_closed_by_peer()
 
 
 def test_a_second_sign_in_by_raw_tokens_as_somebody_else_reads_nothing_more(

@@ -7,7 +7,6 @@
             ...
         assert front.gets("*.log") == [Passed("/bucket/orders.log", 206, 65536)]
         front.lose(path="*.log", method="POST")      # the next POST of it is passed on, and its answer is lost
-    front.cut_off(after=3)          # the store sees a client that is killed within its fourth request
 
 What is passed on keeps its path and its headers; signatures are the server's to check.
 """
@@ -55,7 +54,6 @@ class S3Front:
     _refused: int = 0
     _lost: list[tuple[str, str]] = field(default_factory=list)
     _held: tuple[str, threading.Event] | None = None
-    _left: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -84,24 +82,6 @@ class S3Front:
         held = self._held
         if held is not None and fnmatchcase(path, held[0]):
             held[1].wait(TIMEOUT_S)
-
-    def cut_off(self, *, after: int) -> None:
-        """Pass on so many requests more, whatever their verb, and of the next one half the body; then nothing. None of
-        those is answered."""
-        with self._lock:
-            self._left = after
-
-    def is_cut_off(self) -> bool:
-        """Whether a request has met the end that `cut_off` set."""
-        return self._left is not None and self._left < 0
-
-    def count_down(self) -> int:
-        """Return how many more requests may pass after one that came. -1: half of it alone does; below: nothing."""
-        with self._lock:
-            if self._left is None:
-                return 1
-            self._left -= 1
-            return self._left
 
     def note(self, passed: Passed) -> None:
         """A GET is about to be answered with what the server said."""
@@ -148,7 +128,6 @@ class S3Front:
         with self._lock:
             self._rules.clear()
             self._lost.clear()
-            self._left = None
 
     def answer(self, path: str, authorization: str, request: str) -> bytes | None:
         """What the first rule for the request says; None: pass it on."""
@@ -212,14 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.rules.wait_held(path)
         with closing(http.client.HTTPConnection(*self.upstream, timeout=TIMEOUT_S)) as connection:
-            left = self.rules.count_down()
-            if left >= -1:
-                self._send(connection, body if left >= 0 else body[: len(body) // 2])
-            if left < 0:
-                if not body and left == -1:
-                    connection.getresponse().read()  # its effect is not to come later than what a test does next
-                self.close_connection = True
-                return
+            self._send(connection, body)
             answer = connection.getresponse()
             content = answer.read()
             if self.rules.loses(self.command, path, urlsplit(self.path).query):

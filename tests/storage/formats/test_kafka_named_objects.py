@@ -87,14 +87,6 @@ def tree(folder: Path) -> dict[str, bytes]:
 # --- keys ---
 
 
-def test_keys_are_the_names_that_kafka_gives_its_files(tmp_path: Path) -> None:
-    metadata = publish(tmp_path / "kafkas", PARTITION, SEGMENT)
-    data = segment_files(tmp_path / "local", SEGMENT)
-    open_folder(tmp_path / "ours").copy_log_segment_data(metadata, data)
-    assert len(tree(tmp_path / "ours")) == 6
-    assert tree(tmp_path / "ours") == tree(tmp_path / "kafkas" / ROOT_DIRECTORY_NAME)
-
-
 def test_the_prefix_is_put_in_front_as_it_is(metadata: Metadata, tmp_path: Path) -> None:
     manager = open_folder(tmp_path, key_prefix=f"{ROOT_DIRECTORY_NAME}/")
     assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
@@ -246,24 +238,6 @@ def test_objects_beyond_the_limits_are_refused_before_they_are_read(
 
 
 # --- writing ---
-
-
-def test_the_log_is_put_after_its_indexes(tmp_path: Path, scripted: ScriptedObjectStore) -> None:
-    data = segment_files(tmp_path / "local", SEGMENT)
-    PlainObjects({}, store=scripted).copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
-    assert [call.verb for call in scripted.calls] == ["put"] * 6
-    assert scripted.calls[-1].key.endswith(".log")
-
-
-def test_a_copy_that_fails_midway_leaves_no_log(tmp_path: Path, scripted: ScriptedObjectStore) -> None:
-    metadata = metadata_of(PARTITION, SEGMENT)
-    manager = PlainObjects({}, store=scripted)
-    data = segment_files(tmp_path / "local", SEGMENT)
-    data.time_index.unlink()
-    with pytest.raises(RemoteStorageError, match="cannot read the local file"):
-        manager.copy_log_segment_data(metadata, data)
-    with pytest.raises(RemoteResourceNotFoundError):
-        manager.open_log_segment(metadata).open_stream(0, 1)
 
 
 def open_tier(tier_dir: Path, **config: str) -> LocalTieredStorage:

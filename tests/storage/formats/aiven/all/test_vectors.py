@@ -9,26 +9,9 @@ import pytest
 
 from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.formats.aiven.config import KeyRing
-from storage.formats.aiven.encoding import (
-    encode_chunk_index,
-    encode_chunk_sizes,
-    encode_custom_metadata,
-    encode_manifest,
-)
-from storage.formats.aiven.manifest import (
-    ChunkIndex,
-    FixedChunkIndex,
-    JsonObject,
-    Manifest,
-    SegmentEncryption,
-    StoredIndex,
-    VariableChunkIndex,
-    decode_chunk_index,
-    decode_chunk_sizes,
-    decode_manifest,
-)
+from storage.formats.aiven.encoding import encode_custom_metadata, encode_manifest
+from storage.formats.aiven.manifest import FixedChunkIndex, Manifest, SegmentEncryption, StoredIndex, decode_manifest
 from storage.formats.aiven.segment_objects import (
-    CustomMetadataFields,
     ObjectSuffix,
     decode_custom_metadata,
     main_path,
@@ -120,72 +103,6 @@ def test_manifests_of_the_plugins_own_tests_hold() -> None:
     assert encrypted.encryption == SegmentEncryption("static-key-id:AAECAw==", bytes(facts["aad_bytes"]))
 
 
-def literals(section: str) -> Any:
-    return json.loads(vector("aiven", "literals.json").read_text())[section]
-
-
-def chunk_index_of(members: dict[str, Any]) -> FixedChunkIndex | VariableChunkIndex:
-    return decode_chunk_index(JsonObject("seg.rsm-manifest", members, "chunkIndex"))
-
-
-def layout(index: ChunkIndex) -> list[list[int]]:
-    """Number, original position and size, transformed position and size of each chunk, as the plug-in's tests have."""
-    return [
-        [
-            chunk,
-            chunk * index.original_chunk_bytes,
-            index.original_bytes(chunk),
-            index.stored_position(chunk),
-            index.stored_bytes(chunk),
-        ]
-        for chunk in range(index.chunk_count)
-    ]
-
-
-@pytest.mark.needs("vectors")
-def test_literals_of_the_plugins_serialization_tests_hold() -> None:
-    facts = literals("chunk_index_serialization")
-    binary = bytes.fromhex(facts["binary_before_zstd_hex"])
-    assert list(decode_chunk_sizes(binary)) == facts["decoded_sizes"]
-    assert encode_chunk_sizes(facts["decoded_sizes"]) == binary
-    for kind in ("fixed", "variable"):
-        members = json.loads(facts[f"{kind}_json"])
-        index = chunk_index_of(members)
-        assert layout(index) == facts[f"{kind}_chunks_id_opos_osize_tpos_tsize"]
-        assert json.dumps(encode_chunk_index(index), separators=(",", ":")) == facts[f"{kind}_json"]
-        for field in facts[f"required_fields_{kind}"]:
-            with pytest.raises(CorruptObjectError, match=rf"seg\.rsm-manifest: chunkIndex\.{field} is missing"):
-                chunk_index_of({name: value for name, value in members.items() if name != field})
-
-
-@pytest.mark.needs("vectors")
-def test_literals_of_the_plugins_codec_tests_hold() -> None:
-    facts = literals("chunk_sizes_binary_codec")
-    for sizes in facts["roundtrip"]:
-        assert list(decode_chunk_sizes(encode_chunk_sizes(sizes))) == sizes
-    for sizes, width in facts["values_then_bytes_per_value"]:
-        binary = encode_chunk_sizes(sizes)
-        assert (binary[8], len(binary)) == (width, 9 + (len(sizes) - 1) * width + 4)
-        assert list(decode_chunk_sizes(binary)) == sizes
-    for sizes in facts["rejected_negative"]:
-        with pytest.raises(ValueError, match="not an int32"):
-            encode_chunk_sizes(sizes)
-
-
-@pytest.mark.needs("vectors")
-def test_literals_of_the_plugins_builder_tests_hold() -> None:
-    fixed_facts, variable_facts = literals("fixed_chunk_index_builder"), literals("variable_chunk_index_builder")
-    fixed = FixedChunkIndex(101, 253, fixed_facts["transformed"][0], fixed_facts["transformed"][-1])
-    variable = VariableChunkIndex.of_sizes(101, 253, variable_facts["transformed"])
-    assert layout(fixed) == fixed_facts["chunks"]
-    assert layout(variable) == variable_facts["chunks"]
-    for positions, chunk in fixed_facts["find"].items():
-        if chunk is not None:
-            first, _, last = positions.partition("..")
-            for index in (fixed, variable):
-                assert index.chunks(int(first), int(last) + 1) == range(chunk, chunk + 1)
-
-
 @pytest.mark.needs("vectors")
 def test_keys_are_those_of_the_plugins_own_tests() -> None:
     literals = json.loads(vector("aiven", "literals.json").read_text())["object_keys"]
@@ -198,20 +115,6 @@ def test_keys_are_those_of_the_plugins_own_tests() -> None:
     assert masked_object_key(path, ObjectSuffix.LOG) == literals["masked string form"]
     assert object_key("other/", path, ObjectSuffix.LOG) == literals["custom fields {1: other/}"]
     assert object_key("prefix/", "topic/7/file", ObjectSuffix.LOG) == literals["custom fields {2: topic/7/file}"]
-
-
-def custom_metadata_of(text: str) -> CustomMetadataFields:
-    return decode_custom_metadata(CustomMetadata(bytes.fromhex(text)))
-
-
-@pytest.mark.needs("vectors")
-def test_custom_metadata_of_the_plugins_own_tests_hold() -> None:
-    literals = json.loads(vector("aiven", "literals.json").read_text())["custom_metadata"]
-    fields = CustomMetadataFields(remote_size_bytes=literals["fields"]["0"], object_key=literals["fields"]["2"])
-    assert custom_metadata_of(literals["hex_computed_from_spec"]) == fields
-    encoded = encode_custom_metadata(fields)
-    assert encoded is not None
-    assert (encoded.hex(), len(encoded)) == (literals["hex_computed_from_spec"], literals["length"])
 
 
 @pytest.mark.needs("vectors")
