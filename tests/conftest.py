@@ -90,7 +90,7 @@ def tiered(kafka: KafkaCluster) -> TieredTopic:
 
 @pytest.fixture(scope="session")
 def tidegate(kafka: KafkaCluster, tiered: TieredTopic) -> Iterator[RunningTidegate]:
-    """One Tidegate before the shared broker, which asks the broker anew for every tier read."""
+    """One Tidegate before the shared broker, which asks the broker again for every tier read."""
     with own_tidegate(kafka, {"authority.max.age.ms": "0"}) as running:
         yield running
 
@@ -236,7 +236,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Files are collected by every worker, so what lacked there is told by all and counted once."""
+    """Files are collected by every worker, so all report what lacked there, and it is counted once."""
     _lacking.update(getattr(node, "workeroutput", {}).get("lacking", {}))
 
 

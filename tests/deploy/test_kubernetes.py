@@ -205,7 +205,7 @@ CHOICES: tuple[tuple[Mapping[str, object], ...], ...] = (
         },
     ),
 )
-"""Of each row one; all products of these are rendered."""
+"""One of each row; all products of these are rendered."""
 
 
 def combinations() -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The systemd unit: read by systemd where that is installed, and its command as it is documented.
 
-What systemd is told of start, life and stop: tests/integration/test_life_cycle.py.
+What systemd hears of start, life and stop: tests/integration/test_life_cycle.py.
 """
 
 import re

@@ -53,7 +53,7 @@ def running_stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[Ho
 
 @pytest.fixture
 def stage(running_stage: HostileStage) -> HostileStage:
-    """Of which this test has seen nothing yet."""
+    """Return the running stage, of which this test has seen nothing yet."""
     running_stage.begin_again()
     return running_stage
 

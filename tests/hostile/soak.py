@@ -64,13 +64,13 @@ GOOD, SLOW, STUCK, ANNOUNCING, SENDING = 40, 60, 80, 80, 40
 """300 connections."""
 WORK_S_MAX = 2.0
 WORK_SHARE = 1 / 60
-"""Of the run, for which the good ones work on each mebibyte: that they read everything in a minute, too."""
+"""Share of the run for which the good ones work on each mebibyte: they read everything in a minute, too."""
 REPORT_S = 30.0
 SAMPLE_S = 1.0
 PERIOD_S = 60.0
 """In each the store refuses, hangs, and the broker restarts; slow and hostile ones leave and come again."""
 FAULT_SHARE = 0.1
-"""Of a period, for which a fault lasts."""
+"""Share of a period for which a fault lasts."""
 GETS_A_FAULT = 50
 ANSWERS_AN_ALTERATION = 1000
 SETTLED_S_MAX = 60.0
@@ -274,7 +274,7 @@ class Soak:
         if digests != {self.honest.digest}:
             wrong = len(digests - {self.honest.digest})
             self.complaints.append(f"{wrong} wrong digests in {rounds} rounds" if rounds else "no whole round")
-        # Of one that lasts two minutes the first half has to do: what happens in each minute has happened.
+        # If it lasts two minutes, the first half has to do: what happens in each minute has happened.
         minute = PERIOD_S / self.seconds
         reference = self._median((minute, 2 * minute) if minute <= 0.25 else (0.75 * minute, minute))
         end, peak = self._median((1 - minute / 4, 1.0)), peak_resident_bytes(self.tidegate)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.needs("linux")
 
 VERSION = 17
 BATCH_RECORDS = 15
-"""Of 32 KiB each in half a mebibyte: a second Fetch goes on behind the first, and is read ahead for."""
+"""32 KiB each in half a mebibyte: a second Fetch goes on behind the first, and is read ahead for."""
 
 
 def test_readers_that_reconnect(stage: HostileStage, large_topic: LargeTopic) -> None:

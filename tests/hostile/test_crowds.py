@@ -25,7 +25,7 @@ ANSWERED_S_MAX = 120.0
 
 
 def test_a_crowd_that_never_signs_in(guarded: SecuredKafka, secret: HonestTopic) -> None:
-    """How it failed: the first who came had every slot, and whoever had a password was closed at once."""
+    """How it failed: the first who came had every slot, and clients that had a password were closed at once."""
     limits = {"proxy.connections.max": str(CONNECTIONS_MAX)}
     with hostile_stage(
         guarded.cluster,

@@ -50,7 +50,7 @@ def begin(consumers: Sequence[RawClient], topic: LargeTopic) -> list[bytes]:
 
 
 def first_bytes(consumer: RawClient, topic: LargeTopic) -> bytes:
-    """Of an answer with records; there may be empty ones before it, as whoever waits for room is told."""
+    """Return the first bytes of an answer with records; clients that wait for room get empty ones before it."""
     for _ in range(TRIES_MAX):
         consumer.send(fetch_request(VERSION, [topic.target(ASKED_BYTES)], max_wait_ms=500))
         head = consumer.read_exactly(4)

@@ -1,4 +1,4 @@
-"""Whoever may not read, or has not said who they are, costs the store and the cache nothing, whatever they pipeline.
+"""Clients that may not read, or have not said who they are, cost the store and the cache nothing.
 
 Nobody else reads meanwhile, and nothing is in the cache: each GET is one for a client that is refused.
 """
@@ -22,7 +22,7 @@ VERSION = 12
 """By name: an outsider is not told a topic's id."""
 PARTITION_BYTES = 1024 * 1024
 REFUSED_PARTITIONS = 300_000
-"""Of a Fetch that is relayed, as its topic has no tier: its answer of errors is more than all buffers take."""
+"""In a Fetch that is relayed, as its topic has no tier: its answer of errors is more than all buffers take."""
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_unfinished_answers(kafka: KafkaCluster) -> None:
 def little_tidegate(
     kafka: KafkaCluster, bootstrap_servers: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[RunningTidegate]:
-    """Of as little memory as may be; what it had resident at most is looked at in the end."""
+    """Run one with as little memory as may be; what it had resident at most is looked at in the end."""
     properties = {"memory.max.bytes": str(MEMORY_MAX_BYTES), **(settings or {})}
     with own_tidegate(kafka, properties, bootstrap_servers=bootstrap_servers) as tidegate:
         yield tidegate
@@ -110,5 +110,5 @@ def send_unfinished(tidegate: RunningTidegate, head: bytes, context: ssl.SSLCont
 
 
 def wait_taken(tidegate: RunningTidegate) -> None:
-    """Until every byte that came was taken; whoever got no room for it has been closed."""
+    """Wait until every byte that came was taken; clients without room for it have been closed."""
     wait_until(lambda: not unread_bytes(tidegate), "all that came was taken", timeout_s=TAKEN_S_MAX)

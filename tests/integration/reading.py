@@ -1,4 +1,4 @@
-"""What several files here read with: a consumer that goes on as far as it is told, and an answer that is waited for."""
+"""What several files here read with: a consumer that goes on as far as it should, and an answer that is waited for."""
 
 from collections.abc import Callable, Sequence
 from typing import Self

@@ -136,7 +136,7 @@ def test_who_has_not_signed_in_or_may_not_read_costs_no_get(guarded: SecuredKafk
         assert cold.metric("tidegate_cache_misses_total") == 0
         assert cold.metric("tidegate_connections_closed_total", cause="limit") == 3
         assert cold.log().count("expert.proxy.frame.unauthenticated.bytes.max") == 1, (
-            "one address is told of once a spell"
+            "one address is reported once a spell"
         )
         # Nor is it worth one GET what somebody asks who may not.
         with signed_in(cold.address, "outsider") as client:

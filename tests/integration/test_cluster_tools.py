@@ -94,7 +94,7 @@ def test_no_answer_differs_and_a_flipped_byte_is_found(stage: Stage, capsys: Cap
     assert (segment.topic_id_partition.partition, segment.start_offset) in at
     said = next(each for each in document["differences"] if each["fetch_offset"] == segment.start_offset)["found"]
     assert said[0].startswith(f"records: byte 200 (in the batch at offset {segment.start_offset}) is another")
-    assert document["corrupt"], "the broker's own bytes are wrong, and that is told as well"
+    assert document["corrupt"], "the broker's own bytes are wrong, and that is reported as well"
 
 
 def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:

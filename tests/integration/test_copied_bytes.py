@@ -1,6 +1,6 @@
 """Segments staged from a real broker's answers: the log's bytes are the broker's own, the indexes what Kafka rebuilds.
 
-Of every partition of the differential test's broker: all codecs, transactions, several leader epochs, holes of a
+From every partition of the differential test's broker: all codecs, transactions, several leader epochs, holes of a
 compacted log, huge and tiny batches, logs that were cut inside a batch; and of one whose broker gives the timestamps.
 """
 

@@ -125,5 +125,5 @@ def test_the_rights_of_the_page_are_enough_and_each_is_needed(guarded_plain: Kaf
             continue  # the topic is there; Read has Describe with it
         allow(kafka, right, takes_back=True)
         said = f"ACL {operation} on {kind}" + (f" {name} is missing" if kind != "Cluster" else "")
-        wait_until(lambda said=said: said in checked(), f"`{said}` to be told")  # type: ignore[misc]  # late
+        wait_until(lambda said=said: said in checked(), f"`{said}` to be reported")  # type: ignore[misc]  # late
         allow(kafka, right)

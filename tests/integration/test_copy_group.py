@@ -38,7 +38,7 @@ def ids_of(topics: Sequence[str]) -> Mapping[str, Uuid]:
 
 @dataclass
 class Copier:
-    """Notes what it is told. `taking`, `letting_go`: what assignment and revocation wait for."""
+    """Notes what it hears. `taking`, `letting_go`: what assignment and revocation wait for."""
 
     owned: dict[TopicIdPartition, int] = field(default_factory=dict)
     lost_partitions: list[TopicIdPartition] = field(default_factory=list)
@@ -216,7 +216,7 @@ def test_partitions_of_a_copier_that_was_away_are_lost(kafka: KafkaCluster) -> N
         [generation] = copier.owned.values()
         kafka.create_topic(other)
         may_go_on.clear()
-        membership.subscribe(ids_of([topic, other]))  # it is told of the other one, and does not come back
+        membership.subscribe(ids_of([topic, other]))  # it hears of the other one, and does not come back
         threading.Timer(2 * SESSION_TIMEOUT_MS / 1000, may_go_on.set).start()
         wait_until(lambda: copier.lost_partitions, "it has lost them")
         wait_until(lambda: len(copier.owned) == 2, "it has them again")

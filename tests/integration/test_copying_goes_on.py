@@ -111,8 +111,8 @@ def foreign_member(kafka: KafkaCluster, group: str, topic: str) -> Iterator[None
 
 def test_partitions_that_nobody_has_are_counted_and_named(plain_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Given a group that somebody else is in, so that copiers cannot join it, then each says how many partitions nobody
-    has, and why; when it has left, then all are copied. Of two copiers each has some, of these or other topics,
-    and both say that none is left over. Failed before: ready, no problem, and an age of 0."""
+    has, and why; when it has left, then all are copied. With two copiers, each has some, of these or other topics, and
+    both say that none is left over. Failed before: ready, no problem, and an age of 0."""
     topic, other = fresh_name("unowned"), fresh_name("other")
     plain_kafka.create_topic(topic, partitions=2)
     plain_kafka.create_topic(other)
@@ -126,7 +126,7 @@ def test_partitions_that_nobody_has_are_counted_and_named(plain_kafka: KafkaClus
             one = copier("one")
             one.wait_log("ready: copying")
             said = f"2 partitions have no copier in group {topic}, such as {topic}-0, {topic}-1"
-            wait_until(lambda: said in problems_of(one) and f"group {topic}: " in problems_of(one), "it is told")
+            wait_until(lambda: said in problems_of(one) and f"group {topic}: " in problems_of(one), "it is reported")
             assert unowned(one) == 2
         wait_until(lambda: unowned(one) == 0 and not problems_of(one), "it has them", timeout_s=COPY_S_MAX)
         two = copier("two")

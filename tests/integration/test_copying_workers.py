@@ -117,7 +117,7 @@ def check_both_workers_read_the_tier(scene: Scene) -> None:
         wait_until(both_have_some, "connections to both workers")
         answers, wanted = set(), [(topic, topic_id, 0, 0, 1 << 16)]
         for client in clients:
-            # The first one that hears where the broker's log starts by now may be told to come again.
+            # The first one that hears where the broker's log starts by now may answer with a retriable error.
             while not (answer := client.fetch(13, wanted, max_wait_ms=5000).partitions[0]).records:
                 assert answer.error_code in (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)
             answers.add(answer.records)

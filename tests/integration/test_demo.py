@@ -96,7 +96,7 @@ def interrupt(folder: Path, step: str) -> None:
     with running_demo(folder, "--records", str(RECORDS_MIN)) as demo:
         demo.wait_for(step)
         demo.process.send_signal(signal.SIGINT)
-        # Of the other kind: a second SIGINT at once would be the same one, and a late one would find the end. Failed
+        # The other kind: a second SIGINT at once would be the same one, and a late one would find the end. Failed
         # before on a busy machine, with 50 ms between the two.
         demo.process.send_signal(signal.SIGTERM)
         assert demo.process.wait(END_TIMEOUT_S) == 1

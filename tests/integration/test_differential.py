@@ -42,10 +42,10 @@ PART_QUESTIONS = 5000
 """To a test: each ends well before the run is taken to hang."""
 
 WORKERS_QUESTIONS = 400
-"""Of two workers; `make differential WORKERS=2` asks them all."""
+"""With two workers; `make differential WORKERS=2` asks them all."""
 
 FAILING_QUESTIONS = 1000
-"""Of a short run, with a tier that fails at random."""
+"""In a short run, with a tier that fails at random."""
 
 PARTS: list[Sequence[int]] = (
     [[int(ONLY)]]

@@ -29,7 +29,7 @@ from tools.demo.kafka_cluster import KafkaCluster, free_port
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 Records = list[tuple[object, ...]]
-"""Of each what a digest takes."""
+"""What a digest takes, for each."""
 
 HANGING_MS = 900_000
 """The longest transaction that a broker takes by default."""

@@ -23,7 +23,7 @@ LARGE_BYTES = 90_000_000
 LARGE, SMALL = "large", "small"
 LARGE_CONFIGS = {"max.message.bytes": "100000000", "segment.bytes": str(96 * MIB)}
 MEMORY_BYTES = 768 * MIB
-"""Of which each budget is less than two such batches, and most are less than one."""
+"""With this, each budget is less than two such batches, and most are less than one."""
 CLIENTS = 50
 VERSION = 17
 
@@ -32,7 +32,7 @@ VERSION = 17
 class Stage:
     cluster: KafkaCluster
     local_start: int
-    """Of LARGE: the batch that begins here is in the broker's log, the one before it in the tier."""
+    """In LARGE: the batch that begins here is in the broker's log, the one before it in the tier."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def stage() -> Iterator[Stage]:
 
 
 def digests(bootstrap_servers: str, isolation: str, at: dict[str, int]) -> dict[str, list[str]]:
-    """Of all records from these offsets on, by topic and in order, as librdkafka has them."""
+    """Return digests of all records from these offsets on, by topic and in order, as librdkafka has them."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

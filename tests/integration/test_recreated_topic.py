@@ -38,7 +38,7 @@ PARTITION_BYTES_MAX = 64 * 1024
 AGES: Mapping[str, Mapping[str, str]] = {
     "default ages": {},
     "ages of zero": {"authority.max.age.ms": "0", "expert.frontier.max.age.ms": "0"},
-    # Nothing is learned anew because of its age, only because of what the broker says.
+    # Nothing is learned again because of its age, only because of what the broker says.
     "an endless frontier": {"expert.frontier.max.age.ms": "600000"},
 }
 

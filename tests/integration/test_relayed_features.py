@@ -1,6 +1,6 @@
 """What Tidegate relays and takes no part in: share groups, transactions, KIP-848 groups, telemetry, admin calls.
 
-The same program runs at the broker and through Tidegate; what it is told must be the same.
+The same program runs at the broker and through Tidegate; what it gets must be the same.
 """
 
 import re
@@ -55,7 +55,7 @@ def codecs(kafka: KafkaCluster) -> FilledTopic:
 def test_a_share_group_gets_and_acknowledges_every_record(
     client_programs: ClientPrograms, transactions: FilledTopic
 ) -> None:
-    """Of a topic that is mostly in the tier: the broker reads it for share groups by itself."""
+    """With a topic that is mostly in the tier: the broker reads it for share groups by itself."""
     records = transactions.direct["read_uncommitted"][0].records
     request = {"scenario": "share", "topic": transactions.name, "records": records}
     answer = same_answer(client_programs.ask("RelayedFeatures", request))

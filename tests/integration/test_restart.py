@@ -1,7 +1,7 @@
 """Tidegate is killed while clients read, and started again: they go on, and in the end have what the broker has.
 
 At each kill a topic is being read that nobody has read before, so that fills, writes of the disk cache and, as the tier
-grows meanwhile, of the catalog's snapshot are under way. The clients are told nothing. The moments are drawn and tied
+grows meanwhile, of the catalog's snapshot are under way. The clients hear nothing of it. The moments are drawn and tied
 to how many records the clients have; `TIDEGATE_RESTART_SEED` draws the same again.
 """
 
@@ -32,9 +32,9 @@ TRANSPORT_ERRORS = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaEr
 """What librdkafka says of a Tidegate that is not there; it goes on by itself."""
 VALUE_BYTES = 1000
 RECORDS_PER_KILL = 3_000
-"""Of each partition: every kill finds as much that nobody has read yet."""
+"""In each partition: every kill finds as much that nobody has read yet."""
 REREAD_RATIO_MIN = 0.5
-"""Of blocks found in the cache when all was read before; what was on its way to the disk is lost with each kill."""
+"""Share of blocks found in the cache when all was read before; each kill loses what was on its way to the disk."""
 
 
 @pytest.fixture

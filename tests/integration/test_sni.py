@@ -1,4 +1,4 @@
-"""All brokers on one port, over real TLS: a client bootstraps, is told names, and reads the tier through the broker
+"""All brokers on one port, over real TLS: a client bootstraps, gets names, and reads the tier through the broker
 that a name stands for. The names exist in no DNS, so the client connects to the port and says them."""
 
 import ssl
@@ -27,7 +27,7 @@ NOT_LEADER_OR_FOLLOWER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 @dataclass(frozen=True, slots=True)
 class OnePort:
-    """A ready Tidegate, and whoever trusts its certificate."""
+    """A ready Tidegate, and what trusts its certificate."""
 
     tidegate: RunningTidegate
     trusting: ssl.SSLContext

@@ -50,7 +50,7 @@ def staged_bytes(folder: Path) -> int:
 
 
 def seen_bytes(kafka: KafkaCluster, folder: Path, topic: str) -> int:
-    """Of logs, staged or in the tier."""
+    """Return the bytes of logs, staged or in the tier."""
     copied = (each.size_bytes for segments in segments_of(kafka, topic).values() for each in segments)
     return staged_bytes(folder) + sum(copied)
 

@@ -34,12 +34,12 @@ AT_TOP_S_MAX = 10.0
 LIMIT = "proxy.connections.max.per.ip"
 
 FETCHES = 24
-"""Of 1 MiB: more than the system's buffers hold for a client that reads nothing."""
+"""1 MiB each: more than the system's buffers hold for a client that reads nothing."""
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[KafkaCluster]:
-    """Of its own: whose tier has only what is looked at here."""
+    """Start a cluster of its own, whose tier has only what is looked at here."""
     with own_cluster(brokers=2) as started:
         yield started
 

@@ -31,7 +31,7 @@ SEGMENT_BYTES = 200_000
 RECORDS = 2000
 BATCH_RECORDS = 100
 SEGMENT_RECORDS = 400
-"""Of a segment at the broker."""
+"""In a segment at the broker."""
 
 TOPICS = {"one-epoch": 1, "epochs": 3, "left": 3}
 """Topics, and how many leader epochs their copied records are of."""
@@ -118,7 +118,7 @@ def test_a_node_that_is_broker_and_controller_takes_a_tier_over(tmp_path: Path) 
         _take_over(kafka, tmp_path)
         kafka.broker(1).start()
 
-        # Of the topic that was left out the broker deletes what is of epochs that it has forgotten.
+        # In the topic that was left out, the broker deletes records of epochs that it has forgotten.
         wait_until(lambda: _starts(kafka, "left")[0] > 0, "the oldest segments of `left` to go")
         kafka.wait_tiered("left", until=lambda offsets: offsets.log_start_offset > SEGMENT_RECORDS)
 
@@ -201,7 +201,7 @@ def _copy(kafka: KafkaCluster, folder: Path, topics: str) -> None:
     properties = {
         "copy.topics": topics,
         "copy.segment.bytes": str(SEGMENT_BYTES if topics != ORDERS else 1024 * 1024),
-        # Of several brokers none has all of the metadata topic.
+        # If there are several brokers, none has all of the metadata topic.
         "rlmm.config.remote.log.metadata.topic.replication.factor": str(min(2, len(kafka.brokers))),
     }
     done = run_standalone(kafka, folder, "copy", "--once", properties=properties)

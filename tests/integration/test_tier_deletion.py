@@ -142,7 +142,7 @@ def test_delete_records_moves_the_tiers_log_start(plain_kafka: KafkaCluster, tmp
     with standalone(plain_kafka, tmp_path, properties) as served:
         served.wait_log("ready: bootstrap")
         with raw(served) as client:
-            # Who comes before the coordinator has answered is told the first segment's.
+            # A client that comes before the coordinator has answered gets the first segment's.
             wait_until(lambda: listed(client, topic, EARLIEST) == [cut], "the log start to be heard")
             _check_log_start(client, topic, cut, local, end, first_ms)
         [digest] = read_with_confluent(served.bootstrap, topic, {0: end}, "read_uncommitted").values()

@@ -92,7 +92,7 @@ class Copiers:
         for each in self._folders:
             each.mkdir()
         self.logs: list[str] = []
-        """Of those that have ended."""
+        """Logs of those that have ended."""
         self.running: list[Serving] = [self._start(each) for each in self._folders]
 
     def _start(self, folder: Path) -> Serving:

@@ -1,4 +1,4 @@
-"""What every test of the pipeline gets: log lines as nobody has configured them, whoever did so before."""
+"""What every test of the pipeline gets: log lines as nobody has configured them, even if an earlier test did."""
 
 from collections.abc import Iterator
 

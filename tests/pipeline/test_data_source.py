@@ -111,7 +111,7 @@ def progress(offset: int) -> StreamOffset:
 
 
 def ranges_of(partitions: object) -> list[tuple[str, int, int]]:
-    """Of each task: where from, first offset and end."""
+    """Return for each task: where from, first offset and end."""
     assert isinstance(partitions, list)
     found = []
     for each in partitions:

@@ -1,4 +1,4 @@
-"""What a job is told where there can be no Spark session, and what the proxy must not need."""
+"""What a job says where there can be no Spark session, and what the proxy must not need."""
 
 import importlib.util
 import os

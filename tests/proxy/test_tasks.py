@@ -105,7 +105,7 @@ async def test_one_that_returns_has_ended(world: World) -> None:
 
 
 async def test_a_group_is_split_and_keeps_its_cancellation(lines: list[dict[str, object]]) -> None:
-    """A fault in the turn of a shutdown: it is told, and the shutdown goes on."""
+    """A fault in the turn of a shutdown: it is reported, and the shutdown goes on."""
     async with trio.open_nursery() as nursery:
         world = World(nursery)
 

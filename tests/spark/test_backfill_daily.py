@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 DAYS = 2
 RECORDS = 400
-"""Of each partition and day: four segments of ten batches, three and a bit of which go to the tier."""
+"""In each partition and day: four segments of ten batches, three and a bit of which go to the tier."""
 BATCH_RECORDS = 10
 KEPT = 150
 """Offsets of the days before that retention leaves: less than a segment and a bit, all of them read already."""

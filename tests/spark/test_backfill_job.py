@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 STEPS = 2
 CUT_OFF_S_MAX = 300.0
 ONE_DAY = {"0": 303, "1": 411}
-"""Of PLAIN, where a first run ends."""
+"""In PLAIN, where a first run ends."""
 
 
 class CutOff(Exception):
@@ -52,7 +52,7 @@ class CutSink:
 
 
 class Quiet:
-    """Nobody is told."""
+    """Tells nobody."""
 
     def on_run(self, run: Run, done: int, total: int) -> None:
         pass
@@ -352,7 +352,7 @@ def arguments(
 
 
 def ends_of(topics: SparkTopics) -> dict[str, int]:
-    """Of PLAIN: inside a segment, and where the tier ends."""
+    """Return ends in PLAIN: inside a segment, and where the tier ends."""
     return {"0": 1003, "1": topics.topics[PLAIN].offsets[1].latest_tiered_offset + 1}
 
 

@@ -112,7 +112,7 @@ def test_many_tasks_read_one_partition_and_the_broker_reads_nothing(
     spark: SparkSession, spark_files: "RunningSpark", spark_topics: SparkTopics
 ) -> None:
     """Given a small `bytesPerPartition`, when a topic of one partition is read without saying where to end, then in
-    many tasks, each offset of the tier once; the broker gives out no record, and what is left out is told."""
+    many tasks, each offset of the tier once; the broker gives out no record, and a line says what is left out."""
     topic, broker = spark_topics.topics[WIDE], spark_topics.cluster.broker(1)
     options = {"bytesPerPartition": str(topic.tier_bytes // TASKS)}
     with cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, WIDE)) as direct:

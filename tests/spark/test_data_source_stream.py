@@ -19,7 +19,7 @@ from tests.support.spark_topics import SparkTopics
 from tools.demo.kafka_cluster import KafkaCluster
 
 RECORDS = 400
-"""Of one go: four segments of ten batches, three and a bit of which go to the tier."""
+"""In one go: four segments of ten batches, three and a bit of which go to the tier."""
 BATCH_RECORDS = 10
 QUERY_S_MAX = 120
 
@@ -54,7 +54,7 @@ def test_a_topic_that_was_made_anew_fails_the_query(
 ) -> None:
     """Given a query's checkpoint, when its topic was deleted and created again meanwhile, then the query fails and says
     so: it does not take the new topic's records for the old one's."""
-    topic, cluster = fresh_name("spark-anew"), spark_topics.cluster
+    topic, cluster = fresh_name("spark-again"), spark_topics.cluster
     cluster.create_topic(topic, 1, TIERED)
     produce(cluster, topic, orders(20, 1))
     options = with_tail(spark_topics, {"kafka.bootstrap.servers": cluster.bootstrap_servers})
@@ -91,8 +91,8 @@ def running(
 
 
 def batches_of(query: StreamingQuery, topic: str) -> list[tuple[int, int]]:
-    """Of partition 0, the first offset and the end of each batch that read something; Spark does not say where the
-    first batch of a new query began, it is -1."""
+    """Return from partition 0 the first offset and the end of each batch that read something; Spark does not say where
+    the first batch of a new query began, it is -1."""
     found = []
     for progress in query.recentProgress:
         if progress["numInputRows"]:

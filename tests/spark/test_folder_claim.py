@@ -51,7 +51,7 @@ def test_a_claim_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_on
 
 
 def test_a_claim_that_goes_away_is_waited_for_no_longer(folder: JobFolder) -> None:
-    """Given a claim that is absent for a moment while it is written, and then for good, then that is told apart."""
+    """Given a claim that is absent for a moment while it is written, and then for good, then the job sees which."""
     leave(folder)
     looks = iter([False, True, False, False])
 

@@ -1,4 +1,4 @@
-"""A backfill's steps into Delta and Iceberg tables, each record once, whoever else is there.
+"""A backfill's steps into Delta and Iceberg tables, each record once, also beside other writers.
 
 The rows are made by Spark, so that what is tested is the table's side alone.
 """
@@ -55,7 +55,7 @@ def plain(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def name(table_format: str, folder: Path, plain: str) -> str:
-    """Of a table that nobody has made."""
+    """Return the name of a table that nobody has made."""
     from tests.support.table_runs import table_name
 
     return table_name(table_format, folder, plain)
@@ -189,7 +189,7 @@ _COLUMNS = (
 
 
 def test_columns_that_do_not_fit(session: "SparkSession", name: str, table_format: str) -> None:
-    """Given a table that lacks a column and has another of another type, then both are told, or the one is added."""
+    """Given a table that lacks a column and has another of another type, then an error names both, or one is added."""
     from tests.support.table_runs import append, begun, contents, expected, run_of, sink_of
 
     session.sql(f"CREATE TABLE {name} ({_COLUMNS.replace('value binary', 'value string')}) USING {table_format}")
@@ -285,7 +285,7 @@ def _forget_history(session: "SparkSession", name: str, files: Path) -> None:
 
 
 def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, table_format: str) -> None:
-    """Given another table under the name, then nothing of ours is there; a driver that goes on is told."""
+    """Given another table under the name, then nothing of ours is there; a driver that goes on gets an error."""
     from tests.support.table_runs import append, begun, run_of, sink_of
 
     run = run_of(1, steps=2)

@@ -155,7 +155,7 @@ def test_the_block_of_the_page_reads_them(spark: SparkSession, spark_topics: Spa
 
 
 def as_text(rows: DataFrame) -> DataFrame:
-    """Of whole rows: Spark compares no maps."""
+    """Whole rows as text: Spark compares no maps."""
     return rows.select(functions.expr("to_json(struct(*))"))
 
 

@@ -48,7 +48,7 @@ class World:
         self.cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
 
     def guard(self) -> MetadataTopicGuard:
-        """Of a process that starts."""
+        """Return the guard of a process that starts."""
         return MetadataTopicGuard(
             cluster=self.cluster,
             event_log=self,  # type: ignore[arg-type]  # as much of it as is asked

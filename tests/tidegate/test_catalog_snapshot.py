@@ -160,7 +160,7 @@ async def test_a_restart_reads_only_what_is_new(stage: Stage) -> None:
 
 
 async def test_what_was_read_before_the_fork_is_followed_as_if_read_now(stage: Stage) -> None:
-    """Also when the file has been set aside, or written anew, since."""
+    """Also when the file has been set aside, or rewritten, since."""
     await stage.leave_snapshot("a", "b")
     found = SnapshotFile(stage.folder).read()
     stage.publish("c")

@@ -112,7 +112,7 @@ async def test_names(view: View, resolver: dict[str, str]) -> None:
 
 
 async def test_a_missing_intermediate(view: View) -> None:
-    """Of a private authority it may be the root that clients trust; not beside certificates that issued nothing."""
+    """With a private authority it may be the root that clients trust; not beside certificates that issued nothing."""
     root = make_certificate("root")
     between = make_certificate("between", issuer=root)
     leaf = make_certificate("leaf", ["localhost"], issuer=between, is_authority=False)

@@ -96,7 +96,7 @@ def test_it_is_followed(key: str, tmp_path: Path) -> None:
     assert see(live) != expected
     live.follow(load_lines(tmp_path, f"{key}={text}\n"))
     assert see(live) == expected
-    # What runs looks at these three: nobody has to be told again.
+    # What runs looks at these three: nobody has to say it again.
     assert server.settings is live.server_settings
     assert frontiers.age_s_max == live.frontier_age_s_max
     assert live.fetch is shared

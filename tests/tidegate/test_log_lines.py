@@ -51,7 +51,7 @@ def test_lines_come_whole_and_in_order(pipe: Pipe) -> None:
 
 
 def test_nobody_waits_for_who_does_not_read(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failed before: after 64 KiB whoever logged stood still."""
+    """Failed before: after 64 KiB each thread that logged stood still."""
     monkeypatch.setattr(STANDARD_ERROR, "writer", pipe.writer)
     configure_logs("info", LogFormat.JSON)
     puts = 2 * WAITING_BYTES_MAX // len(LINE)
@@ -79,7 +79,7 @@ def test_the_end_is_waited_for_no_longer_than_a_while(pipe: Pipe, monkeypatch: p
 
 
 def test_a_pipe_that_does_not_block_gets_all_lines(pipe: Pipe) -> None:
-    """Whoever has the other end of a terminal, too, may have set it so."""
+    """The process at the other end of a terminal may have set it so, too."""
     fcntl.fcntl(pipe.end, fcntl.F_SETFL, os.O_NONBLOCK)
     for _ in range(100):
         pipe.writer.put(LINE)

@@ -147,7 +147,7 @@ async def test_clients_that_refuse_the_certificate_are_told_of_in_every_place(tm
         for _ in range(FAILED_MIN):
             await trio.to_thread.run_sync(is_refused, application.bootstrap)
         await application.readiness.wait_ready()
-        await until(lambda: len(application.readiness.complaints) == 2, "both to be told")
+        await until(lambda: len(application.readiness.complaints) == 2, "both complaints")
         names, refusals = application.readiness.complaints
         assert names.startswith("proxy.tls.certificate.file is for other.test and not for 127.0.0.1")
         assert refusals.startswith("clients refuse proxy.tls.certificate.file")

@@ -277,7 +277,7 @@ public class RelayedAdmin {
                 List.of(new ClientQuotaAlteration(entity, List.of(quota)))).all().get());
         var filter = ClientQuotaFilter.containsOnly(
                 List.of(ClientQuotaFilterComponent.ofEntity(ClientQuotaEntity.CLIENT_ID, made)));
-        // The broker's own cache follows the controller; until it has, nothing is told.
+        // The broker's own cache follows the controller; until it has, the answer is empty.
         say("describeClientQuotas", () -> admin.describeClientQuotas(filter).entities().get().size() <= 1);
         var info = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096);
         say("alterUserScramCredentials", () -> admin.alterUserScramCredentials(

@@ -51,7 +51,7 @@ class TopicInMemory:
 
     @property
     def start_offsets(self) -> list[int]:
-        """Of the segments that the catalog knows."""
+        """Return the start offsets of the segments that the catalog knows."""
         return sorted(each.start_offset for each in self.catalog.list_segments(PARTITION.topic_id, PARTITION.partition))
 
     @property

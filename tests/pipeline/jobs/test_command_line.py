@@ -81,7 +81,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 @pytest.fixture
 def listens_to_interrupts() -> Iterator[None]:
-    """Whoever started the tests may have them ignored, as `nohup` and shells do for what runs in the background."""
+    """Their starter may have the tests ignore them, as `nohup` and shells do for what runs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Options as a user writes them: what they mean, and what every wrong one is told."""
+"""Options as a user writes them: what they mean, and what the error for every wrong one says."""
 
 import contextlib
 import copy

@@ -76,7 +76,7 @@ def test_each_offset_is_served_where_the_reader_would_find_it(
         epoch = lineage.epoch_for(offset)
         found = None if epoch is None else catalog.lookup(PARTITION.topic_id, PARTITION.partition, epoch, offset)
         is_found = found is not None and lineage.holds(found, offset)
-        # From its first offset on a link is read to its end; the reader asks anew only at its answer's end.
+        # From its first offset on a link is read to its end; the reader asks again only at its answer's end.
         if offset in {link.first_offset for link in view.segments}:
             assert is_found
             assert served[offset] == found

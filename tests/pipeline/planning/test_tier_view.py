@@ -207,7 +207,7 @@ def test_assigned_partitions_are_the_only_ones(world: World) -> None:
     views = world.views(TopicSelection(assigned={"orders": (0, 2)}))
 
     assert [view.key for view in views] == [("orders", 0), ("orders", 2)]
-    # Brokers without topic ids are told so.
+    # Brokers without topic ids get an error that says so.
     world.kafka.add_log(TopicIdPartition(ZERO_UUID, 0, "orders"))
     with pytest.raises(TierViewError, match="no topic id"):
         world.views(SUBSCRIBED)

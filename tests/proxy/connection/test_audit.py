@@ -236,7 +236,7 @@ async def check_broken_off(tier: Tier, nursery: trio.Nursery, rand: random.Rando
 
 
 class Noting:
-    """Stands for a ClientAudit: what it is told of answers."""
+    """Stands for a ClientAudit: what it hears of answers."""
 
     def __init__(self) -> None:
         self.served: list[tuple[str | None, TopicIdPartition, int]] = []

@@ -1,4 +1,4 @@
-"""How clients' TLS handshakes end, by real ones, and when that is told."""
+"""How clients' TLS handshakes end, by real ones, and when that is reported."""
 
 import contextlib
 import socket

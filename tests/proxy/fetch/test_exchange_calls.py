@@ -81,8 +81,8 @@ class RepeatingBroker(FakeBrokerLog):
 
 
 async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_for: bool) -> int:
-    """Of a Fetch of so many partitions in the tier, on a connection that has read them before; `is_vouched_for`: its
-    last probe still counts. Otherwise the reads begin beside the probe, and end before it."""
+    """Count the calls of a Fetch of so many partitions in the tier, on a connection that has read them;
+    `is_vouched_for`: its last probe still counts. Otherwise the reads begin beside the probe, and end before it."""
     broker = RepeatingBroker()
     world = TierWorld(nursery, broker=broker, open_reader=InstantReader)
     world.settings.authority_age_s_max = 60.0 if is_vouched_for else 0.0

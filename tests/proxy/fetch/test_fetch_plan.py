@@ -154,7 +154,7 @@ async def sizes_of(
         ([IDLE, TIERED, IDLE, LOCAL], 1500, [0, 1000, 0, 500]),
         ([REFUSED, TIERED, LOCAL], 1500, [0, 1000, 500]),
         ([REFUSED, LOCAL, TIERED], 1500, [0, 1000, 500]),
-        # Failed before: one that is believed to have records is told an error, and took its limit all the same.
+        # Failed before: one that is believed to have records gets an error, and took its limit all the same.
         ([FENCED, TIERED], 1000, [0, 1000]),
         ([FENCED, TIERED, TIERED], 1500, [0, 1000, 500]),
     ],
@@ -199,7 +199,7 @@ async def test_what_is_given_back_without_a_share_is_not_waited_for(world: TierW
 
 
 async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorld) -> None:
-    """KIP-227: whoever gave records goes to the end. Failed before: the local ones got a batch at a time."""
+    """KIP-227: a partition that gave records goes to the end. Failed before: the local ones got a batch at a time."""
     names = ["a", "b", "c", "u", "v", "w", "x"]
     partitions = [world.add_partition(name, high_watermark=1500) for name in names]
     name_of: dict[bytes, str] = {partition.topic_id: name for name, partition in zip(names, partitions, strict=True)}

@@ -113,7 +113,7 @@ async def test_a_relayed_session_that_names_a_tier_partition_is_ours(world: Worl
     session_id = conversation.session[0]
     response = await conversation.send([ask(world.first, 17, max_bytes=100)])
     assert response.session_id == session_id
-    # What upstream told of the second was not read: it is told once more.
+    # What upstream told of the second was not read: it is sent once more.
     assert told(response) == {0: b"tier", 1: b""}
     closing, *others = world.headers
     assert closing == (session_id, -1, [])

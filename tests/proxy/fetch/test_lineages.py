@@ -1,4 +1,4 @@
-"""Lineages: when one is built anew, and how its questions find the leader."""
+"""Lineages: when one is built again, and how its questions find the leader."""
 
 import pytest
 import trio

@@ -80,7 +80,7 @@ async def fetch(world: TierWorld, partition: TopicIdPartition, offset: int, **fi
     return await SessionClient(world.client()).fetch(fetch_of([ask(partition, offset, max_bytes=200)], **fields))
 
 
-# --- frontiers, and what clients are told of the log start ---
+# --- frontiers, and what clients hear of the log start ---
 
 
 async def test_what_the_broker_dropped_is_served_with_our_start(world: World, partition: TopicIdPartition) -> None:
@@ -329,7 +329,7 @@ async def test_what_is_really_out_of_range_is_told(world: World, partition: Topi
     assert await code(END + 1) == OUT_OF_RANGE
     assert await code(-1) == OUT_OF_RANGE
     assert await code(99) == OUT_OF_RANGE
-    # Not before the end is known of late: the log may have grown past the offset, and been deleted up to there.
+    # Not before a recent end is known: the log may have grown past the offset, and been deleted up to there.
     await trio.sleep(1000.0)
     world.client_of_ours.latency_s = 10.0
     assert await code(END + 1) == COME_AGAIN

@@ -1,4 +1,4 @@
-"""Whole conversations in standalone mode while the broker deletes: no client is told that the tier's offsets are gone,
+"""Whole conversations in standalone mode while the broker deletes: no client hears that the tier's offsets are gone,
 and each that comes again gets its records."""
 
 from typing import Any

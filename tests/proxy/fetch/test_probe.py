@@ -330,7 +330,7 @@ async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_bu
 
 
 async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld, client: FakeFetcher) -> None:
-    """Failed before: what was known for everybody was forgotten, and the next Fetch had to learn it anew."""
+    """Failed before: what was known for everybody was forgotten, and the next Fetch had to learn it again."""
     partition = world.add_partition()
     await client.fetch([ask(partition, 17)])
     response = await client.fetch([ask(partition, 17, current_leader_epoch=4)])

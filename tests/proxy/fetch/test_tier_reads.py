@@ -83,7 +83,7 @@ async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(world: T
     assert trio.current_time() == pytest.approx(0.2)
     assert sizes_of(reads, parts) == [1000] * len(wanted) + [None]
     assert unwanted.partition not in [partition for partition, *_ in world.reader.reads]
-    assert len(world.reader.reads) == len(wanted)  # the one that was to be read anew had not begun either
+    assert len(world.reader.reads) == len(wanted)  # the one that was to be read again had not begun either
 
 
 async def test_many_reads_of_what_is_at_hand_let_others_run(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from proxy.offsets.timestamp_lookup import SearchSlots
 
 
 class Searches:
-    """Searches that go on until they are told to end."""
+    """Searches that go on until a test ends them."""
 
     def __init__(self, slots: SearchSlots, nursery: trio.Nursery) -> None:
         self.running: list[str] = []

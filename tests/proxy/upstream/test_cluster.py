@@ -138,7 +138,7 @@ async def test_names_that_many_ask_for_at_a_time_share_a_question(
 
 
 def names_asked(fake: FakeKafka) -> list[list[str]]:
-    """Of each question about topics: the names."""
+    """Return for each question about topics the names."""
     requests = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
     return [[topic.name for topic in request.topics] for request in requests if request.topics]
 

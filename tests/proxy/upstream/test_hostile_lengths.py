@@ -29,7 +29,7 @@ from tests.support.socket_broker import socket_broker
 
 FOUR_BILLION = b"\xff\xff\xff\xff\x0f"
 HEADER = b"\0\0\0\2\0"
-"""Of the second answer on a connection."""
+"""Header of the second answer on a connection."""
 ASKED: dict[Api, Question[Any]] = {
     METADATA: metadata_question(()),
     LIST_OFFSETS: offset_questions([("t", 0, -1)], replica_id=-2, isolation_level=0, timeout_s=1)[0],

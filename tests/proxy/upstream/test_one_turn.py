@@ -1,7 +1,7 @@
 """Both orders of one turn of the loop, simulated: an answer, and the end of the question that it answers.
 
 A transport hands bytes over some turns after it has taken them, in which it cannot be cancelled, as trio's TLS stream
-does. In each of these turns the question ends by its own limit, by whoever asked, or with its connection.
+does. In each of these turns the question ends by its own limit, by its caller, or with its connection.
 """
 
 import struct

@@ -17,7 +17,7 @@ from tools.spark_package.build import Built
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
 SPARKS_LINES_MAX = 20
-"""Of a job that fails: what Java and Spark say before they know how much they are to say."""
+"""For a job that fails: what Java and Spark say before they know how much they are to say."""
 
 
 def job(cluster: SparkCluster, package: Built, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

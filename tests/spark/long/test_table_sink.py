@@ -1,4 +1,4 @@
-"""A backfill's steps into Delta and Iceberg tables, each record once, whoever else is there.
+"""A backfill's steps into Delta and Iceberg tables, each record once, also beside other writers.
 
 The rows are made by Spark, so that what is tested is the table's side alone.
 """

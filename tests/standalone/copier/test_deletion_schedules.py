@@ -99,7 +99,7 @@ class _Watched:
         self.held_since_s = trio.current_time() if is_held else None
 
     def strike(self, owner: Owner) -> None:
-        """Whoever holds a partition takes that back before its topic goes."""
+        """The holder of a partition takes that back before its topic goes."""
         was_off_ms = owner.hands.clock_off_ms
         if self.held_since_s is None or was_off_ms:
             strike(self.world, owner)

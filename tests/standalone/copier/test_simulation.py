@@ -1,7 +1,7 @@
 """Copiers that are killed, paused beyond their session and replaced, over thousands of schedules in virtual time.
 
 Each schedule is a world (tests/support/copy_world.py) with up to four copiers, one after another or side by side, while
-upstream appends, deletes and elects. Of some kinds more goes wrong around them (tests/support/copy_owner.py): brokers
+upstream appends, deletes and elects. In some kinds more goes wrong around them (tests/support/copy_owner.py): brokers
 know old metadata, the topic is made again, indexes, disks and clocks are lost. At the end one copier is left to tidy.
 What must hold then:
 

@@ -1,4 +1,4 @@
-"""Transactions that hang while upstream has deleted where they begin: when they are told of, and whose they are."""
+"""Transactions that hang while upstream has deleted where they begin: when they are reported, and whose they are."""
 
 from collections.abc import Sequence
 

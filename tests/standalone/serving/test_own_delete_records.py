@@ -24,7 +24,7 @@ def world(nursery: trio.Nursery) -> OffsetsWorld:
 
 
 async def delete(world: OffsetsWorld, *offsets: int, version: int = 2, timeout_ms: int = 0) -> list[tuple[int, int]]:
-    """Of each partition of orders: error code and low watermark."""
+    """Return for each partition of orders: error code and low watermark."""
     deletions = [("orders", number, offset) for number, offset in enumerate(offsets)]
     answers = await world.delete(deletions, version=version, timeout_ms=timeout_ms)
     assert answers is not None

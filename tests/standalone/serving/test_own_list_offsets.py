@@ -137,7 +137,7 @@ async def test_a_topic_that_was_made_anew_gets_no_old_offset(world: OffsetsWorld
     assert not world.search.searched
 
 
-# --- what cannot be told ---
+# --- what is not known ---
 
 
 TROUBLES: dict[str, Callable[[OffsetsWorld, TopicIdPartition], object]] = {
@@ -181,7 +181,7 @@ async def test_a_request_that_is_too_large_to_read_ends_the_connection(world: Of
 async def test_latest_tiered_is_the_highest_offset_on_the_lineage(world: OffsetsWorld) -> None:
     partition = world.add_own(epochs={1: 0, 3: 400})
     assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]
-    # Of a branch that was cut: the broker answers with another epoch.
+    # From a branch that was cut: the broker answers with another epoch.
     world.add_segment(partition, 900, 1200, epochs={4: 900})
     world.log(partition).epoch_ends[4] = (3, 1000)
     assert await world.answers([("orders", 0, LATEST_TIERED)]) == [(0, -1, 999, 3)]

@@ -15,7 +15,7 @@ RESTORED: dict[str, tuple[LeaderEpochs, LeaderEpochs, LeaderEpochs]] = {
     "one epoch": (((0, 50),), ((0, 0),), ((0, 0),)),
     "overlap": (((0, 50), (1, 60), (3, 130)), ((0, 0), (1, 60)), ((0, 0), (1, 60), (3, 130))),
     "copying began later than the broker's log does": (((0, 0), (2, 20)), ((0, 10), (2, 20)), ((0, 0), (2, 20))),
-    # Whoever led may have written nothing, and then no batch names it.
+    # A leader may have written nothing, and then no batch names it.
     "epochs without records": (
         ((2, 50), (3, 80), (5, 80), (6, 90)),
         ((0, 0), (2, 20), (5, 80), (6, 90)),

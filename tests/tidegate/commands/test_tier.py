@@ -77,7 +77,7 @@ def test_what_comes_later_is_there_after_catching_up(world: World) -> None:
 
 
 def test_a_serves_snapshot_saves_the_reading_and_stays_as_it_is(world: World, tmp_path: Path) -> None:
-    """Of another cluster it is left alone: nothing is set aside by a tool."""
+    """A snapshot of another cluster is left alone: nothing is set aside by a tool."""
     folder = tmp_path / "snapshot"
     folder.mkdir()
     (folder / "catalog.snapshot").write_bytes(b"nothing that anybody can read")

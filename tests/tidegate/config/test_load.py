@@ -114,7 +114,7 @@ def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
 
 def test_server_names_put_all_brokers_on_one_port(tmp_path: Path) -> None:
     server_certificate(tmp_path)
-    # Clients are told neither the listen host nor a port after the listen port, so both may be what they like.
+    # Clients get neither the listen host nor a port after the listen port, so both may be what they like.
     config = load_lines(tmp_path, f"{SNI}{CERTIFICATE}proxy.listen=0.0.0.0:65535\nproxy.advertised.port.start=443\n")
     assert config.proxy.tls_sni_pattern == "broker-$(nodeId).example"
     assert shown(config, "proxy.broker.port.start") == ("(unset)", "default")

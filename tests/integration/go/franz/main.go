@@ -43,7 +43,7 @@ func (franz franz) client(options ...kgo.Opt) (*kgo.Client, error) {
 	}, options...)...)
 }
 
-// reader consumes partitions from where they are told to; a lost position is an error.
+// reader consumes partitions from where a request says; a lost position is an error.
 func (franz franz) reader(request program.Request, at map[int32]kgo.Offset) (*kgo.Client, error) {
 	isolation := kgo.ReadUncommitted()
 	if request.Isolation == "read_committed" {
@@ -192,7 +192,7 @@ func (franz franz) timestamp(request program.Request, timestampMs int64) (any, e
 	return map[string]any{"timestamp_ms": timestampMs, "offsets": offsets, "partitions": digests}, err
 }
 
-// member is one of a group of two. What it has been given is told on other goroutines.
+// member is one of a group of two. Other goroutines say what it has been given.
 type member struct {
 	client *kgo.Client
 	mutex  sync.Mutex

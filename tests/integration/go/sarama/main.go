@@ -277,7 +277,7 @@ func (client client) member(
 	go func() {
 		defer close(joined.stopped)
 		for running.Err() == nil {
-			// What goes wrong in a session is told by Errors too.
+			// Errors too says what goes wrong in a session.
 			_ = group.Consume(running, []string{request.Topic}, joined)
 		}
 	}()

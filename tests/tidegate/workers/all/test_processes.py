@@ -77,7 +77,7 @@ def test_when_the_template_is_killed_all_drain_and_the_reason_is_told(tmp_path: 
 def test_a_configuration_that_workers_refuse_is_exit_2_at_once(tmp_path: Path) -> None:
     foreign = tmp_path / "cache"
     foreign.mkdir(mode=0o777)
-    foreign.chmod(0o777)  # whoever writes there could give clients what they want
+    foreign.chmod(0o777)  # another writer there could give clients what they want
     with serving(tmp_path, two_workers(tmp_path, **{"cache.path": str(foreign)})) as served:
         assert served.process.wait(START_S_MAX) == exit_codes.USAGE, served.log()
         assert str(foreign) in served.log()
