@@ -101,7 +101,7 @@ class CacheMeter:
         self._misses[level].inc()
 
     def looked_up(self, level: CacheLevel) -> tuple[int, int]:
-        """How often a block was found at this level, and how often not."""
+        """Return how often a block was found at this level, and how often not."""
         return value_of(self._hits[level]), value_of(self._misses[level])
 
     def on_fill(self, block_bytes: int, duration_s: float) -> None:

@@ -288,5 +288,5 @@ def render(registry: Collector, accept: str = "") -> tuple[str, bytes]:
 
 
 def value_of(counter: Counter) -> int:
-    """What one series has counted so far, of whole things."""
+    """Return what one series has counted so far, of whole things."""
     return int(sum(sample.value for family in counter.collect() for sample in family.samples if "total" in sample.name))

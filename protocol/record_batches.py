@@ -192,7 +192,7 @@ def slice_rope(buffers: Sequence[Buffer], start: int, end: int) -> list[memoryvi
 
 
 def check_crc(batch: Sequence[Buffer]) -> bool:
-    """Whether the CRC of exactly one batch, as a rope from its first byte to its last, is right.
+    """Return whether the CRC of exactly one batch, as a rope from its first byte to its last, is right.
 
     Raises:
         CorruptBatchError: the rope does not hold one whole batch.

@@ -159,7 +159,7 @@ class SignIn:
 
     @property
     def is_raw(self) -> bool:
-        """What comes next is no request and no response but a raw token, or may be one."""
+        """Return whether a raw token comes next, or may come, in place of a request or response."""
         return self._turn is not _Turn.NOBODY
 
     @property
@@ -174,7 +174,7 @@ class SignIn:
 
     @property
     def wants_token(self) -> bool:
-        """Whether the client's next token may tell its name, and somebody wants to know it."""
+        """Return whether the client's next token may tell its name, and somebody wants to know it."""
         return self._offered is not None and tells_name(self._offered.mechanism)
 
     @staticmethod
@@ -263,7 +263,7 @@ class SignIn:
                 self.signed_in_as = SignInName(self._mechanism, None)
 
     def _note_answer(self, begin: bytes, offered: SignInName | None) -> bool:
-        """Whether a token that begins so, without an error, means success."""
+        """Return whether a token that begins so, without an error, means success."""
         means_success = _MEANS_SUCCESS.get(self._mechanism or "")
         is_success = means_success is not None and means_success(begin)
         self._is_signed_in = self._is_signed_in or is_success

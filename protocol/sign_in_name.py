@@ -73,7 +73,7 @@ def shown_name(name: str | None) -> str | None:
 
 
 def tells_name(mechanism: str) -> bool:
-    """Whether its tokens say the name in clear."""
+    """Return whether its tokens say the name in clear."""
     return mechanism in _NAMES
 
 

@@ -75,8 +75,8 @@ class ClientSettings:
         return "an anonymous client" if self.sasl is None else repr(self.sasl.username)
 
     def grant(self, rights: Sequence[str], kind: str, names: Sequence[str]) -> str:
-        """What an administrator types to give us these rights on topics or groups; `admin.properties` stands for how
-        that one signs in."""
+        """Return what an administrator types to give us these rights on topics or groups; `admin.properties` stands for
+        how that one signs in."""
         host, port = self.bootstrap_servers[0]
         words = ["kafka-acls.sh", "--bootstrap-server", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
         if self.tls is not None or self.sasl is not None:
@@ -181,7 +181,7 @@ class ConnectionState:
 
     @property
     def ended_words(self) -> str:
-        """What it may mean that the broker closed the connection now."""
+        """Return what it may mean that the broker closed the connection now."""
         if not self._answers:
             return (
                 "the broker closed the connection at our first request: the listener may want TLS; check"
@@ -231,7 +231,7 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
-    """What the conversation returns, with each step answered by `answer`."""
+    """Return what the conversation returns, with each step answered by `answer`."""
     advance: Callable[[], S] = partial(next, steps)
     while True:
         try:

@@ -65,7 +65,7 @@ def fitted(data: bytes, *entity_types: Any) -> bytes:
 
 @functools.cache
 def _walk_of(entity_type: Any) -> tuple[_Walk, int]:
-    """What passes an entity, and its least size."""
+    """Return what passes an entity, and its least size."""
     flexible = bool(entity_type.__flexible__)
     steps: list[tuple[int, _Walk]] = []
     tagged: dict[int, _Walk] = {}

@@ -69,8 +69,8 @@ class GroupOffset(NamedTuple):
 
 
 def texts_by_topic_id(kept: GroupOffset) -> dict[str, str]:
-    """What is kept beside an offset for topics that share a name: "id text id text …", oldest first; of an id alone the
-    offset is the text."""
+    """Return what is kept beside an offset for topics that share a name: "id text id text …", oldest first; of an id
+    alone the offset is the text."""
     words = kept.metadata.split(" ")
     return dict(zip(words[::2], words[1::2], strict=False)) if len(words) > 1 else {words[0]: str(kept.offset)}
 
@@ -132,7 +132,7 @@ def fetch_group_offsets(
     refused: dict[Partition, UpstreamRefusedError],
     coordinator: int | None = None,
 ) -> Steps[dict[Partition, GroupOffset]]:
-    """What is kept for the group of these partitions; those of which nothing is are left out.
+    """Return what is kept for the group of these partitions; those of which nothing is are left out.
 
     Args:
         refused: is given the partitions of which the coordinator does not tell, and why

@@ -368,7 +368,7 @@ class LeaderQuestions:
         return answers
 
     def epoch_ends(self, topic: str, partition: int, epochs: Sequence[int]) -> Steps[LeaderEpochAnswers]:
-        """Where each of these leader epochs ends, by the lineage of the partition's leader."""
+        """Return where each of these leader epochs ends, by the lineage of the partition's leader."""
         led = yield from self.leader_of(topic, partition)
         if not epochs:
             return LeaderEpochAnswers(led.leader_epoch, {})

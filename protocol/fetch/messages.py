@@ -158,7 +158,7 @@ class PartitionAnswer:
 
     @property
     def has_diverging_epoch(self) -> bool:
-        """Whether the broker says that the client's log and its own have parted (tag 0, KIP-595)."""
+        """Return whether the broker says that the client's log and its own have parted (tag 0, KIP-595)."""
         if self.tags == NO_TAGS:
             return False
         cursor = Cursor(memoryview(self.tags))
@@ -187,7 +187,7 @@ def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
 
 
 def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
-    """What tells the partitions of one request, or of one session, apart."""
+    """Return what tells the partitions of one request, or of one session, apart."""
     return item.topic, item.topic_id, item.partition
 
 
@@ -377,7 +377,7 @@ def _decode_head(cursor: Cursor, header: RequestHeader) -> FetchRequest:
 
 
 def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> Slices[int]:
-    """How many more may be named afterwards; negative if these are too many."""
+    """Return how many more may be named afterwards; negative if these are too many."""
     version, partitions = request.api_version, request.partitions
     flexible = version >= FLEXIBLE_VERSION_MIN
     slice_end = cursor.position + SLICE_BYTES

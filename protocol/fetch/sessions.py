@@ -140,13 +140,13 @@ class FetchSession:
             partitions.pop(key, None)
 
     def still_named(self, request: FetchRequest) -> list[FetchPartition]:
-        """What a request names and does not forget, once it was noted here."""
+        """Return what a request names and does not forget, once it was noted here."""
         if not request.forgotten:
             return request.partitions
         return [asked for asked in request.partitions if key_of(asked) in self._partitions]
 
     def asked_of(self, key: PartitionKey) -> FetchPartition | None:
-        """What was last asked for; None for a partition that is not of the session."""
+        """Return what was last asked for; None for a partition that is not of the session."""
         known = self._partitions.get(key)
         return None if known is None else known.asked
 
@@ -155,7 +155,7 @@ class FetchSession:
         self.is_doubted = True
 
     def asked(self) -> list[FetchPartition]:
-        """What is asked of all partitions, in the session's order."""
+        """Return what is asked of all partitions, in the session's order."""
         return [known.asked for known in self._partitions.values()]
 
     def become_ours(self) -> None:

@@ -170,11 +170,11 @@ class FetchResponseWalker:
 
     @property
     def done(self) -> bool:
-        """Whether the whole frame was passed on."""
+        """Return whether the whole frame was passed on."""
         return self._walked and self._left_bytes == 0
 
     def feed(self, view: memoryview) -> int:
-        """How many bytes of `view` may be forwarded now; the tag in them may have been renamed.
+        """Return how many bytes of `view` may be forwarded now; the tag in them may have been renamed.
 
         Args:
             view: writable, beginning where the last call's count ended; what lies beyond the frame is not touched.
@@ -420,7 +420,7 @@ class RecordDropper(FetchResponseWalker):
 
     @property
     def frame(self) -> memoryview:
-        """What was kept, as a whole frame."""
+        """Return what was kept, as a whole frame."""
         _INT32.pack_into(self._kept, 0, len(self._kept) - LENGTH_BYTES)
         return memoryview(self._kept)
 
@@ -464,7 +464,7 @@ def edit_partitions(frame: memoryview, api_version: int, editor: PartitionEditor
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed.

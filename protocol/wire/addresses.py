@@ -43,7 +43,7 @@ _LENGTH = struct.Struct(">i")
 
 
 def carries_addresses(api_key: int, api_version: int) -> bool:
-    """Whether a response of that version may name brokers by address; true for versions newer than we know."""
+    """Return whether a response of that version may name brokers by address; true for versions newer than we know."""
     first = _CARRIES_FROM.get(api_key)
     return first is not None and api_version >= first
 

@@ -14,7 +14,7 @@ ENDPOINT_TYPE_CONTROLLERS = 2
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand; none for controllers.
+    """Return where the addresses of a whole response frame (length field included) stand; none for controllers.
 
     Raises:
         PeerProtocolError: truncated or malformed.

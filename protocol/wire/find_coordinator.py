@@ -27,7 +27,7 @@ _NOT_AVAILABLE_MESSAGE = "The coordinator is not available."
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed.

@@ -64,7 +64,7 @@ def frame_size(view: memoryview, position: int, *, frame_bytes_max: int, body_by
 
 
 def pooled_buffers() -> int:
-    """How many big buffers wait for their next stream."""
+    """Return how many big buffers wait for their next stream."""
     return len(_pool)
 
 
@@ -99,12 +99,12 @@ class FrameBuffer:
 
     @property
     def capacity_bytes(self) -> int:
-        """What it holds in memory now."""
+        """Return what it holds in memory now."""
         return len(self.view)
 
     @property
     def is_resting(self) -> bool:
-        """Whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then, or what there is."""
+        """Return whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then, or what there is."""
         return self._storage is None
 
     @property
@@ -264,7 +264,7 @@ class RequestHeader:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether that version uses compact forms and tagged sections. Only for APIs in FLEXIBLE_FROM."""
+    """Return whether that version uses compact forms and tagged sections. Only for APIs in FLEXIBLE_FROM."""
     return api_version >= FLEXIBLE_FROM[api_key]
 
 
@@ -301,7 +301,7 @@ def encode_request_header(api_key: int, api_version: int, correlation_id: int, c
 
 
 def response_body_position(frame: memoryview, api_key: int, api_version: int) -> int:
-    """Where the body of a whole response frame (length field included) begins."""
+    """Return where the body of a whole response frame (length field included) begins."""
     cursor = Cursor(frame, 8)
     if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version):
         cursor.skip_tags()
@@ -330,7 +330,7 @@ class Turn:
 
     @property
     def is_current(self) -> bool:
-        """Whether this response may be written now."""
+        """Return whether this response may be written now."""
         return self._sequencer.current is self
 
     def complete(self) -> None:

@@ -12,7 +12,7 @@ from protocol.wire.primitives import Cursor
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed up to the end of the broker array.

@@ -61,7 +61,7 @@ def _read_acks(cursor: Cursor, api_version: int) -> int:
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed.

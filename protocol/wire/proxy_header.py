@@ -76,7 +76,7 @@ class ProxyHeaderDecoder:
 
 
 def _known_size(seen: bytes) -> tuple[int, bool]:
-    """How many of a stream's first bytes are the header's for certain, and whether it is of version 2.
+    """Return how many of a stream's first bytes are the header's for certain, and whether it is of version 2.
 
     More than was seen, where more of it must follow.
     """

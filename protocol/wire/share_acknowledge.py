@@ -14,7 +14,7 @@ _LEADER_BYTES = 4 + 4
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed.

@@ -16,7 +16,7 @@ _ACQUIRED_RECORDS_BYTES = 8 + 8 + 2
 
 
 def locate(frame: memoryview, api_version: int) -> AddressLayout:
-    """Where the addresses of a whole response frame (length field included) stand.
+    """Return where the addresses of a whole response frame (length field included) stand.
 
     Raises:
         PeerProtocolError: truncated or malformed.

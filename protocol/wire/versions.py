@@ -125,6 +125,6 @@ def cut(api_key: int, upstream_min: int, upstream_max: int) -> tuple[int, int] |
 
 
 def is_known(api_key: int, api_version: int) -> bool:
-    """Whether a request of that version may pass at all, whatever upstream would say to it."""
+    """Return whether a request of that version may pass at all, whatever upstream would say to it."""
     newest = NEWEST.get(api_key)
     return newest is not None and OLDEST.get(api_key, 0) <= api_version <= newest
