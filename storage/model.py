@@ -178,7 +178,7 @@ class IndexType(enum.Enum):
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether Kafka accepts this topic name: 1 to 249 of its characters, but neither `.` nor `..`."""
+    """Return whether Kafka accepts this topic name: 1 to 249 of its characters, but neither `.` nor `..`."""
     return len(name) <= _TOPIC_NAME_LENGTH_MAX and name not in (".", "..") and bool(_TOPIC_NAME.fullmatch(name))
 
 

@@ -146,7 +146,7 @@ def acting(table: Table) -> tuple[str, ...]:
 
 
 def instead_of(name: str, table: Table) -> str | None:
-    """What to set instead of a key; ACTS: it acts. None: it is no key that is known."""
+    """Return what to set instead of a key; ACTS: it acts. None: it is no key that is known."""
     if name in table:
         return table[name]
     families = (key for key in table if "<id>" in key)

@@ -68,7 +68,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether lookups for this partition can be answered. Never raises; False after close."""
+        """Return whether lookups for this partition can be answered. Never raises; False after close."""
         ...
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class OpenedSegment(Protocol):
         ...
 
     def fetches_index(self, index_type: IndexType) -> bool:
-        """Whether `fetch_index` asks the store; False: the manifest says that the index is absent or empty."""
+        """Return whether `fetch_index` asks the store; False: the manifest says that the index is absent or empty."""
         ...
 
     def fetch_index(self, index_type: IndexType) -> bytes:
@@ -137,13 +137,13 @@ class RemoteStorageManager(Protocol):
 
     @property
     def has_manifests(self) -> bool:
-        """Whether `open_log_segment` costs a GET."""
+        """Return whether `open_log_segment` costs a GET."""
         ...
 
     def clock_offset_ms(self) -> int | None:
-        """How far the store's clock is ahead of this machine's, negative where it is behind, by the store's last answer
-        to anything but a GET of bytes that are there. None: it has not answered yet, or it has no clock of its own, as
-        a folder has none. Exact to seconds. Asks the store nothing; `ask` does, and its answer counts."""
+        """Return how far the store's clock is ahead of this machine's, negative where it is behind, by the store's last
+        answer to anything but a GET of bytes that are there. None: it has not answered yet, or it has no clock of its
+        own, as a folder has none. Exact to seconds. Asks the store nothing; `ask` does, and its answer counts."""
         ...
 
     def warm_up(self) -> None:
@@ -172,8 +172,8 @@ class RemoteStorageManager(Protocol):
         ...
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        """What reads the segment. A format with a manifest fetches it here; others may find out later that there is
-        no object.
+        """Return what reads the segment. A format with a manifest fetches it here; others may find out later that there
+        is no object.
 
         Raises:
             RemoteResourceNotFoundError: there is no manifest.

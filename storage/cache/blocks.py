@@ -59,11 +59,11 @@ class BlockGrid:
         return -(-self.size_bytes // self.block_bytes)
 
     def start(self, number: int) -> int:
-        """Where the block begins."""
+        """Return where the block begins."""
         return number * self.block_bytes
 
     def end(self, number: int) -> int:
-        """Where it ends, exclusive."""
+        """Return where it ends, exclusive."""
         return min((number + 1) * self.block_bytes, self.size_bytes)
 
     def number_at(self, position: int) -> int:
@@ -105,17 +105,17 @@ class SegmentBlocks:
         return self.grid.end(number) - self.grid.start(number)
 
     def positions(self, numbers: range) -> tuple[int, int]:
-        """Where a run of blocks begins, and ends, exclusive."""
+        """Return where a run of blocks begins, and ends, exclusive."""
         return self.grid.start(numbers.start), self.grid.end(numbers.stop - 1)
 
     def stored_bytes(self, numbers: range) -> int:
-        """What a GET of a run of blocks transfers."""
+        """Return what a GET of a run of blocks transfers."""
         return self.opened.stored_bytes(*self.positions(numbers))
 
     def reservation_bytes(self, numbers: range) -> int:
-        """What a GET of a run of blocks holds at most: the blocks, and what decoding a chunk holds beside them if the
-        format has to: the chunk as it is stored, decrypted but not decompressed, and its plaintext, if that is not the
-        very block.
+        """Return what a GET of a run of blocks holds at most: the blocks, and what decoding a chunk holds beside them
+        if the format has to: the chunk as it is stored, decrypted but not decompressed, and its plaintext, if that is
+        not the very block.
 
         Nothing says whether chunks are encrypted, compressed or both, so it is counted as both.
         """
@@ -202,7 +202,7 @@ class MemoryBlocks:
         return self.read.get(key) if unread is None else unread.block
 
     def contains(self, key: BlockKey) -> bool:
-        """Whether the block is here, read or unread; it does not count as a use."""
+        """Return whether the block is here, read or unread; it does not count as a use."""
         return key in self.read or key in self.unread
 
     def expect(self, key: BlockKey) -> None:

@@ -95,7 +95,7 @@ class ByteBudget:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits for room."""
+        """Return whether somebody waits for room."""
         return self._waiting > 0
 
     @property

@@ -65,7 +65,7 @@ _STILL_READABLE = (DiskErrorCause.FULL, DiskErrorCause.READ_ONLY)
 
 
 def cause_of(error: OSError | StorageConfigError) -> DiskErrorCause:
-    """What the file system's answer says about the disk."""
+    """Return what the file system's answer says about the disk."""
     if isinstance(error, StorageConfigError):
         return DiskErrorCause.IN_USE if isinstance(error, FolderInUseError) else DiskErrorCause.DENIED
     return _CAUSES.get(error.errno or 0, DiskErrorCause.OTHER)
@@ -85,18 +85,18 @@ class DiskHealth:
 
     @property
     def is_good(self) -> bool:
-        """Whether the last that is known of the disk is good."""
+        """Return whether the last that is known of the disk is good."""
         return self._cause is None
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the disk, for people."""
+        """Return what is wrong with the disk, for people."""
         with self._lock:
             return None if self._cause is None else f"{self._cause.value}: {self._detail}"
 
     @property
     def may_write(self) -> bool:
-        """Whether a write is worth a try."""
+        """Return whether a write is worth a try."""
         with self._lock:
             return self._cause is None or self._has_rested()
 
@@ -106,7 +106,7 @@ class DiskHealth:
             return self._cause is None or self._cause in _STILL_READABLE or self._has_rested()
 
     def try_write(self) -> bool:
-        """Whether the caller may write; of those who come after a rest, only the first until that is over."""
+        """Return whether the caller may write; of those who come after a rest, only the first until that is over."""
         with self._lock:
             if self._cause is None:
                 return True
@@ -200,7 +200,7 @@ class DiskBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """What the disk is charged with: never above `bytes_max` once loaded."""
+        """Return what the disk is charged with: never above `bytes_max` once loaded."""
         return self.index.size_bytes
 
     @property
@@ -209,7 +209,8 @@ class DiskBlocks:
 
     @property
     def available(self) -> bool:
-        """Whether a block is worth offering. True also when the disk has rested and nobody has tried it since."""
+        """Return whether a block is worth offering. True also when the disk has rested and nobody has tried it
+        since."""
         if self._is_closed or not self.health.may_write:
             return False
         return self._is_loaded or self._is_lost or not self.health.is_good
@@ -224,7 +225,7 @@ class DiskBlocks:
                 self._load()
 
     def holds(self, key: DiskBlockKey) -> bool:
-        """Whether the block is on disk, as far as known without looking. No I/O."""
+        """Return whether the block is on disk, as far as known without looking. No I/O."""
         return self._is_loaded and self.health.may_read and self.index.holds(key, self._clock())
 
     def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
@@ -283,7 +284,7 @@ class DiskBlocks:
         self._delete(self.index.take([key]))
 
     def has_segment(self, segment_id: Uuid) -> bool:
-        """Whether `drop_segment` would find anything, as far as known without looking. No I/O."""
+        """Return whether `drop_segment` would find anything, as far as known without looking. No I/O."""
         return self.index.has_segment(segment_id)
 
     def drop_segment(self, segment_id: Uuid) -> None:

@@ -75,17 +75,18 @@ class DiskBlockKey(NamedTuple):
 
 
 def identity_digest(identity: str) -> bytes:
-    """What stands for RemoteStorageManager.identity in headers and names."""
+    """Return what stands for RemoteStorageManager.identity in headers and names."""
     return hashlib.sha256(identity.encode()).digest()[:IDENTITY_BYTES]
 
 
 def file_bytes(key: DiskBlockKey) -> int:
-    """How long the block's file is."""
+    """Return how long the block's file is."""
     return HEADER_BYTES + key.size_bytes
 
 
 def cost_bytes(size_bytes: int) -> int:
-    """What a file of this size costs the disk at most: whole allocation units, and one for its name and folder."""
+    """Return what a file of this size costs the disk at most: whole allocation units, and one for its name and
+    folder."""
     return (-(-size_bytes // _ALLOCATION_BYTES) + 1) * _ALLOCATION_BYTES
 
 
@@ -193,7 +194,7 @@ def _read_whole(descriptor: int, size_bytes: int, position: int, path: Path) -> 
 
 
 def _behind(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:
-    """What is left of the buffers behind their first bytes; none of it is empty."""
+    """Return what is left of the buffers behind their first bytes; none of it is empty."""
     left = []
     for buffer in buffers:
         skipped = min(done_bytes, len(buffer))
@@ -266,7 +267,7 @@ class DiskFolder:
         return not was_held
 
     def is_held(self) -> bool:
-        """Whether `cache.path` still is the folder that was locked: neither gone, nor put in another's place."""
+        """Return whether `cache.path` still is the folder that was locked: neither gone, nor put in another's place."""
         try:
             # No other file gets this identity as long as the descriptor is open.
             return _identity(os.stat(self._lock_path, follow_symlinks=False)) == self._lock_identity
@@ -281,7 +282,7 @@ class DiskFolder:
             self._lock_identity = None
 
     def path_of(self, key: DiskBlockKey) -> Path:
-        """Where the block's file is, if there is one."""
+        """Return where the block's file is, if there is one."""
         segment = f"{uuid_to_text(key.topic_id)}.{uuid_to_text(key.segment_id)}"
         return self._own / segment / f"{key.number}-{key.block_bytes}-{key.size_bytes}"
 

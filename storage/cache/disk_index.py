@@ -58,7 +58,7 @@ class DiskIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What the disk is charged with now."""
+        """Return what the disk is charged with now."""
         with self._lock:
             return self._size_bytes()
 
@@ -120,7 +120,7 @@ class DiskIndex:
             return room
 
     def shrink(self) -> Room:
-        """What must go for the budget to hold: it may have been larger when the files were written."""
+        """Return what must go for the budget to hold: it may have been larger when the files were written."""
         with self._lock:
             return self._make_room(0)
 
@@ -176,7 +176,7 @@ class DiskIndex:
             return self._take([*self._keys_of.get(segment_id, ()), *writing])
 
     def has_segment(self, segment_id: Uuid) -> bool:
-        """Whether any block of the segment is here or busy."""
+        """Return whether any block of the segment is here or busy."""
         with self._lock:
             return segment_id in self._keys_of or any(key.segment_id == segment_id for key in self._is_wanted)
 
@@ -192,7 +192,7 @@ class DiskIndex:
             return list(self._keys_of)
 
     def is_idle(self, used_at_s: float, now_s: float) -> bool:
-        """Whether a block that was last used then has been left for too long."""
+        """Return whether a block that was last used then has been left for too long."""
         return self._retention_s is not None and now_s - used_at_s > self._retention_s
 
     def add_listed(self, key: DiskBlockKey, cost_bytes: int, used_at_s: float) -> None:

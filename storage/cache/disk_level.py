@@ -145,7 +145,7 @@ class DiskLevel:
                 await self._queued.wait()
 
     def holds(self, key: DiskBlockKey) -> bool:
-        """Whether the block is on disk, as far as known without looking."""
+        """Return whether the block is on disk, as far as known without looking."""
         return self._disk.holds(key)
 
     def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
@@ -159,7 +159,7 @@ class DiskLevel:
     async def read_parsed(
         self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytes | bytearray], V]
     ) -> V | None:
-        """What `parse` makes of a block, in a worker thread; None if it is not there, or bad."""
+        """Return what `parse` makes of a block, in a worker thread; None if it is not there, or bad."""
 
         def read() -> V | None:
             data = self._disk.read(key, reader)
@@ -338,7 +338,7 @@ class DiskReads:
         return len(self._readings)
 
     def is_under_way(self, key: BlockKey) -> bool:
-        """Whether the block is being read."""
+        """Return whether the block is being read."""
         return key in self._readings
 
     def read(

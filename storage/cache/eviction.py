@@ -47,7 +47,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def extent_blocks(block_bytes: int, cache_bytes_max: int) -> int:
-    """How many neighbouring blocks of this size make an extent in a cache of that size."""
+    """Return how many neighbouring blocks of this size make an extent in a cache of that size."""
     return max(1, min(EXTENT_BYTES, cache_bytes_max // EXTENTS_MIN) // max(1, block_bytes))
 
 
@@ -240,7 +240,7 @@ class ScanResistantPolicy(Generic[K]):
         return max(least, min(self._probation_bytes_wanted, self._size_bytes // _PROBATION_DIVISOR_MIN))
 
     def _returned(self, name: Hashable, reader_hash: int | None) -> bool:
-        """Whether the extent was evicted a short while ago and belongs in the main queue (rules 5 and 6)."""
+        """Return whether the extent was evicted a short while ago and belongs in the main queue (rules 5 and 6)."""
         ghost = self._forget_ghost(hash(name))
         if ghost is None:
             return False

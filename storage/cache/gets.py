@@ -76,7 +76,7 @@ _OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
 
 
 def outcome_of(error: Exception) -> GetOutcome:
-    """What a failed GET is counted under, by the error's class."""
+    """Return what a failed GET is counted under, by the error's class."""
     return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), GetOutcome.ERROR)
 
 
@@ -138,7 +138,7 @@ class Transfer:
 
     @property
     def was_cut(self) -> bool:
-        """Whether it was stopped before its end."""
+        """Return whether it was stopped before its end."""
         return self.is_stopped and self.numbers_read.stop < self.numbers.stop
 
     def stop(self) -> None:
@@ -189,7 +189,7 @@ class Transfer:
 
 
 def token_post() -> Callable[..., None]:
-    """What posts to the trio thread that calls this."""
+    """Return what posts to the trio thread that calls this."""
     return trio.lowlevel.current_trio_token().run_sync_soon
 
 
@@ -297,7 +297,7 @@ class Gets:
 
     @property
     def slots(self) -> Slots:
-        """How busy the store is kept."""
+        """Return how busy the store is kept."""
         return Slots(len(self._running), self._gets_max, len(self._line))
 
     @property
@@ -307,7 +307,7 @@ class Gets:
 
     @property
     def may_read_ahead(self) -> bool:
-        """Whether there is a slot for another GET that nobody waits for."""
+        """Return whether there is a slot for another GET that nobody waits for."""
         slots = self._slots_now()
         return (
             not self._is_closed
@@ -317,7 +317,7 @@ class Gets:
         )
 
     def why_full(self) -> StallReason:
-        """What keeps another GET of read-ahead from being started."""
+        """Return what keeps another GET of read-ahead from being started."""
         if self.may_read_ahead:
             return StallReason.MEMORY
         return StallReason.CONCURRENCY if self._ahead_running >= self.pace.gets else StallReason.GET_SLOTS
@@ -335,7 +335,7 @@ class Gets:
         self._on_ahead_failed = call
 
     def want_if_under_way(self, key: BlockKey) -> bool:
-        """Whether the block, which is not here, is in the line or being fetched; it is wanted then.
+        """Return whether the block, which is not here, is in the line or being fetched; it is wanted then.
 
         One that a GET goes over, because it was here when that GET was sent, is wanted of it from now on.
         """
@@ -654,7 +654,7 @@ class Gets:
 
     @property
     def _may_be_late(self) -> bool:
-        """Whether it is known what is usual."""
+        """Return whether it is known what is usual."""
         return self.pace.knows_late(trio.current_time())
 
     async def _watch(self) -> None:

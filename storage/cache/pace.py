@@ -125,14 +125,14 @@ class Pace:
 
     @property
     def delay_bytes(self) -> int:
-        """What a connection would have brought in the time that an answer takes to begin: below it, reading on costs
-        less than another GET."""
+        """Return what a connection would have brought in the time that an answer takes to begin: below it, reading on
+        costs less than another GET."""
         if self.connection_bytes_per_s is None or self._usual_first_byte_s is None:
             return 0
         return round(self.connection_bytes_per_s * self._usual_first_byte_s)
 
     def get_bytes(self, asked_bytes: int) -> int:
-        """What the next GET of a stream that has asked for so much is to transfer."""
+        """Return what the next GET of a stream that has asked for so much is to transfer."""
         size_bytes = max(GET_BYTES_MIN, min(GET_BYTES, asked_bytes // GET_PART))
         if self.connection_bytes_per_s is None:
             return size_bytes
@@ -140,7 +140,7 @@ class Pace:
 
     @property
     def is_link_free(self) -> bool:
-        """Whether connections are as fast as they can be: more bytes under way would come sooner."""
+        """Return whether connections are as fast as they can be: more bytes under way would come sooner."""
         return self.connection_bytes_per_s is not None and self.connection_bytes_per_s >= FREE * self._best.known
 
     def on_sent(self, now_s: float) -> None:
@@ -183,7 +183,7 @@ class Pace:
             self._gets = min(self._gets_of_most, self._gets + STEP)
 
     def answer_late_after_s(self, now_s: float) -> float | None:
-        """How long to wait for an answer before it is late; None: for ever."""
+        """Return how long to wait for an answer before it is late; None: for ever."""
         if self._second_gets_per_minute_min == NEVER or len(self._first_byte_s) < SEEN_MIN:
             return None
         self._forget_before(math.floor(now_s))
@@ -195,17 +195,17 @@ class Pace:
         return self._late_s
 
     def body_late_after_s(self, next_bytes: float) -> float | None:
-        """How long to wait for a body's next so many bytes before it is slow; None: for ever."""
+        """Return how long to wait for a body's next so many bytes before it is slow; None: for ever."""
         if self.connection_bytes_per_s is None:
             return None
         return max(SLOW_S_MIN, next_bytes / (SLOW_FRACTION * self.connection_bytes_per_s))
 
     def knows_late(self, now_s: float) -> bool:
-        """Whether anything can be late: enough is known of what is usual."""
+        """Return whether anything can be late: enough is known of what is usual."""
         return self.body_late_after_s(1) is not None or self.answer_late_after_s(now_s) is not None
 
     def take_second(self, now_s: float, heard_s: float, has_begun: bool, next_bytes: float) -> bool:
-        """Whether a GET that was last heard of at `heard_s` (or sent then) gets a second one now; counts it.
+        """Return whether a GET that was last heard of at `heard_s` (or sent then) gets a second one now; counts it.
 
         Args:
             next_bytes: what is being received: it may be there but for its last byte.
@@ -280,7 +280,7 @@ class Throttle:
 
     @property
     def is_on(self) -> bool:
-        """Whether the store has complained, and has not yet been found well again."""
+        """Return whether the store has complained, and has not yet been found well again."""
         return self._limit < math.inf
 
     @property

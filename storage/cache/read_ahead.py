@@ -122,7 +122,7 @@ class Stream:
 
     @property
     def frontier(self) -> Ahead | None:
-        """Where the next bytes are to be asked for; None at the tier's end."""
+        """Return where the next bytes are to be asked for; None at the tier's end."""
         return next((ahead for ahead in self.segments if not ahead.is_whole), None)
 
     def is_continued_by(self, segment: RemoteLogSegmentMetadata, start: int) -> bool:
@@ -138,7 +138,7 @@ class Stream:
         return start == 0 or segment.start_offset < next_offset
 
     def distance(self, segment_id: Uuid, position: int) -> int | None:
-        """How far ahead of the reader that is; None: not in a segment that is read or comes next."""
+        """Return how far ahead of the reader that is; None: not in a segment that is read or comes next."""
         before_bytes = -self.end
         for ahead in self.segments:
             if ahead.segment_id == segment_id:
@@ -213,12 +213,12 @@ class ReadAhead:
 
     @property
     def ahead_bytes(self) -> int:
-        """What was asked for and not read, of all streams together."""
+        """Return what was asked for and not read, of all streams together."""
         return self._ahead_bytes
 
     @property
     def has_nearest(self) -> bool:
-        """Whether some stream may ask. Those at the head of the line that may not leave it."""
+        """Return whether some stream may ask. Those at the head of the line that may not leave it."""
         while self.line:
             _, stamp, stream = self.line[0]
             if stamp == stream.stamp and self.may_ask(stream):
@@ -259,7 +259,7 @@ class ReadAhead:
         return nearest
 
     def window(self, stream: Stream) -> int:
-        """How far ahead of its reader the stream may ask, in bytes."""
+        """Return how far ahead of its reader the stream may ask, in bytes."""
         share = self._total_bytes_max // max(1, self._with_window)
         return max(min(stream.window_bytes, share), min(_smallest(stream), self._stream_bytes_max))
 
@@ -330,7 +330,7 @@ class ReadAhead:
         return read_lately
 
     def why_stalled(self, stream: Stream) -> StallReason | None:
-        """What keeps the stream from asking, as far as it is the stream's own matter."""
+        """Return what keeps the stream from asking, as far as it is the stream's own matter."""
         frontier = stream.frontier
         if not stream.window_bytes or (frontier is not None and frontier.blocks is None):
             return StallReason.COLD_START
@@ -473,7 +473,7 @@ class ReadAhead:
             stream.sequential_bytes = 0
 
     def may_ask(self, stream: Stream) -> bool:
-        """Whether the stream has room for its next GET."""
+        """Return whether the stream has room for its next GET."""
         frontier = stream.frontier
         if frontier is None or frontier.blocks is None:
             return False
@@ -564,7 +564,8 @@ class Prefetcher:
             _log.warning("read_ahead_failed", segment=str(read.blocks.segment.segment_id), exc_info=True)
 
     def reach_bytes(self, reader: Hashable, source: SegmentBlocks, start: int) -> int:
-        """How far a GET for a read that begins there may go on, beyond what is read: as far as its stream's next."""
+        """Return how far a GET for a read that begins there may go on, beyond what is read: as far as its stream's
+        next."""
         stream = self._read_ahead.reach(reader, source, start)
         if stream is None:
             return 0
@@ -584,13 +585,13 @@ class Prefetcher:
         self._read_ahead.forget_reader(reader)
 
     def _get_bytes(self, stream: Stream) -> int:
-        """What its next GET is to transfer: two at least fit into its window."""
+        """Return what its next GET is to transfer: two at least fit into its window."""
         size_bytes = min(self._gets.pace.get_bytes(stream.asked_bytes), stream.get_bytes_max)
         return min(size_bytes, self._read_ahead.window(stream) // 2)
 
     @property
     def room_bytes(self) -> int:
-        """What is left for blocks that are read ahead and unread, here or under way.
+        """Return what is left for blocks that are read ahead and unread, here or under way.
 
         Blocks that no stream comes to any more, because their readers have gone, take no room: they make way first,
         being the oldest.

@@ -144,7 +144,7 @@ class SegmentEntries(Generic[V]):
             flight.land(value)
 
     def _ended(self, segment_id: Uuid, flight: Flight[V]) -> bool:
-        """Whether the flight is still the segment's own; it is not, from now on."""
+        """Return whether the flight is still the segment's own; it is not, from now on."""
         is_own = self._flights.get(segment_id) is flight
         if is_own:
             del self._flights[segment_id]

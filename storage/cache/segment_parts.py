@@ -220,7 +220,7 @@ class _Index(_Part[V]):
 
     @abc.abstractmethod
     async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: "_NotFetchedError") -> tuple[V, int]:
-        """What takes the place of an index that is missing or corrupt, and its size in bytes."""
+        """Return what takes the place of an index that is missing or corrupt, and its size in bytes."""
 
     async def _fetch(self, segment: RemoteLogSegmentMetadata) -> tuple[V, int]:
         """From disk, or from the store. Raises _NotFetchedError if it is missing or corrupt."""
@@ -302,11 +302,11 @@ class TransactionIndexes(_Index[TransactionIndex]):
         self._empty: dict[Uuid, None] = {}
 
     def is_known_empty(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether it is known, without a fetch, that the segment has no aborts."""
+        """Return whether it is known, without a fetch, that the segment has no aborts."""
         return segment.txn_index_empty or segment.segment_id.id in self._empty
 
     def is_resident(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether `get` needs no fetch."""
+        """Return whether `get` needs no fetch."""
         return self.is_known_empty(segment) or self.resident(segment) is not None
 
     async def get(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
@@ -395,7 +395,8 @@ class OffsetIndexes(_Index[OffsetIndex]):
         self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
 
     def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
-        """Where in the segment's log a batch begins at or behind that position, if the index is in memory and says."""
+        """Return where in the segment's log a batch begins at or behind that position, if the index is in memory and
+        says."""
         index = self.resident(segment)
         return (None if position else 0) if index is None else index.batch_start_at_or_above(position)
 
@@ -621,7 +622,7 @@ class ObjectGets:
         self._now_ms = now_ms
 
     async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
-        """What `get` gives, called in a worker thread until it succeeds or is not to be tried again.
+        """Return what `get` gives, called in a worker thread until it succeeds or is not to be tried again.
 
         Args:
             kind: what an attempt is counted as; None: it is no GET, or counts itself.

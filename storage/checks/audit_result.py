@@ -45,7 +45,7 @@ class AuditResult:
         }
 
     def summary(self) -> Sequence[str]:
-        """What it came to, in a few lines."""
+        """Return what it came to, in a few lines."""
         before = (
             f" ({self.segments_checked_before:,} of them by an earlier run)" if self.segments_checked_before else ""
         )
@@ -68,7 +68,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def by_kind(findings: Iterable[Finding]) -> Mapping[str, int]:
-    """How many there are of each kind."""
+    """Return how many there are of each kind."""
     return dict(sorted(Counter(finding.kind.value for finding in findings).items()))
 
 

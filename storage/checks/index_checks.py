@@ -61,7 +61,7 @@ class OffsetIndexCheck:
 
     @property
     def looks_cut(self) -> bool:
-        """Whether batches are further from the last entry than batches before it are from theirs."""
+        """Return whether batches are further from the last entry than batches before it are from theirs."""
         return self._interval.is_exceeded
 
     def batch(self, position: int, header: BatchHeader, is_valid: bool, is_abort: bool | None) -> None:

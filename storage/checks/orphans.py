@@ -94,7 +94,7 @@ class SeenSegments:
         return Standing.ORPHAN if changed_ms < young_after_ms else Standing.YOUNG
 
     def is_finished(self, segment_id: RemoteLogSegmentId | None) -> bool:
-        """Whether clients may be reading the segment: its objects have to be there."""
+        """Return whether clients may be reading the segment: its objects have to be there."""
         return segment_id is not None and self._states.get(segment_id.id) is _FINISHED
 
     @property
@@ -281,7 +281,7 @@ class Plan:
 
     @classmethod
     def of(cls, origin: PlanOrigin, made_at_ms: int, survey: Survey) -> "Plan":
-        """What the survey found."""
+        """Return what the survey found."""
         objects = tuple((found.name, found.size_bytes, found.modified_ms) for found in survey.orphans)
         uploads = tuple((found.name, found.handle, found.started_ms) for found in survey.stale_uploads)
         return cls(origin, made_at_ms, objects, uploads)
@@ -318,7 +318,7 @@ class Plan:
             raise PlanError(f"is no plan: {error!r}") from error
 
     def narrow(self, survey: Survey) -> tuple[list[StoredObject], list[StaleUpload]]:
-        """What is an orphan now, and was one when the plan was made, unchanged since."""
+        """Return what is an orphan now, and was one when the plan was made, unchanged since."""
         objects, uploads = set(self.objects), set(self.uploads)
         return (
             [each for each in survey.orphans if (each.name, each.size_bytes, each.modified_ms) in objects],

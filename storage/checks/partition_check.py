@@ -143,7 +143,7 @@ def check_store(
 
 
 def _orphan(stored: StoredObject, state_of: StateOf) -> Finding | None:
-    """What is wrong with an object that is old enough; None: nothing."""
+    """Return what is wrong with an object that is old enough; None: nothing."""
     if stored.segment_id is None:
         detail = f"its name is none that this format gives ({stored.size_bytes} bytes)"
         return Finding(kind=FindingKind.ORPHAN, object_name=stored.name, detail=detail)

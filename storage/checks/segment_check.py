@@ -75,7 +75,7 @@ class SegmentIndexes:
 
     @property
     def none_readable(self) -> bool:
-        """Whether several were tried and not one makes sense."""
+        """Return whether several were tried and not one makes sense."""
         return self._broken > 1 and not self._good
 
     def forget(self, detail: str) -> None:

@@ -285,7 +285,7 @@ class KeyTable:
         self.others = others
 
     def is_anothers(self, name: str) -> bool:
-        """Whether a key is not of this table and not checked here."""
+        """Return whether a key is not of this table and not checked here."""
         return name not in self.by_name and name.startswith(self.others)
 
     def nearest(self, name: str, plugin_prefixes: tuple[str, ...]) -> str | None:

@@ -38,12 +38,12 @@ _QUERY = re.compile(r"(?<=://)([^?\s]*)\?[^\s,]*")
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether a log field's name has a word of secrets. Dots and hyphens count as underscores."""
+    """Return whether a log field's name has a word of secrets. Dots and hyphens count as underscores."""
     return _SECRET_WORDS.search(re.sub(r"[.\-]", "_", name.lower())) is not None
 
 
 def may_be_shown(name: str) -> bool:
-    """Whether a plug-in's key, with its prefix or without, is known to hold no secret."""
+    """Return whether a plug-in's key, with its prefix or without, is known to hold no secret."""
     return _SHOWN.search(name.lower()) is not None
 
 

@@ -92,7 +92,7 @@ class ClientSecurity:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether a broker can tell us from anybody else."""
+        """Return whether a broker can tell us from anybody else."""
         return self.sasl is not None or (self.tls is not None and self.tls.certificate_chain_pem is not None)
 
     @property

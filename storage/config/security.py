@@ -201,7 +201,7 @@ def trusted(values: Values, name: str) -> bytes | None:
 
 
 def attempt(read: Callable[[], T], report: Callable[[str], None]) -> T | None:
-    """What `read` gives; None if it raised TlsMaterialError or JaasError, whose message `report` got."""
+    """Return what `read` gives; None if it raised TlsMaterialError or JaasError, whose message `report` got."""
     try:
         return read()
     except (TlsMaterialError, JaasError) as error:
@@ -261,8 +261,8 @@ def _metadata_client(settings: Settings, prefix: str, upstream: UpstreamConfig, 
 
 
 def client_file_security(path: Path, environ: Mapping[str, str], otherwise: ClientSecurity) -> ClientSecurity:
-    """What a client's properties file says, as Kafka's scripts take it (`--command-config`); what it leaves open is
-    taken from `otherwise`, part by part. Keys of other things have no effect.
+    """Return what a client's properties file says, as Kafka's scripts take it (`--command-config`); what it leaves open
+    is taken from `otherwise`, part by part. Keys of other things have no effect.
 
     Raises:
         ConfigError: with every problem found.
@@ -288,7 +288,7 @@ class _JavaClient:
         self._problems = problems
 
     def security(self) -> ClientSecurity:
-        """What the properties and upstream say together; what does not fit is noted as a problem."""
+        """Return what the properties and upstream say together; what does not fit is noted as a problem."""
         protocol = self.parsed("security.protocol", one_of(SecurityProtocol)) or self._upstream.protocol
         return ClientSecurity(
             protocol=protocol,
@@ -399,7 +399,7 @@ class JaasError(Exception):
 
 
 def jaas_credentials(text: str, mechanism: SaslMechanism) -> SaslCredentials:
-    """What a login module gives to a mechanism. Raises JaasError if they do not fit or something is missing."""
+    """Return what a login module gives to a mechanism. Raises JaasError if they do not fit or something is missing."""
     class_name, options = parse_login_module(text)
     mechanisms = _MODULE_MECHANISMS.get(class_name)
     if mechanisms is None:

@@ -161,7 +161,7 @@ class Resolver:
 
 
 def has_variable(text: str) -> bool:
-    """Whether a value is looked up elsewhere, wholly or in part."""
+    """Return whether a value is looked up elsewhere, wholly or in part."""
     return _VARIABLE.search(text) is not None
 
 
@@ -256,12 +256,13 @@ class Settings:
             self.warnings.append(f"{setting.origin}: {name} is {key.name} now; the old name ends with {OLD_NAMES_END}")
 
     def is_bare(self, name: str) -> bool:
-        """Whether a metadata client's key is written without the metadata prefix, so that the prefixed one wins."""
+        """Return whether a metadata client's key is written without the metadata prefix, so that the prefixed one
+        wins."""
         found = self.plugin_of(name)
         return found is not None and found[1] == name
 
     def plugins(self) -> dict[str, Setting]:
-        """What was given to both plug-ins, by whole key."""
+        """Return what was given to both plug-ins, by whole key."""
         storage = {self.storage_prefix + name: setting for name, setting in self.storage.items()}
         return storage | {self.metadata_prefix + name: setting for name, setting in self.metadata.items()}
 
@@ -283,7 +284,7 @@ class Values:
         return self._values[name]
 
     def is_set(self, name: str) -> bool:
-        """Whether someone gave this key, rightly or wrongly."""
+        """Return whether someone gave this key, rightly or wrongly."""
         return name in self._settings
 
     def place(self, name: str) -> str:
@@ -341,7 +342,7 @@ def key_name(variable: str) -> str:
 
 
 def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: list[str]) -> Settings:
-    """What the environment, FILE and the broker's file give to the keys of `table` and to the plug-ins.
+    """Return what the environment, FILE and the broker's file give to the keys of `table` and to the plug-ins.
 
     What is wrong is appended to `problems`; ConfigError is raised only if FILE cannot be read.
     """

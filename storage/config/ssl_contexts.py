@@ -166,7 +166,7 @@ def _pkcs12(data: bytes, password: str | None) -> "PKCS12KeyAndCertificates":
 
 
 def is_pem(data: bytes) -> bool:
-    """Whether the bytes are PEM rather than a store."""
+    """Return whether the bytes are PEM rather than a store."""
     return b"-----BEGIN " in data
 
 

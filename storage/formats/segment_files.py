@@ -87,7 +87,7 @@ class SegmentFiles:
         put_segment_files(self.store, sources, self._rate)
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        """What reads the segment. Asks the store nothing: an absent log is found out by its first stream."""
+        """Return what reads the segment. Asks the store nothing: an absent log is found out by its first stream."""
         key = self._key(metadata, LOG_SUFFIX)
         return _OpenedFiles(self, self.store, metadata, key, self._name(key))
 
@@ -250,7 +250,7 @@ def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
 
 
 def sources_by_suffix(data: LogSegmentData) -> dict[str, Path | bytes | None]:
-    """What each object of a segment is copied from; None for those that it has not.
+    """Return what each object of a segment is copied from; None for those that it has not.
 
     In the order in which they are to be written: the log comes last, so that a log implies its indexes.
     """

@@ -64,7 +64,7 @@ class TierFolder:
         return f"{self._shown}{TRIAL_NAME}"
 
     def words(self, error: RemoteStorageError) -> str:
-        """What an error says, with names in the place of keys."""
+        """Return what an error says, with names in the place of keys."""
         return str(error).replace(self._prefix, self._shown) if self._prefix else str(error)
 
     def put(self, name: str, content: bytes) -> None:

@@ -98,7 +98,7 @@ class OffsetIndex:
         return self._position(entries_below + 1) if entries_below + 1 < self._entry_count else None
 
     def fetch_upper_bound_offset(self, end_position: int) -> int | None:
-        """What bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
+        """Return what bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
         READ_COMMITTED (docs/kafka-tier.md#aborted-transactions): the offset of the first entry at or beyond it, or
         None.
 
@@ -168,7 +168,7 @@ def build_offset_index(
 
 
 def _ascends(data: bytes | bytearray) -> bool:
-    """Whether no field is negative, and each is above the same field of the entry before.
+    """Return whether no field is negative, and each is above the same field of the entry before.
 
     The index of 1 GiB may have 262,144 entries, and to compare them one by one holds the GIL for some 40 ms. So some
     hundred entries are compared at once: their fields are lanes of 32 bits in one large integer, and the topmost bit of

@@ -99,7 +99,7 @@ def segment_transaction_index(data: bytes | bytearray, segment: RemoteLogSegment
 
 
 def absent_transaction_index(error: RemoteResourceNotFoundError, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
-    """What it means that there is no object: no aborts.
+    """Return what it means that there is no object: no aborts.
 
     Raises:
         CorruptObjectError: it was lost.

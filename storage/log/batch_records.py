@@ -429,7 +429,7 @@ class RecordStream:
         return data[at : at + size]
 
     def is_at_end(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether nothing is left."""
         data, at = self.peek(1)
         return at == len(data)
 

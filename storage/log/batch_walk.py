@@ -114,7 +114,7 @@ class SegmentWindow:
         return self._blocks[position // self._block_bytes - self.first_block]
 
     def block_start(self, position: int) -> int:
-        """Where the block begins that holds `position`."""
+        """Return where the block begins that holds `position`."""
         return position - position % self._block_bytes
 
     def numbered_blocks(self, start: int, end: int) -> list[tuple[int, Block]]:
@@ -250,7 +250,8 @@ def check_walk(segment: RemoteLogSegmentMetadata, start: int, found: FoundBatch,
 
 
 def unverified_bytes(window: SegmentWindow, start: int, end: int) -> tuple[int, int]:
-    """How many bytes of the whole batches in [start, end), at most, have not passed their CRC, and where others end.
+    """Return how many bytes of the whole batches in [start, end), at most, have not passed their CRC, and where others
+    end.
 
     Raises:
         CorruptLogError: a header is wrong, or offsets do not ascend.
@@ -437,7 +438,7 @@ def next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader |
 
 
 def _is_whole_message(window: SegmentWindow, position: int, end: int) -> bool:
-    """Whether a v0 or v1 message, which may be shorter than a batch's header, lies between here and `end`."""
+    """Return whether a v0 or v1 message, which may be shorter than a batch's header, lies between here and `end`."""
     try:
         found = scan_header(b"".join(window.views(position, end)), 0)
     except CorruptBatchError as error:

@@ -162,7 +162,7 @@ def header_of(
 
 
 def offsets_fault(header: BatchHeader, segment: RemoteLogSegmentMetadata) -> str | None:
-    """What is wrong with a batch of these offsets in this segment; None: nothing."""
+    """Return what is wrong with a batch of these offsets in this segment; None: nothing."""
     if segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
         return None
     return (
@@ -172,7 +172,8 @@ def offsets_fault(header: BatchHeader, segment: RemoteLogSegmentMetadata) -> str
 
 
 def order_fault(base_offset: int, last_offset: int) -> str | None:
-    """What is wrong with a batch that begins at `base_offset` behind one that ends at `last_offset`; None: nothing."""
+    """Return what is wrong with a batch that begins at `base_offset` behind one that ends at `last_offset`; None:
+    nothing."""
     return f"offset {base_offset} follows offset {last_offset}" if base_offset <= last_offset else None
 
 
@@ -252,7 +253,7 @@ class LogWalk:
         yield from self._hand_out()
 
     def begins_with(self, is_expected: Callable[[BatchHeader], bool]) -> Steps[bool]:
-        """Whether a good and expected batch stands where the walk begins: for a start that someone else told.
+        """Return whether a good and expected batch stands where the walk begins: for a start that someone else told.
 
         Ask before the steps.
         """
@@ -350,7 +351,7 @@ class LogWalk:
         self._position = end
 
     def _resume_position(self, error: CorruptLogError) -> Steps[int | None]:
-        """Where the next batch begins; None if nothing tells it."""
+        """Return where the next batch begins; None if nothing tells it."""
         size_bytes = self._segment.segment_size_bytes
         if error.header is not None:
             end = error.position + error.header.size_bytes
@@ -368,7 +369,8 @@ class LogWalk:
         return None
 
     def _fits(self, position: int, *, is_next: bool = False) -> Steps[bool]:
-        """Whether what stands at `position` looks like a batch of the segment; `is_next`: one behind the last good one.
+        """Return whether what stands at `position` looks like a batch of the segment; `is_next`: one behind the last
+        good one.
 
         What cannot be read is a fault of its own, told of when the walk comes there; it only proves no length.
         """

@@ -334,7 +334,7 @@ class LogWindow:
             return hole
 
     def _narrowed(self, start: int, end: int, error: CorruptObjectError) -> tuple[int, int]:
-        """What to try instead, and where the hole ends if that fails as well."""
+        """Return what to try instead, and where the hole ends if that fails as well."""
         if self._chunk_bytes > 1:
             chunk_end = self._chunk_end(start + 1)
             return min(end, chunk_end), chunk_end

@@ -62,7 +62,7 @@ def key_and_value(magic: int, data: memoryview) -> tuple[bytes | None, bytes | N
 
 
 def _legacy_field(data: memoryview, position: int) -> tuple[int, memoryview | None]:
-    """Where the field ends, and its bytes."""
+    """Return where the field ends, and its bytes."""
     start = position + _INT32.size
     if start <= len(data):
         (size,) = _INT32.unpack_from(data, position)

@@ -60,7 +60,7 @@ class CatalogContents:
         return [segments for topic in self.topics.values() for segments in topic.values()]
 
     def own_memory_bytes(self) -> int:
-        """What it takes in memory without what each partition says of itself."""
+        """Return what it takes in memory without what each partition says of itself."""
         keyed = (self.topics, self.emptied, self.refused, *self.topics.values())
         return self.columns.memory_bytes + sum(map(sys.getsizeof, keyed))
 
@@ -76,7 +76,7 @@ class CatalogContents:
 
     @classmethod
     def read_from(cls, reader: SnapshotReader) -> Self:
-        """What `write_to` wrote; the reader stands behind it.
+        """Return what `write_to` wrote; the reader stands behind it.
 
         Raises:
             UnreadableSnapshotError: it cannot be what a catalog held.
@@ -151,7 +151,7 @@ class Catalog:
     # --- asked for every partition of every Fetch: no lock ---
 
     def has_segments(self, topic_id: bytes, partition: int) -> bool:
-        """Whether any segment of the partition can be looked up (is COPY_SEGMENT_FINISHED)."""
+        """Return whether any segment of the partition can be looked up (is COPY_SEGMENT_FINISHED)."""
         partitions = self._topics.get(topic_id)
         segments = None if partitions is None else partitions.get(partition)
         return segments is not None and segments.finished_segments > 0
@@ -163,11 +163,12 @@ class Catalog:
         return None if segments is None else segments.topic_id_partition
 
     def knows_topic(self, topic_id: bytes) -> bool:
-        """Whether any partition of the topic is known."""
+        """Return whether any partition of the topic is known."""
         return topic_id in self._topics
 
     def knows_name(self, topic: str) -> bool:
-        """Whether any partition of a topic of this name is known: a topic keeps its name as long as it has its id."""
+        """Return whether any partition of a topic of this name is known: a topic keeps its name as long as it has its
+        id."""
         return topic in self._names
 
     def topic_names(self) -> set[str]:
@@ -182,7 +183,7 @@ class Catalog:
         return 0 if segments is None else segments.generation
 
     def is_refused(self, topic_id: bytes, partition: int) -> bool:
-        """Whether the partition was turned away because the catalog is full: its segments are not known here."""
+        """Return whether the partition was turned away because the catalog is full: its segments are not known here."""
         return bool(self._refused) and (topic_id, partition) in self._refused
 
     # --- size ---
@@ -204,7 +205,7 @@ class Catalog:
 
     @property
     def refused_partitions(self) -> int:
-        """How many partitions were turned away."""
+        """Return how many partitions were turned away."""
         return len(self._refused)
 
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
@@ -227,7 +228,7 @@ class Catalog:
         return [segments.topic_id_partition for segments in partitions if len(segments)]
 
     def summary(self, partition: TopicIdPartition) -> PartitionSummary | None:
-        """What there is of a partition; None: nothing. The lock is held for SUMMARY_ROWS segments at a time.
+        """Return what there is of a partition; None: nothing. The lock is held for SUMMARY_ROWS segments at a time.
 
         Raises:
             RuntimeError: the partition changed each time that it was looked at.

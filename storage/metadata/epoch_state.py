@@ -118,7 +118,7 @@ class EpochState:
 
     @classmethod
     def read_from(cls, reader: SnapshotReader, row_count: int) -> Self:
-        """What `write_to` wrote.
+        """Return what `write_to` wrote.
 
         Raises:
             UnreadableSnapshotError: rows that are not among row_count, or offsets without rows.
@@ -446,7 +446,7 @@ class SegmentColumns:
 
     @classmethod
     def read_from(cls, reader: SnapshotReader) -> Self:
-        """What `write_to` wrote. Numbers that would lead outside of the columns are looked for; offsets are not.
+        """Return what `write_to` wrote. Numbers that would lead outside of the columns are looked for; offsets are not.
 
         Raises:
             UnreadableSnapshotError: columns of different lengths, unknown states, blobs outside of the arena.
@@ -574,7 +574,7 @@ class Arena:
 
     @classmethod
     def read_from(cls, reader: SnapshotReader) -> Self:
-        """What `write_to` wrote.
+        """Return what `write_to` wrote.
 
         Raises:
             UnreadableSnapshotError: lengths or free positions that no arena has.

@@ -78,7 +78,7 @@ class MetadataEventLog(Protocol):
     """Errors: RetriableRemoteStorageError (a later attempt may succeed), MetadataLogError (it will not)."""
 
     def partition_count(self) -> int:
-        """How many partitions there are; MetadataNotReadyError while that is not known yet."""
+        """Return how many partitions there are; MetadataNotReadyError while that is not known yet."""
         ...
 
     def publish(self, partition: int, value: bytes) -> int:

@@ -68,7 +68,7 @@ class CatalogMetadataManager(abc.ABC):
 
     @abc.abstractmethod
     def _is_loaded(self, partition: TopicIdPartition) -> bool:
-        """Whether the catalog holds all there is to know of the partition."""
+        """Return whether the catalog holds all there is to know of the partition."""
 
     def _require_open(self) -> None:
         if self._closed:

@@ -170,7 +170,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         return self._readiness.position(metadata_partition)
 
     def is_caught_up(self, metadata_partition: int) -> bool:
-        """Whether a metadata partition was read to the end offset sampled when it was assigned."""
+        """Return whether a metadata partition was read to the end offset sampled when it was assigned."""
         return self._readiness.is_caught_up(metadata_partition)
 
     def on_progress(self, callback: Callable[[int, int], None]) -> None:

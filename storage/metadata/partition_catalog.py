@@ -60,12 +60,12 @@ LEGAL_TRANSITIONS: frozenset[tuple[RemoteLogSegmentState | None, RemoteLogSegmen
 
 
 def is_legal_transition(current: RemoteLogSegmentState | None, target: RemoteLogSegmentState) -> bool:
-    """Whether a segment in `current` (None: unknown) may go to `target`."""
+    """Return whether a segment in `current` (None: unknown) may go to `target`."""
     return (current, target) in LEGAL_TRANSITIONS
 
 
 def is_possible_when_compacted(current: RemoteLogSegmentState, target: RemoteLogSegmentState) -> bool:
-    """Whether a reader that last saw `current` may see `target` next in a log that was compacted."""
+    """Return whether a reader that last saw `current` may see `target` next in a log that was compacted."""
     return target >= current
 
 
@@ -265,7 +265,7 @@ class PartitionCatalog:
 
     @classmethod
     def read_from(cls, reader: SnapshotReader, columns: SegmentColumns) -> Self:
-        """What `write_to` wrote.
+        """Return what `write_to` wrote.
 
         Raises:
             UnreadableSnapshotError: rows that the columns do not have.
@@ -380,16 +380,16 @@ class LeaderEpochLineage:
         return zip(self._epochs, self._ends, strict=True)
 
     def knows(self, epochs: Sequence[int]) -> bool:
-        """Whether upstream was asked about all of these."""
+        """Return whether upstream was asked about all of these."""
         return self._asked.issuperset(epochs)
 
     def end_offset(self, epoch: int) -> int | None:
-        """Where a live epoch ends (exclusive), or None for one that is not live or was not asked about."""
+        """Return where a live epoch ends (exclusive), or None for one that is not live or was not asked about."""
         return self._end_of.get(epoch)
 
     def told(self, epoch: int, log_start_offset: int) -> tuple[int, int]:
-        """What a broker says of an epoch that has kept its log from that offset on: the highest live epoch up to that
-        one, and where it ends (exclusive). Below its first it says the epoch that was asked, and its log start
+        """Return what a broker says of an epoch that has kept its log from that offset on: the highest live epoch up to
+        that one, and where it ends (exclusive). Below its first it says the epoch that was asked, and its log start
         (LeaderEpochFileCache.endOffsetFor)."""
         at = bisect_right(self._epochs, epoch) - 1
         if at < 0 or self._ends[at] <= log_start_offset:
@@ -402,7 +402,7 @@ class LeaderEpochLineage:
         return self._epochs[at] if at < len(self._epochs) else None
 
     def holds(self, segment: RemoteLogSegmentMetadata, from_offset: int = 0) -> bool:
-        """Whether all of a segment's batches from that offset on are on the lineage (rules 3 and 4)."""
+        """Return whether all of a segment's batches from that offset on are on the lineage (rules 3 and 4)."""
         first_epoch = self.epoch_for(from_offset)
         if first_epoch is None:
             return False

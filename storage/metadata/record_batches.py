@@ -217,7 +217,7 @@ def changed(before: TopicDescription, now: TopicDescription) -> str | None:
 
 
 def position_within(partition: int, position: int, log_start_offset: int, high_watermark: int) -> int:
-    """Where to go on in a log that has this range now: retention may have passed us.
+    """Return where to go on in a log that has this range now: retention may have passed us.
 
     Raises:
         MetadataOffsetOutOfRange: the log ends before the position; going backwards would deliver twice.

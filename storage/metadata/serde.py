@@ -95,7 +95,7 @@ class SegmentKey(NamedTuple):
 
 
 def decode_key(key: bytes) -> SegmentKey | None:
-    """What a record's key names; None for a key of another form.
+    """Return what a record's key names; None for a key of another form.
 
     The other draft's key names an end offset in place of the segment. Two copies of the same offsets may share it, so
     its tombstones say nothing that the records before them did not say.

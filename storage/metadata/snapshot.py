@@ -136,7 +136,7 @@ class SnapshotFile:
                 raise UnreadableSnapshotError(f"it holds what no catalog can: {error}") from error
 
     def origin(self) -> SnapshotOrigin | None:
-        """Where the snapshot's records came from, by its first bytes alone; None when there is none.
+        """Return where the snapshot's records came from, by its first bytes alone; None when there is none.
 
         Raises:
             SnapshotError: there is one, but it cannot be read.
@@ -157,7 +157,7 @@ class SnapshotFile:
                 raise UnreadableSnapshotError(f"it holds what no catalog can: {error}") from error
 
     def size_bytes(self) -> int:
-        """How large the snapshot is."""
+        """Return how large the snapshot is."""
         return self.path.stat().st_size
 
     def set_aside(self) -> Path:

@@ -113,21 +113,21 @@ class SnapshotReader:
         self._left_bytes = left_bytes
 
     def take_numbers(self, packing: struct.Struct) -> tuple[Any, ...]:
-        """What `put_numbers` put with this layout."""
+        """Return what `put_numbers` put with this layout."""
         return packing.unpack(self._take(packing.size))
 
     def take_bytes(self) -> bytes:
-        """What `put_bytes` put."""
+        """Return what `put_bytes` put."""
         return self._take(self._length(1))
 
     def take_buffer(self) -> bytearray:
-        """What `put_bytes` put, to be changed."""
+        """Return what `put_bytes` put, to be changed."""
         content = bytearray(self._length(1))
         self._fill(memoryview(content))
         return content
 
     def take_array(self, typecode: IntTypecode) -> "array[int]":
-        """What `put_array` put, exactly as large as it must be."""
+        """Return what `put_array` put, exactly as large as it must be."""
         values = array(typecode)
         length = self._length(values.itemsize)
         if length * values.itemsize <= PIECE_BYTES:

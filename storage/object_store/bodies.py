@@ -123,7 +123,7 @@ class AnswerBody:
 def body_size_bytes(
     status: int, content_range: str | None, content_length: int | None, start: int, end: int, what: str
 ) -> int:
-    """How many bytes of the body are the range's. An answer with other bytes than were asked for is an error."""
+    """Return how many bytes of the body are the range's. An answer with other bytes than were asked for is an error."""
     cut = RetriableRemoteStorageError(f"{what}: the answer was cut in its head")
     if content_range is None:
         # A 206 names its range. http.client takes a connection's end for that of the head.

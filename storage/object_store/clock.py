@@ -38,7 +38,7 @@ class StoreClock:
         self._ahead_of_monotonic_s = time_s - self._monotonic()
 
     def offset_ms(self) -> int | None:
-        """How far the store's clock is ahead of this machine's at this moment, negative where it is behind; None before
-        the first answer."""
+        """Return how far the store's clock is ahead of this machine's at this moment, negative where it is behind; None
+        before the first answer."""
         ahead_s = self._ahead_of_monotonic_s
         return None if ahead_s is None else round((ahead_s + self._monotonic() - self._wall()) * 1000)

@@ -63,7 +63,7 @@ class CloudStore(ABC, Generic[M]):
 
     @abstractmethod
     def make(self) -> M:
-        """What is made with the first question; errors are the SDK's."""
+        """Return what is made with the first question; errors are the SDK's."""
 
     @abstractmethod
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
@@ -109,7 +109,7 @@ class CloudStore(ABC, Generic[M]):
             made.close()
 
     def made(self) -> M:
-        """What is made with the first question; raises as that would."""
+        """Return what is made with the first question; raises as that would."""
         made = self._made_once
         if made is None:
             with self._lock, self.errors(f"{self.where}: making the client"):

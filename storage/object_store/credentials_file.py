@@ -31,8 +31,8 @@ class CredentialsFile(Generic[T]):
     _current: T | None = field(default=None, repr=False)
 
     def content(self) -> T:
-        """What the file holds now: the same object until it changes. Once it was good, a missing or unfinished file
-        leaves the last good content in force.
+        """Return what the file holds now: the same object until it changes. Once it was good, a missing or unfinished
+        file leaves the last good content in force.
 
         Raises:
             StorageConfigError: it never was good.

@@ -72,7 +72,7 @@ class ObjectStream(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the body has in all."""
+        """Return how many bytes the body has in all."""
         ...
 
     def readinto(self, buffer: memoryview) -> None:
@@ -103,8 +103,8 @@ class ObjectStore(Protocol):
         ...
 
     def clock_offset_ms(self) -> int | None:
-        """How far the store's clock is ahead of this machine's, by its last answer to anything but a GET of bytes that
-        are there; None: it has not answered yet, or it has no clock of its own. Asks the store nothing."""
+        """Return how far the store's clock is ahead of this machine's, by its last answer to anything but a GET of
+        bytes that are there; None: it has not answered yet, or it has no clock of its own. Asks the store nothing."""
         ...
 
     def get(self, key: str, start: int, end: int) -> ObjectStream:
@@ -265,7 +265,7 @@ _PARTS_OF_ONE_SIZE = 900
 
 
 def part_size_bytes(number: int, first_part_bytes: int) -> int:
-    """How large part `number` (from 1) is, unless the object ends in it."""
+    """Return how large part `number` (from 1) is, unless the object ends in it."""
     return min(first_part_bytes << ((number - 1) // _PARTS_OF_ONE_SIZE), PART_BYTES_MAX)
 
 
@@ -321,7 +321,7 @@ class LocalFile:
                 yield piece
 
     def size_bytes(self) -> int:
-        """How large the file is; RemoteStorageError as above."""
+        """Return how large the file is; RemoteStorageError as above."""
         try:
             return self.path.stat().st_size
         except OSError as error:

@@ -36,13 +36,15 @@ DELETE_MANY = "DELETE of several"
 
 
 def refuses_deletion(what: str, *, lacks_right: bool, is_impossible: bool) -> bool:
-    """Whether a refusal is DeletionRefusedError. What is impossible for several objects at once says nothing of one."""
+    """Return whether a refusal is DeletionRefusedError. What is impossible for several objects at once says nothing of
+    one."""
     verb = what.rpartition(": ")[2]
     return (lacks_right and verb in (DELETE, DELETE_MANY)) or (is_impossible and verb == DELETE)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long the store asked to be left alone (RFC 9110 §10.2.3), at most RETRY_AFTER_S_MAX; None if it did not."""
+    """Return how long the store asked to be left alone (RFC 9110 §10.2.3), at most RETRY_AFTER_S_MAX; None if it did
+    not."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,9}", text):
         return min(float(text), RETRY_AFTER_S_MAX)
@@ -55,7 +57,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def proxy_words(error: BaseException) -> str:
-    """What a SOCKS proxy said, where an error came of that; empty otherwise. PySocks' words hold no secret."""
+    """Return what a SOCKS proxy said, where an error came of that; empty otherwise. PySocks' words hold no secret."""
     found: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if found is None:

@@ -105,7 +105,7 @@ def call_with_retries(
     *,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> T:
-    """What `call` returns in the end. Blocks the calling thread; for jobs, and a data source's executors.
+    """Return what `call` returns in the end. Blocks the calling thread; for jobs, and a data source's executors.
 
     Args:
         segment: whose object is asked for; None: no segment's.

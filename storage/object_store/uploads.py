@@ -42,7 +42,7 @@ class PartUpload(Protocol):
         ...
 
     def is_done(self) -> bool:
-        """Whether the object is there and has this size, and this checksum where the store has one."""
+        """Return whether the object is there and has this size, and this checksum where the store has one."""
         ...
 
     def abort(self) -> None:
@@ -58,7 +58,7 @@ class UploadRetries:
     wait: Wait = wait_in_thread
 
     def call(self, request: Callable[[], T]) -> T:
-        """What the request returns in the end.
+        """Return what the request returns in the end.
 
         Raises:
             RemoteStorageError: the last attempt's.

@@ -51,7 +51,7 @@ class Holes:
         """Where the tier ended when offsets behind it were first asked for, and when that was."""
 
     def are_known(self, partition: TopicIdPartition, start: int, end: int) -> bool:
-        """Whether all of these offsets were found to be in one hole."""
+        """Return whether all of these offsets were found to be in one hole."""
         return any(first <= start and end <= last for first, last in self._runs.get(partition, ()))
 
     def found(self, partition: TopicIdPartition, start: int, end: int) -> None:
@@ -69,7 +69,8 @@ class Holes:
             self._runs.popitem(last=False)
 
     def is_end_lasting(self, partition: TopicIdPartition, tier_end: int, now_s: float) -> bool:
-        """Whether the tier has ended there since offsets behind it were first asked for, long enough for rule 2."""
+        """Return whether the tier has ended there since offsets behind it were first asked for, long enough for rule
+        2."""
         known_end, since_s = self._ends.pop(partition, (tier_end, now_s))
         if known_end != tier_end:
             since_s = now_s

@@ -181,12 +181,12 @@ class ReadTime:
 
     @property
     def ran_out(self) -> bool:
-        """Whether the read was cancelled."""
+        """Return whether the read was cancelled."""
         return self._whole.cancelled_caught
 
     @property
     def has_batch(self) -> bool:
-        """Whether the read will have an answer when the time is up."""
+        """Return whether the read will have an answer when the time is up."""
         return self._more is not None
 
     def end(self) -> None:
@@ -405,7 +405,7 @@ class TierReader:
     async def _read_by_index(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
     ) -> tuple[OffsetIndex | None, _Found]:
-        """What the index led to; it is rebuilt where it misleads."""
+        """Return what the index led to; it is rebuilt where it misleads."""
         try:
             return index, await self._read_checked(source, index, asked, room, reader)
         except IndexMismatchError as error:
@@ -596,8 +596,8 @@ def quarantine_bad(
 
 
 async def verify(window: SegmentWindow, start: int, end: int, in_thread_bytes: int = VERIFY_IN_THREAD_BYTES) -> int:
-    """Where the last whole batch of [start, end) ends; all of them pass their CRC, from `in_thread_bytes` on in a
-    thread."""
+    """Return where the last whole batch of [start, end) ends; all of them pass their CRC, from `in_thread_bytes` on in
+    a thread."""
     unverified, verified_end = unverified_bytes(window, start, end)
     if unverified >= in_thread_bytes:
         return await trio.to_thread.run_sync(verify_batches, window, start, end)

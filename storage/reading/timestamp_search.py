@@ -165,7 +165,7 @@ class TimestampSearch:
         return None
 
     def is_outdated(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> bool:
-        """Whether the tier has a segment that ends behind the lineage's last epoch, as far as that was known."""
+        """Return whether the tier has a segment that ends behind the lineage's last epoch, as far as that was known."""
         if not lineage.epochs:
             return False
         newest = lineage.epochs[-1]
@@ -174,7 +174,7 @@ class TimestampSearch:
         return end_offset is not None and highest is not None and highest >= end_offset
 
     def is_gone(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether the segment is not, or no longer, one to read from."""
+        """Return whether the segment is not, or no longer, one to read from."""
         known = self._catalog.find_segment(segment.segment_id)
         return known is None or known.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -332,7 +332,7 @@ class TimestampSearch:
 
 
 def _begins_on(lineage: LeaderEpochLineage, segment: RemoteLogSegmentMetadata, first_epoch: int) -> bool:
-    """Whether the segment's first epoch of those that count begins in it no earlier than on the lineage
+    """Return whether the segment's first epoch of those that count begins in it no earlier than on the lineage
     (docs/kafka-tier.md#lineage-filter)."""
     considered = [(epoch, start) for epoch, start in filter_epochs(segment.segment_leader_epochs).items()]
     epoch, start = min((epoch, start) for epoch, start in considered if epoch >= first_epoch)

@@ -143,7 +143,7 @@ class KeyRing:
         return f"{self._active_id}:{base64.b64encode(ciphertext).decode('ascii')}"
 
     def wraps(self, data_key_text: str) -> bool:
-        """Whether a manifest's `dataKey` was wrapped by the pair that is active now."""
+        """Return whether a manifest's `dataKey` was wrapped by the pair that is active now."""
         return self._active_id is not None and data_key_text.startswith(f"{self._active_id}:")
 
 
@@ -168,7 +168,7 @@ class KeyRingFile:
         self._ring = self._read()
 
     def current(self) -> KeyRing:
-        """What the file holds now."""
+        """Return what the file holds now."""
         with self._lock:
             version = self._seen()
             if version != self._version:
@@ -195,7 +195,7 @@ class KeyRingFile:
 
 
 def key_ring_keys(path: Path, *, prefix: str = DEFAULT_PREFIX) -> dict[str, str]:
-    """What a key ring file says, without the broker's prefix.
+    """Return what a key ring file says, without the broker's prefix.
 
     Raises:
         StorageConfigError: it cannot be read, or is no properties file.
@@ -212,7 +212,7 @@ def key_ring_keys(path: Path, *, prefix: str = DEFAULT_PREFIX) -> dict[str, str]
 
 
 def has_key_pairs(config: Mapping[str, str]) -> bool:
-    """Whether the configuration lists key pairs, used for new segments or not."""
+    """Return whether the configuration lists key pairs, used for new segments or not."""
     return bool(config.get(PAIRS_KEY, "").strip())
 
 
@@ -227,7 +227,7 @@ def _parse_data_key(text: str) -> tuple[str, bytes]:
 
 
 def _private_cipher(config: Mapping[str, str], key_id: str, prefix: str) -> PKCS1OAEP_Cipher:
-    """What decrypts by the pair's private key, and wraps by what that knows of the public one.
+    """Return what decrypts by the pair's private key, and wraps by what that knows of the public one.
 
     A public key that is there is checked to belong to it; who only reads need not have been given one.
     """

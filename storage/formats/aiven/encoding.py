@@ -105,7 +105,7 @@ class LogEncoder:
         self._is_whole = True
 
     def chunk_index(self) -> FixedChunkIndex | VariableChunkIndex:
-        """Where the chunks lie, when all have been taken."""
+        """Return where the chunks lie, when all have been taken."""
         if not self._is_whole:
             raise AssertionError("the index of a log that has not been written whole")
         if self._compressor is not None:

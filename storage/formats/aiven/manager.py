@@ -133,7 +133,7 @@ def manifest_problem(data: bytes, name: str, manifest: Manifest, metadata: Remot
 
 
 def manifest_fields(manifest: Manifest) -> Mapping[str, object]:
-    """What a manifest says, for people; of the wrapped data key only the id of the pair that wraps it."""
+    """Return what a manifest says, for people; of the wrapped data key only the id of the pair that wraps it."""
     chunks, encryption = manifest.chunk_index, manifest.encryption
     return {
         "chunk_bytes": chunks.original_chunk_bytes,
@@ -385,7 +385,7 @@ class AivenRemoteStorageManager:
         return AivenSegment(objects, manifest, self._cipher(manifest, name))
 
     def _places(self, metadata: RemoteLogSegmentMetadata, fields: CustomMetadataFields) -> list[ObjectPlace]:
-        """Where the segment's objects may be: as custom metadata say, then as the configuration does."""
+        """Return where the segment's objects may be: as custom metadata say, then as the configuration does."""
         prefix, masked = self._config.key_prefix, self._config.key_prefix_mask
         path = main_path(metadata)
         configured = ObjectPlace(prefix, path, masked)

@@ -40,11 +40,11 @@ class JsonObject:
     path: str = ""
 
     def has(self, member: str) -> bool:
-        """Whether the member is there, also as null."""
+        """Return whether the member is there, also as null."""
         return member in self.members
 
     def is_null(self, member: str) -> bool:
-        """Whether the member is there and null."""
+        """Return whether the member is there and null."""
         return self._required(member) is None
 
     def int32(self, member: str, *, minimum: int = 0) -> int:
@@ -164,7 +164,7 @@ class ChunkIndex(ABC):
 
     @abstractmethod
     def stored_position(self, chunk: int) -> int:
-        """Where a chunk begins in the store; of `chunk_count`: where the last one ends."""
+        """Return where a chunk begins in the store; of `chunk_count`: where the last one ends."""
 
     @property
     def stored_file_bytes(self) -> int:
@@ -192,7 +192,7 @@ class ChunkIndex(ABC):
         return range(start // self.original_chunk_bytes, -(-end // self.original_chunk_bytes))
 
     def stored_range(self, chunks: range) -> tuple[int, int]:
-        """Where those chunks lie in the store: start and end, end exclusive."""
+        """Return where those chunks lie in the store: start and end, end exclusive."""
         return self.stored_position(chunks.start), self.stored_position(chunks.stop)
 
 

@@ -77,7 +77,7 @@ class ParsedObjectKey:
 
 
 def main_path(metadata: RemoteLogSegmentMetadata) -> str:
-    """What the keys of a segment's objects have in common, without the prefix.
+    """Return what the keys of a segment's objects have in common, without the prefix.
 
     Raises:
         IllegalMetadataError: the topic name is not one that Kafka would accept, the partition is negative, or an id

@@ -196,7 +196,8 @@ def delete_segment(store: ObjectStore, places: Sequence[ObjectPlace]) -> None:
 
 
 def _is_worth_compressing(log: Source, metadata: RemoteLogSegmentMetadata) -> bool:
-    """Whether the first batch is not compressed: then its producer compresses none of them. No if there is none."""
+    """Return whether the first batch is not compressed: then its producer compresses none of them. No if there is
+    none."""
     try:
         head = _first_bytes(log, _HEADER_BYTES)
         size_bytes = read_header(head, 0).size_bytes

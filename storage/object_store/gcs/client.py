@@ -89,7 +89,7 @@ class GoogleClient:
         return found
 
     def batch(self, ask: Callable[[], None]) -> list[RefusedAnswer | None]:
-        """What the SDK is asked for in `ask`, as one request: the answer to each question; None: a success.
+        """Return what the SDK is asked for in `ask`, as one request: the answer to each question; None: a success.
 
         Raises:
             ValueError: what came is no answer to a batch. Other errors are those of the request as a whole.

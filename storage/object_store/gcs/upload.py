@@ -114,7 +114,7 @@ class GcsUpload:
                 raise RetriableRemoteStorageError(f"{self._what}: nothing of bytes {before} to {end - 1} was stored")
 
     def _stored_bytes(self) -> int | None:
-        """How much of the object the session has; None: all of it, it is finished."""
+        """Return how much of the object the session has; None: all of it, it is finished."""
         answer = self._ask("PUT", self._session_url, {"Content-Range": "bytes */*"}, b"", (200, 201, 308))
         return self._checked(_stored(answer)) if answer["status"] == "308" else None
 

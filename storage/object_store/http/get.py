@@ -154,8 +154,8 @@ class Connection:
         return Replay(head + self._ahead, self.socket)
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come since the last answer: no end of the connection, no byte that nobody asked for.
-        With TLS, only what was decrypted is known."""
+        """Return whether nothing has come since the last answer: no end of the connection, no byte that nobody asked
+        for. With TLS, only what was decrypted is known."""
         if self._ahead:
             return False
         if isinstance(self.socket, ssl.SSLSocket):

@@ -95,7 +95,7 @@ class StoreSession(requests.Session):
 
 
 def is_near(host: str) -> bool:
-    """Whether a host is this machine, or on its link and no other."""
+    """Return whether a host is this machine, or on its link and no other."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -103,7 +103,7 @@ class HttpStore(CloudStore[M]):
 
     @abstractmethod
     def holds(self, key: str, data: bytes) -> bool:
-        """Whether the object is there and has this size, and this checksum where the store has one."""
+        """Return whether the object is there and has this size, and this checksum where the store has one."""
 
     @abstractmethod
     def part_upload(self, key: str, what: str) -> PartUpload:

@@ -114,7 +114,7 @@ def _go_through(proxy: SocksProxy, session: Any) -> None:
 
 @functools.cache
 def _api_models(path: str | None) -> Any:
-    """What botocore reads the API's description with: 0.1 s for the first client, nothing for the others."""
+    """Return what botocore reads the API's description with: 0.1 s for the first client, nothing for the others."""
     from botocore.loaders import create_loader
 
     return create_loader(path)

@@ -167,7 +167,7 @@ class Refusal:
 
 
 def connection_hint(name: str, *, prefix: str) -> str:
-    """What to look at when an error of that class name kept us from an answer; empty for none in particular."""
+    """Return what to look at when an error of that class name kept us from an answer; empty for none in particular."""
     if "Credential" in name or name in ("MetadataRetrievalError", "TokenRetrievalError", "SSOError", "LoginError"):
         return (
             f": no credentials were found; set {prefix}{ACCESS_KEY_KEY} and its secret, {prefix}storage.aws.credentials"

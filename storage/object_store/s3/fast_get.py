@@ -213,7 +213,7 @@ class FastGets:
             route.pool.close()
 
     def learn(self) -> _Route | None:
-        """Where GETs go, found out once; None: boto3 has to send them."""
+        """Return where GETs go, found out once; None: boto3 has to send them."""
         with self._lock:
             if not self._is_learnt:
                 route = self._route = self._learn_route()

@@ -112,7 +112,7 @@ class S3Upload:
 
 
 def is_etag(etag: str, expected: str | None) -> bool:
-    """Whether an object's ETag says that it is another: it says nothing unless it is made of MD5 sums."""
+    """Return whether an object's ETag says that it is another: it says nothing unless it is made of MD5 sums."""
     found = etag.strip('"').lower()
     return expected is None or found == expected or not MD5.fullmatch(found.partition("-")[0])
 
