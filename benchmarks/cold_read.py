@@ -202,7 +202,7 @@ def read_once(
 
 
 def checks_of(first: ColdRead, second: ColdRead) -> list[Check]:
-    """What a row is held against."""
+    """Return what a row is held against."""
     cell = first.cell
     checks = [Check(f"{second.name}: of the first", second.of_first or 0.0, "×", aim=1.0)]
     if (aim := ratio_aim(cell)) is not None:
@@ -302,7 +302,7 @@ def rss_check(name: str, peak_mib: float, budgets: float) -> Check:
 
 
 def budgets_mib(memory_bytes_max: int) -> float:
-    """What `memory.max.bytes` makes of the three budgets that are not set themselves."""
+    """Return what `memory.max.bytes` makes of the three budgets that are not set themselves."""
     names = ("cache.memory.bytes", "expert.readahead.total.max.bytes", "expert.tier.inflight.bytes.max")
     return sum(memory_share(memory_bytes_max, BUDGET_SHARES[name]) for name in names) / MIB
 

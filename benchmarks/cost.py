@@ -135,7 +135,7 @@ def parse_cost_options(arguments: list[str] | None = None) -> CostOptions:
 
 
 def spent_by(pid: int, read: Callable[[], Transfer]) -> Spent:
-    """What a process and its children spend while something is read through it."""
+    """Return what a process and its children spend while something is read through it."""
     idle, total = machine_ticks()
     before_s = tree_cpu_s(pid)
     transfer = read()

@@ -92,7 +92,7 @@ def measure(cluster: KafkaCluster, crowd: Crowd, options: argparse.Namespace) ->
 
 
 def judge(found: Mapping[str, Sequence[Counter[str]]]) -> list[str]:
-    """What does not hold; said too."""
+    """Return what does not hold; said too."""
     wrong = []
     bad = sum((answers for answers in found[NOW]), Counter[str]())
     for what in sorted(bad.keys() - {GOOD, EMPTY}):
@@ -108,7 +108,7 @@ def judge(found: Mapping[str, Sequence[Counter[str]]]) -> list[str]:
 
 
 def answers_of(crowd: Crowd, address: Address) -> Counter[str]:
-    """How the clients are answered there, by kind."""
+    """Return how the clients are answered there, by kind."""
     chosen = random.Random(SEED)
     answers = Counter[str]()
     with BareClient(address) as client:

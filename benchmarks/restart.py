@@ -173,7 +173,7 @@ def _ready_line(tidegate: Tidegate, until_s: float) -> str:
 
 
 def _outcome(tidegate: Tidegate) -> SnapshotOutcome:
-    """What Tidegate says became of the snapshot."""
+    """Return what Tidegate says became of the snapshot."""
     name = "tidegate_catalog_snapshot_loads_total"
     with urllib.request.urlopen(f"http://{tidegate.admin_address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()

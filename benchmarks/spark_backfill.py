@@ -258,7 +258,7 @@ class Comparison:
         return reader.option("kafka.bootstrap.servers", bootstrap).load()
 
     def _digest(self, side: Side) -> tuple[int, str]:
-        """How many rows, and a sum that does not depend on their order."""
+        """Return how many rows, and a sum that does not depend on their order."""
         with side.load() as rows:
             value = sql.xxhash64("partition", "offset", "timestamp", "key", "value").cast("decimal(38,0)")
             (found,) = rows.agg(sql.count("*"), sql.sum(value)).collect()

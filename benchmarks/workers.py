@@ -266,7 +266,7 @@ def small_requests(address: Address, stretch: Stretch, seconds: float) -> Latenc
 
 
 def checks_of(row: WorkerRow, cores: int) -> list[Check]:
-    """What a row is held against."""
+    """Return what a row is held against."""
     checks = []
     if ONE in row.sides and BEFORE in row.sides:
         ratio = row.ratio(ONE, BEFORE, lambda run: run.megabytes_per_core_s)

@@ -92,7 +92,7 @@ def room_problems(purpose: str) -> list[str]:
 
 
 def available_memory_gib() -> "float | None":
-    """What Linux calls available, if it says so; elsewhere all there is, as macOS makes room by compressing."""
+    """Return what Linux calls available, if it says so; elsewhere all there is, as macOS makes room by compressing."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:

@@ -107,7 +107,7 @@ def pip_configuration() -> str:
 
 
 def pip_settings(listing: str) -> dict[str, str]:
-    """What `pip config list` prints, as `pip install` goes by it: the last section that gives a setting wins."""
+    """Return what `pip config list` prints, as `pip install` goes by it: the last section that gives a setting wins."""
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in listing.splitlines():
         key, _, literal = line.partition("=")
@@ -196,7 +196,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def run_quietly(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the command printed.
+    """Return what the command printed.
 
     Raises:
         UvCannot: it cannot be started, or it failed; with what it said.

@@ -45,7 +45,7 @@ def manifests() -> Iterator[tuple[Path, str]]:
 
 
 def template(release: str, chart: Path, *arguments: str) -> str:
-    """What `helm template` prints.
+    """Return what `helm template` prints.
 
     Raises:
         subprocess.CalledProcessError: Helm refuses the values; `stderr` says why.

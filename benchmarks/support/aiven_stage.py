@@ -90,7 +90,7 @@ class ColdStage:
     variant_keys: Mapping[str, Mapping[str, str]]
 
     def tidegate_properties(self, variant: str, scheme: str) -> dict[str, str]:
-        """What goes into Tidegate's own file."""
+        """Return what goes into Tidegate's own file."""
         keys = {**self.store.ways[scheme].tidegate_keys(), **self.variant_keys[variant]}
         prefixed = {f"{PREFIX}{key}": value for key, value in keys.items()}
         return {"remote.log.storage.manager.class.name": STORAGE_MANAGER_CLASS, **prefixed}
@@ -120,7 +120,7 @@ def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
 
 
 def segment_counts(total_bytes: int, segment_bytes: int, partitions: int) -> list[int]:
-    """How many segments each partition gets: one, and what is left of the total on those that are long."""
+    """Return how many segments each partition gets: one, and what is left of the total on those that are long."""
     counts = [1] * partitions
     for number in range(max(0, -(-total_bytes // segment_bytes) - partitions)):
         counts[number % min(LONG_PARTITIONS, partitions)] += 1

@@ -98,7 +98,7 @@ class BareClient:
         return topic_id
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Where Metadata says that the partition is read."""
+        """Return where Metadata says that the partition is read."""
         told = self._metadata(topic)
         leaders = {each.partition_index: each.leader_id for each in told.topics[0].partitions}
         return {each.node_id: (str(each.host), int(each.port)) for each in told.brokers}[leaders[partition]]

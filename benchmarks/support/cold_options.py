@@ -114,7 +114,7 @@ def _comma_separated(like: tuple[Value, ...]) -> Callable[[str], tuple[Value, ..
 
 
 def _wrong(options: ColdOptions) -> str:
-    """What is out of range, in words; empty when nothing is."""
+    """Return what is out of range, in words; empty when nothing is."""
     limits = (
         (all(1 <= each <= 1024 for each in options.batch_kib), "batches of 1 to 1024 KiB"),
         ({*options.variants} <= {*VARIANTS}, f"variants are {', '.join(VARIANTS)}"),

@@ -214,7 +214,7 @@ def produce_request(topic: str, partition: int, batch: bytes) -> bytes:
 
 
 def first_batch(address: Address, stretch: Stretch) -> bytes:
-    """What the partition begins with; it can be produced as it is."""
+    """Return what the partition begins with; it can be produced as it is."""
     with _at_leader(address, stretch) as client:
         frame = fetch_request(client.topic_id(stretch.topic), {stretch.partition: 0}, max_wait_ms=MAX_WAIT_MS)
         (partition,) = decode_response(client.ask(frame), FETCH_VERSION).partitions

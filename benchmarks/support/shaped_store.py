@@ -60,7 +60,7 @@ class Way:
     link_pid: int
 
     def tidegate_keys(self) -> dict[str, str]:
-        """What a broker's properties would hold to reach the bucket this way, without `rsm.config.`."""
+        """Return what a broker's properties would hold to reach the bucket this way, without `rsm.config.`."""
         return stand_in(self.kind, self.url).config(BUCKET)
 
 
@@ -78,7 +78,7 @@ class ShapedStore:
 
 
 def stand_in(kind: str, url: str) -> S3Server | GcsServer | AzureServer:
-    """What answers at `url`."""
+    """Return what answers at `url`."""
     if kind == "azure":
         return AzureServer(f"{url}/{ACCOUNT}")
     return GcsServer(url) if kind == "gcs" else S3Server(url)

@@ -43,7 +43,7 @@ class TierUsage:
         return self.log_gets + self.other_gets
 
     def since(self, earlier: "TierUsage") -> "TierUsage":
-        """What came after an earlier look; the peak stays what it is."""
+        """Return what came after an earlier look; the peak stays what it is."""
         differences = {each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)}
         return TierUsage(**{**differences, "peak_rss_bytes": self.peak_rss_bytes})
 

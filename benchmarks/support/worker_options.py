@@ -39,7 +39,7 @@ class WorkerOptions:
 
     @property
     def is_live(self) -> bool:
-        """Whether a row needs brokers."""
+        """Return whether a row needs brokers."""
         return bool({*self.rows} - {"spread"})
 
 
@@ -83,7 +83,7 @@ def parse_options(arguments: list[str] | None = None) -> WorkerOptions:
 
 
 def _wrong(options: WorkerOptions) -> str:
-    """What is out of range, in words; empty when nothing is."""
+    """Return what is out of range, in words; empty when nothing is."""
     limits = (
         (all(1 <= each <= WORKERS_MAX for each in options.workers), f"1 to {WORKERS_MAX} workers"),
         ({*options.rows} <= {*ROWS}, f"rows are {', '.join(ROWS)}"),

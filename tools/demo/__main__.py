@@ -16,7 +16,7 @@ RECORDS_MAX: Final = 100_000_000
 
 
 def options(arguments: Sequence[str] | None = None) -> DemoOptions:
-    """What the command line asks for; argparse exits with 2 on a wrong one."""
+    """Return what the command line asks for; argparse exits with 2 on a wrong one."""
     parser = argparse.ArgumentParser(
         prog="tidegate-demo",
         description="Start a Kafka broker with tiered storage, read a topic with and without Tidegate, and compare.",

@@ -46,7 +46,7 @@ class PartitionOffsets:
 
 
 def has_left_local_log(offsets: PartitionOffsets) -> bool:
-    """Whether some offsets can be read from the tier alone."""
+    """Return whether some offsets can be read from the tier alone."""
     return offsets.local_log_start_offset > offsets.log_start_offset
 
 

@@ -285,7 +285,8 @@ class Broker:
             self._process = None
 
     def remote_fetch_requests(self, topic: str | None = None) -> int:
-        """How often this broker has read from the tier since it started, by its own RemoteFetchRequestsPerSec."""
+        """Return how often this broker has read from the tier since it started, by its own
+        RemoteFetchRequestsPerSec."""
         return self.broker_topic_count("RemoteFetchRequestsPerSec", topic)
 
     def broker_topic_count(self, name: str, topic: str | None = None) -> int:
@@ -315,7 +316,7 @@ class Broker:
 
 
 def class_archive(jars: Path) -> Path:
-    """Where `tools.demo.kafka_classes` leaves the classes of these jars."""
+    """Return where `tools.demo.kafka_classes` leaves the classes of these jars."""
     return jars.with_name("classes.jsa")
 
 

@@ -25,7 +25,7 @@ class Outcome:
     remote_fetches_at_end: int
 
     def complaints(self) -> list[str]:
-        """What should be otherwise, a sentence each; empty when the demo has shown what it should."""
+        """Return what should be otherwise, a sentence each; empty when the demo has shown what it should."""
         found = []
         for how, reading in (("directly", self.directly), ("through Tidegate", self.through_tidegate)):
             if reading.records != self.produced:

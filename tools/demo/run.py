@@ -78,7 +78,7 @@ def main(options: DemoOptions) -> int:
 
 
 def missing(records: int) -> list[str]:
-    """What stands in the way of the demo, a line each."""
+    """Return what stands in the way of the demo, a line each."""
     problems = []
     if shutil.which("java") is None:
         problems.append("java is not on the PATH: install Java 17 or 21, then run `make setup`")

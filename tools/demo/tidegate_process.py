@@ -104,7 +104,7 @@ class Tidegate:
         return "" if self._process is None else self._process.log_tail()
 
     def counters(self, topic: str) -> Counters:
-        """What Tidegate has counted up to now.
+        """Return what Tidegate has counted up to now.
 
         Raises:
             StepFailed: /metrics does not answer.

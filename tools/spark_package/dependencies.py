@@ -119,7 +119,7 @@ def _declared(pyproject: Path) -> dict[str, Requirement]:
 
 
 def _extras(pyproject: Path) -> dict[str, dict[str, Requirement]]:
-    """What pyproject.toml asks for a store of STORES."""
+    """Return what pyproject.toml asks for a store of STORES."""
     extras = tomllib.loads(pyproject.read_text("utf-8"))["project"]["optional-dependencies"]
     return {
         store: {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, extras[store])}

@@ -53,7 +53,7 @@ def mapped_name(name: str, packages: Mapping[str, str]) -> str | None:
 
 
 def is_import_by_name(node: ast.AST) -> bool:
-    """Whether it is a call of import_module, by whatever way that was imported."""
+    """Return whether it is a call of import_module, by whatever way that was imported."""
     return isinstance(node, ast.Call) and _called(node) in _IMPORTS_BY_NAME
 
 

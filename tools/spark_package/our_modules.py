@@ -36,7 +36,7 @@ def modules_of(root: Path, packages: Collection[str]) -> dict[str, Path]:
 
 
 def shipped_modules(root: Path, *, start: str, shipped: Collection[str], ours: Collection[str]) -> ShippedModules:
-    """What package `start` reaches in the packages `shipped`; the other packages of `ours` must not be reached.
+    """Return what package `start` reaches in the packages `shipped`; the other packages of `ours` must not be reached.
 
     Raises:
         UnshippableImport: see there.

@@ -92,7 +92,7 @@ def make_importable() -> None:
 
 
 def unmet_needs(bundle: Bundle, folder: Path) -> list[str]:
-    """What is missing or of a wrong version among the libraries that this process would import, as sentences."""
+    """Return what is missing or of a wrong version among the libraries that this process would import, as sentences."""
     problems = []
     found = {name: _found(name) for name in sorted({name for _, name, _ in bundle.needs})}
     for requirer, name, comparisons in bundle.needs:
