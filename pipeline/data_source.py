@@ -107,7 +107,7 @@ class PushedFilters:
         )
 
     def narrowed(self, wanted: Iterable[WantedOffsets]) -> tuple[WantedOffsets, ...]:
-        """What is left of a read, before the aborted transactions are looked up."""
+        """Return what is left of a read, before the aborted transactions are looked up."""
         narrowed = (self._narrow(want) for want in wanted if self._has(*want.view.key))
         return tuple(want for want in narrowed if want.first_offset < want.end_offset)
 
@@ -131,7 +131,7 @@ class PushedFilters:
 
 
 def push_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """What the filters that can be taken leave, and those that are Spark's. All of them hold together."""
+    """Return what the filters that can be taken leave, and those that are Spark's. All of them hold together."""
     pushed, others = PushedFilters(), []
     for offered in filters:
         taken = _take(pushed, offered)
@@ -235,7 +235,7 @@ def progress_of(views: Sequence[PartitionView], offsets: Mapping[TopicPartition,
 
 
 def parse_progress(offset: StreamOffset) -> StreamProgress:
-    """What `to_json` has made."""
+    """Return what `to_json` has made."""
     offsets = {
         (topic, int(number)): int(next_offset)
         for topic, by_number in offset.items()
@@ -403,12 +403,12 @@ class TierStreamReader(DataSourceStreamReader):
 
     @sentence_first()
     def initialOffset(self) -> StreamOffset:
-        """Where a new query starts: the same however often it is asked."""
+        """Return where a new query starts: the same however often it is asked."""
         return self._begun(self._views(self._open())).to_json()
 
     @sentence_first()
     def latestOffset(self) -> StreamOffset:
-        """Where the next batch ends."""
+        """Return where the next batch ends."""
         options = self.options
         views = self._views(self._open())
         progress = self._reached or self._begun(views)
@@ -480,7 +480,7 @@ class TierStreamReader(DataSourceStreamReader):
             self._committed = dict(offsets)
 
     def _begun(self, views: Sequence[PartitionView]) -> StreamProgress:
-        """Where a new query starts, from when it was first asked on."""
+        """Return where a new query starts, from when it was first asked on."""
         if self._initial is None:
             firsts = starting_offsets(views, self.options, self._open().client)
             if self._reached is not None:

@@ -54,12 +54,13 @@ def load_config(path: str, environ: Mapping[str, str]) -> TierClientConfig:
 
 
 def shipped_storage(config: TierClientConfig) -> ShippedStorage:
-    """What executors open the tier with."""
+    """Return what executors open the tier with."""
     return ship_storage(config.remote_storage_manager_class_name, config.remote_storage_config)
 
 
 def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> UpstreamConfig:
-    """How executors read the tail: through these servers (`host:port,…`), else through `upstream.bootstrap.servers`.
+    """Return how executors read the tail: through these servers (`host:port,…`), else through
+    `upstream.bootstrap.servers`.
 
     Raises:
         OptionsError: they are no such list.

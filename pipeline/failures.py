@@ -63,7 +63,7 @@ def sentence_first() -> Iterator[None]:
 
 
 def sentence_of(error: BaseException) -> str:
-    """What an exception says; with its type's name, unless it is one of ours."""
+    """Return what an exception says; with its type's name, unless it is one of ours."""
     told, kind = str(error).strip(), type(error)
     if told and kind.__module__.partition(".")[0] in _OURS:
         return told

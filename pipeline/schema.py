@@ -57,7 +57,7 @@ DEFAULT_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name != HEA
 
 
 def raw_columns(columns: Sequence[str], typed: Sequence[str] = ()) -> tuple[str, ...]:
-    """What has to be read for these columns, of which `typed` ones are to be decoded."""
+    """Return what has to be read for these columns, of which `typed` ones are to be decoded."""
     needed = {SCHEMA_ID: "value", KEY_SCHEMA_ID: "key"}
     wanted = [needed.get(name, name) for name in columns]
     if DEAD_LETTER in columns:

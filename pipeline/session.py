@@ -79,7 +79,7 @@ def start_session(
 
 
 def missing_packages() -> list[str]:
-    """What of the extra cannot be imported or is too old, as a sentence; empty when all is there."""
+    """Return what of the extra cannot be imported or is too old, as a sentence; empty when all is there."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         return [f"{' and '.join(missing)} cannot be imported: pip install 'tidegate[spark]'"]
@@ -90,7 +90,7 @@ def missing_packages() -> list[str]:
 
 
 def version_problems(spark_version: str) -> list[str]:
-    """Whether this Spark is too old for us, as a sentence."""
+    """Return whether this Spark is too old for us, as a sentence."""
     if feature_version(spark_version) >= SPARK_VERSION_MIN:
         return []
     return [
@@ -100,7 +100,7 @@ def version_problems(spark_version: str) -> list[str]:
 
 
 def java_problems(environ: Mapping[str, str]) -> list[str]:
-    """What is wrong with the Java that Spark would start, as a sentence; empty when it will do."""
+    """Return what is wrong with the Java that Spark would start, as a sentence; empty when it will do."""
     home = environ.get("JAVA_HOME")
     if home:
         java = str(Path(home, "bin", "java"))
@@ -132,7 +132,7 @@ def feature_version(version: str) -> int:
 
 
 def _submitted_settings() -> set[str]:
-    """What spark-submit's command line and Spark's own file set."""
+    """Return what spark-submit's command line and Spark's own file set."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # until then a SparkConf knows nothing of them

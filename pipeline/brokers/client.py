@@ -104,7 +104,7 @@ class BrokerClient:
         return {partition: answers[query] for partition, query in queries.items()}
 
     def leader_epoch_ends(self, topic: str, partition: int, epochs: Sequence[int]) -> LeaderEpochAnswers:
-        """Where each of these leader epochs ends, by the lineage of the partition's leader.
+        """Return where each of these leader epochs ends, by the lineage of the partition's leader.
 
         Raises:
             UnknownTopicError, TopicAuthorizationError, UpstreamError: there is no answer.
@@ -139,7 +139,7 @@ class BrokerClient:
         self._retrying(lambda: commit_group_offsets(self._view, self.settings, group, kept))
 
     def committed_offsets(self, group: str, partitions: Sequence[Partition]) -> Mapping[Partition, GroupOffset]:
-        """What is kept for a consumer group; partitions of which nothing is are left out.
+        """Return what is kept for a consumer group; partitions of which nothing is are left out.
 
         Raises:
             GroupAuthorizationError, TopicAuthorizationError, UpstreamError: see protocol.client.groups.
@@ -151,7 +151,7 @@ class BrokerClient:
         return found
 
     def _retrying(self, attempt: Callable[[], Steps[T]]) -> T:
-        """What the conversation returns, tried until the deadline while its errors are retriable."""
+        """Return what the conversation returns, tried until the deadline while its errors are retriable."""
         deadline_s = self._clock() + self.settings.deadline_s
         backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
         is_logged = False

@@ -60,7 +60,7 @@ class RowSelection:
         self._must_fit = must_fit
 
     def may_hold(self, header: BatchHeader) -> bool:
-        """Whether a batch may have rows."""
+        """Return whether a batch may have rows."""
         if header.is_control or header.last_offset < self._first_offset:
             return False
         if header.magic >= 2 and header.base_offset >= self._end_offset:
@@ -187,7 +187,7 @@ class BatchGroup:
         self._used_bytes = self._records = 0
 
     def add(self, batch: WalkedBatch) -> bool:
-        """Whether there was room for a batch of v2, and its bytes could be inflated."""
+        """Return whether there was room for a batch of v2, and its bytes could be inflated."""
         header = batch.header
         room = self.data[self._used_bytes : self._bytes_max]
         payload = batch.data[HEADER_BYTES:]

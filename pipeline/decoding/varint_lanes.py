@@ -74,7 +74,7 @@ def read_varints(words: Words, positions: Integers) -> tuple[Words, Integers]:
 
 
 def zigzag(raw: Words) -> Integers:
-    """What unsigned varints stand for: 0, −1, 1, −2 …"""
+    """Return what unsigned varints stand for: 0, −1, 1, −2 …"""
     value = (raw >> _ONE).view(np.int64)
     value ^= -(raw & _ONE).view(np.int64)
     return value

@@ -98,7 +98,7 @@ def audit_inputs(tier: Tier, shipped: ShippedStorage, selection: TopicSelection)
 
 
 def findings_table(result: AuditResult) -> Table:
-    """What was found; more than SHOWN_FINDINGS_MAX are cut off."""
+    """Return what was found; more than SHOWN_FINDINGS_MAX are cut off."""
     table = Table(title="Findings")
     for name in ("kind", "partition", "object or segment", "position", "what"):
         table.add_column(name, overflow="fold", justify="right" if name == "position" else "left")

@@ -64,7 +64,7 @@ class BackfillOptions:
     steps_at_once: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        """What must be the same in every run of one backfill."""
+        """Return what must be the same in every run of one backfill."""
         return {"source": self.source, "reader": dict(sorted(self.reader.items())), **self.kept}
 
 
@@ -83,11 +83,11 @@ class Plans(Protocol):
     """What a backfill asks of the brokers and the tier."""
 
     def topic_ids(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """What names mean now; a topic that is not there is left out."""
+        """Return what names mean now; a topic that is not there is left out."""
         ...
 
     def lost(self, ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
-        """What of these retention took.
+        """Return what of these retention took.
 
         Raises:
             OffsetBoundsError: something, and that is an error.
@@ -95,7 +95,7 @@ class Plans(Protocol):
         ...
 
     def next_run(self, ends: Mapping[str, Mapping[int, int]], *, is_first: bool) -> Planned:
-        """What is new behind these ends.
+        """Return what is new behind these ends.
 
         Raises:
             OffsetBoundsError: offsets that are wanted are not there.

@@ -118,7 +118,7 @@ class BackfillJob:
 
 
 def open_sink(context: JobContext, arguments: argparse.Namespace) -> Sink:
-    """Where rows go.
+    """Return where rows go.
 
     Raises:
         UsageError: nothing here can write there.
@@ -337,7 +337,7 @@ def run_table(report: Mapping[str, Any]) -> Table:
 
 
 def lost_lines(report: Mapping[str, Any]) -> list[str]:
-    """What retention took before it could be read."""
+    """Return what retention took before it could be read."""
     return [
         f"lost: {part['topic']}-{part['partition']}, offsets {part['start_offset']:,} to {part['end_offset'] - 1:,} "
         "were deleted before this run"

@@ -111,7 +111,8 @@ def _main(arguments: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int]) -> int:
-    """What `run` returns or raises. When a signal comes, Spark's jobs are cancelled, and `run` gets the event."""
+    """Return what `run` returns or raises. When a signal comes, Spark's jobs are cancelled, and `run` gets the
+    event."""
     result: Future[int] = Future()
     cancelled = threading.Event()
 

@@ -133,7 +133,7 @@ class FolderClaim:
 
 
 def _has_ended(claim: Any, host: Any) -> bool:
-    """Whether it is of a process of this machine that is no more."""
+    """Return whether it is of a process of this machine that is no more."""
     if claim.get("host") != host:
         return False
     try:

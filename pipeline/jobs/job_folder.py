@@ -35,7 +35,7 @@ class JobFolder:
         return bool(self._files.exists(self._at(name)))
 
     def read_json(self, name: str) -> Any:
-        """What a file holds; None when there is no such file.
+        """Return what a file holds; None when there is no such file.
 
         Raises:
             ValueError: it is not JSON, or larger than TEXT_BYTES_MAX.

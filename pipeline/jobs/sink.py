@@ -94,7 +94,7 @@ class Run:
 
     @staticmethod
     def from_json(value: Any) -> "Run":
-        """What `to_json` made.
+        """Return what `to_json` made.
 
         Raises:
             ValueError: it did not make this.

@@ -25,7 +25,7 @@ class Fit:
 
 
 def fit(rows: types.StructType, table: types.StructType, *, is_case_sensitive: bool) -> Fit:
-    """What keeps rows of the one from going into the other."""
+    """Return what keeps rows of the one from going into the other."""
     known = {_key(field.name, is_case_sensitive): field for field in table.fields}
     missing, problems = [], []
     for field in rows.fields:

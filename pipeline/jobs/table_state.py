@@ -62,7 +62,7 @@ class TableState:
 
     @staticmethod
     def from_text(text: str) -> "TableState":
-        """What `to_text` made.
+        """Return what `to_text` made.
 
         Raises:
             ValueError: it did not make this.
@@ -83,7 +83,7 @@ class KeptState:
 
     @staticmethod
     def from_text(text: str) -> "KeptState":
-        """What `to_text` made.
+        """Return what `to_text` made.
 
         Raises:
             ValueError: it did not make this.
@@ -119,7 +119,7 @@ def offsets_text(step: Step) -> dict[str, dict[str, list[int]]]:
 
 
 def newest_state(name: str, table: str, kept: KeptState | None, commits: Iterable[Commit]) -> TableState:
-    """What is in the table; without a run when nothing of a backfill's is.
+    """Return what is in the table; without a run when nothing of a backfill's is.
 
     Args:
         name: the table's, for messages.

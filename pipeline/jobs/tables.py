@@ -278,7 +278,7 @@ def _offsets_per_folder(run: Run) -> int:
 
 
 def provider(spark: SparkSession, name: TableName) -> str | None:
-    """What the table is of, None without one. Asked so that pyspark logs no trace where there is none."""
+    """Return what the table is of, None without one. Asked so that pyspark logs no trace where there is none."""
     if name.is_path:
         jvm: Any = spark.sparkContext._jvm
         # Commits and checkpoints. A driver that was killed while it made the table leaves a log without any.
@@ -293,7 +293,7 @@ def provider(spark: SparkSession, name: TableName) -> str | None:
 
 
 def _lacking(spark: SparkSession, name: TableName, table_format: str | None) -> str | None:
-    """What of the session's settings the table wants and does not find."""
+    """Return what of the session's settings the table wants and does not find."""
     catalog = name.parts[0] if len(name.parts) > 2 else "spark_catalog"
     if catalog != "spark_catalog" and spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
         return f"spark.sql.catalog.{catalog} is not set"
@@ -306,7 +306,7 @@ def _lacking(spark: SparkSession, name: TableName, table_format: str | None) -> 
 
 
 def _advice(options: TableOptions, problem: str) -> str:
-    """What is the matter, and what a session needs for the format."""
+    """Return what is the matter, and what a session needs for the format."""
     catalog = options.name.parts[0] if len(options.name.parts) > 2 else "spark_catalog"
     delta = (
         f"for Delta --packages {table_delta.COORDINATES} --conf spark.sql.extensions={table_delta.EXTENSION} "

@@ -50,7 +50,7 @@ class OffsetBoundsError(Exception):
 def wanted_offsets(
     views: Sequence[PartitionView], options: SourceOptions, client: BrokerClient
 ) -> tuple[WantedOffsets, ...]:
-    """What a batch read wants, partition by partition.
+    """Return what a batch read wants, partition by partition.
 
     Raises:
         OffsetBoundsError: by rules 1, 2, 4 and 5.
@@ -75,7 +75,7 @@ def wanted_offsets(
 def starting_offsets(
     views: Sequence[PartitionView], options: SourceOptions, client: BrokerClient
 ) -> dict[TopicPartition, int]:
-    """Where the read starts in each partition, as asked: it may be below the log start (rule 5 comes later).
+    """Return where the read starts in each partition, as asked: it may be below the log start (rule 5 comes later).
 
     Raises:
         OffsetBoundsError: by rules 1 and 2.
@@ -196,7 +196,7 @@ def _coverage_problems(name: str, bound: OffsetBound, views: Sequence[PartitionV
 
 
 def _lost(view: PartitionView, first: int, end: int) -> list[str]:
-    """What of [first, end) is gone, a sentence each."""
+    """Return what of [first, end) is gone, a sentence each."""
     lost = []
     if first < min(end, view.log_start_offset):
         gone = OffsetRange(first, min(end, view.log_start_offset))

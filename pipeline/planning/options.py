@@ -278,7 +278,7 @@ class TopicSelection:
         return self.topics if self.assigned is None else tuple(self.assigned)
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is wanted, of those that may be."""
+        """Return whether a topic is wanted, of those that may be."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in (self.names or ())
@@ -316,7 +316,7 @@ class SourceOptions:
 
     @property
     def read_options(self) -> ReadOptions:
-        """What every task gets."""
+        """Return what every task gets."""
         return ReadOptions(
             columns=raw_columns(self.columns, [column.column for column in self.values.columns]),
             read_committed=self.read_committed,
@@ -393,7 +393,7 @@ class SchemaOptions:
 
 
 def schema_options(options: Mapping[str, str]) -> SchemaOptions:
-    """What a schema depends on, as it is asked for before the read is known to be one of a stream or not.
+    """Return what a schema depends on, as it is asked for before the read is known to be one of a stream or not.
 
     Raises:
         OptionsError: one of these is wrong.

@@ -70,7 +70,7 @@ class PartitionView:
 
     @property
     def tier_end_offset(self) -> int:
-        """Where the last segment ends; without segments the log start."""
+        """Return where the last segment ends; without segments the log start."""
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
     @property
@@ -80,7 +80,7 @@ class PartitionView:
 
     @property
     def latest_offset(self) -> int:
-        """Where the log ends. A new leader's high watermark may be behind what the tier has for a moment."""
+        """Return where the log ends. A new leader's high watermark may be behind what the tier has for a moment."""
         return max(self.end_offset, self.readable_end_offset)
 
 

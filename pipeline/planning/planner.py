@@ -64,7 +64,7 @@ def plan(
 def limit_end_offsets(
     views: Sequence[PartitionView], start_offsets: Mapping[TopicPartition, int], bytes_max: int
 ) -> dict[TopicPartition, int]:
-    """Where a trigger ends that takes about bytes_max from the tier, shared fairly.
+    """Return where a trigger ends that takes about bytes_max from the tier, shared fairly.
 
     Partitions with less than an even share leave the rest to the others. Each ends with a segment if its share reaches
     to one, else inside its next segment, in proportion; wherever there is something new, at least one offset is taken.

@@ -70,7 +70,7 @@ class TierTransactions:
             return [replace(view, last_stable_offset=offset) for view, offset in zip(views, stable, strict=True)]
 
     def last_stable_offset(self, view: PartitionView) -> int:
-        """Where READ_COMMITTED reading of the tier ends (rule 2); errors as above."""
+        """Return where READ_COMMITTED reading of the tier ends (rule 2); errors as above."""
         if not view.segments:
             return view.tier_end_offset
         segment = view.segments[-1].segment
@@ -179,7 +179,7 @@ class TierTransactions:
         return self._known(segment, IndexType.PRODUCER_SNAPSHOT, fetch)
 
     def _known(self, segment: RemoteLogSegmentMetadata, kind: IndexType, fetch: Callable[[], tuple[T, int]]) -> T:
-        """What was fetched before, or now. Two threads that want the same may both fetch it."""
+        """Return what was fetched before, or now. Two threads that want the same may both fetch it."""
         key = (segment.segment_id.id, kind)
         with self._lock:
             if (kept := self._kept.get(key)) is not None:

@@ -154,7 +154,7 @@ class TierView:
         return [replace(view, first_at=partial(first_offset_at, manager, view.segments)) for view in views]
 
     def log_starts(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where these logs start now.
+        """Return where these logs start now.
 
         Raises:
             UpstreamError: a broker refuses, or none answers.
@@ -171,7 +171,8 @@ class TierView:
     def _own_starts(
         self, partitions: Sequence[TopicIdPartition], local_starts: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Where the logs start of partitions whose tier is ours: at the tier's first segment, or what was committed."""
+        """Return where the logs start of partitions whose tier is ours: at the tier's first segment, or what was
+        committed."""
         starts = dict(local_starts)
         committed = self._client.committed_offsets(LOG_START_GROUP, [*local_starts])
         for partition in partitions:

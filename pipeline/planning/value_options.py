@@ -47,12 +47,12 @@ class ValueOptions:
     dead_letter_path: str | None = None
 
     def formats(self, column: str) -> bool:
-        """Whether this column gets a type."""
+        """Return whether this column gets a type."""
         return any(each.column == column for each in self.columns)
 
 
 def read_value_options(reader: "OptionReader") -> ValueOptions:
-    """What is given; problems are added to the reader's."""
+    """Return what is given; problems are added to the reader's."""
     url = _registry_url(reader)
     columns = [found for column in ("value", "key") if (found := _column(reader, column)) is not None]
     fails = reader.choice("deadLetter", ("column", "fail")) == "fail"

@@ -46,7 +46,7 @@ class ShippedStorage:
 
 
 def ship_storage(class_name: str, config: Mapping[str, str]) -> ShippedStorage:
-    """What executors need, with the contents of the files that `config` names.
+    """Return what executors need, with the contents of the files that `config` names.
 
     Raises:
         StorageConfigError: a file cannot be read, or is larger than SHIPPED_FILE_BYTES_MAX.

@@ -354,7 +354,7 @@ class SegmentBatches:
         )
 
     def _safe_start(self, found: "_Found") -> int:
-        """Where the scan begins (rule 1)."""
+        """Return where the scan begins (rule 1)."""
         start, start_position = found.start, self.task.start_position
 
         def is_safe(header: BatchHeader) -> bool:
@@ -476,7 +476,7 @@ class BatchSelection:
             ranges.append((transaction.first_offset, transaction.last_offset))
 
     def wants(self, header: BatchHeader) -> bool:
-        """Whether the batch may have rows."""
+        """Return whether the batch may have rows."""
         if header.is_control or header.last_offset < self._first_offset:
             return False
         if header.magic >= 2:
@@ -487,7 +487,7 @@ class BatchSelection:
         return not (header.is_transactional and self._is_aborted(header))
 
     def ends_before(self, header: BatchHeader) -> bool:
-        """Whether the batches behind this one are all beyond the end."""
+        """Return whether the batches behind this one are all beyond the end."""
         return header.last_offset >= self._end_offset - 1
 
     def _is_aborted(self, header: BatchHeader) -> bool:

@@ -275,7 +275,7 @@ def _full_name(schema: Json, namespace: str) -> str:
 
 
 def _has_wide_union(schema: Json, depth: int) -> bool:
-    """Whether a union in it has several branches besides null."""
+    """Return whether a union in it has several branches besides null."""
     if depth > 4 * NESTING_MAX:
         raise SchemaError(f"has more than {NESTING_MAX} levels")
     if isinstance(schema, list):
@@ -359,7 +359,7 @@ def _member(branches: Sequence[tuple[str, _Fits, Change | None]]) -> Change:
 
 
 def _fits(branch: Json) -> _Fits:
-    """How a value of a union's branch is known."""
+    """Return how a value of a union's branch is known."""
     if isinstance(branch, dict) and "name" in branch:
         return _named_test(branch)
     if isinstance(branch, dict) and branch["type"] in ("array", "map"):

@@ -27,7 +27,7 @@ class UndecodableError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """What is said of a value."""
+    """Return what is said of a value."""
     said = str(error) if isinstance(error, UndecodableError) else f"{type(error).__name__}: {error}"
     said = " ".join(said.split())
     return said if len(said) <= REASON_CHARACTERS_MAX else said[:REASON_CHARACTERS_MAX] + "…"

@@ -90,7 +90,7 @@ class JsonSchema:
     def _add_properties(
         self, schema: Json, document: Json, around: tuple[int, ...], depth: int, columns: dict[str, _Column]
     ) -> bool:
-        """Whether what allOf asks for is more than objects with properties."""
+        """Return whether what allOf asks for is more than objects with properties."""
         properties = schema.get("properties") or {}
         if not isinstance(properties, dict):
             raise SchemaError("has properties that are no object")
@@ -113,7 +113,7 @@ class JsonSchema:
         return pa.list_(found), _list_check(check)
 
     def _referred(self, schema: Json, document: Json) -> tuple[Json, Json]:
-        """What a `$ref` refers to, and the document that it is in."""
+        """Return what a `$ref` refers to, and the document that it is in."""
         while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
             self._resolved += 1
             if self._resolved > _REFERENCES_MAX:
@@ -142,7 +142,7 @@ def _loaded(text: str) -> Json:
 
 
 def _at(document: Json, fragment: str) -> Json:
-    """What a JSON pointer points at, or a `$anchor` of the document's definitions."""
+    """Return what a JSON pointer points at, or a `$anchor` of the document's definitions."""
     found = document
     if fragment and not fragment.startswith("/"):
         definitions = [each for name in ("$defs", "definitions") for each in (document.get(name) or {}).values()]

@@ -146,7 +146,7 @@ def _check_library(column: ColumnOptions) -> None:
 
 
 def _named(column: ColumnOptions, topics: Sequence[str] | None) -> str:
-    """How a sentence about a schema begins."""
+    """Return how a sentence about a schema begins."""
     if column.schema_file:
         return f"{column.column}SchemaFile: {column.schema_file}"
     return f"{column.column}SchemaSubject: {column.subject or _subject(column, topics)}"

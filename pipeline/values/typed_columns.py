@@ -85,7 +85,7 @@ class Writers:
         return self._registry is not None
 
     def find(self, schema_id: int) -> tuple[Any, str | None]:
-        """What the decoder is to be given, and why there is no such schema, if there is none.
+        """Return what the decoder is to be given, and why there is no such schema, if there is none.
 
         Raises:
             RegistryError: the registry does not answer.
