@@ -53,11 +53,11 @@ class Pages(Protocol):
         ...
 
     async def streams(self) -> Sequence[Mapping[str, object]]:
-        """What `/streams` shows."""
+        """Return what `/streams` shows."""
         ...
 
     async def status(self, query: Query) -> Status:
-        """What the status page shows."""
+        """Return what the status page shows."""
         ...
 
 
@@ -114,7 +114,8 @@ def _hosts(config: AdminConfig) -> frozenset[str]:
 
 
 def is_allowed(host: str, allowed: frozenset[str]) -> bool:
-    """Whether a request may name that host: an address cannot be rebound, and no browser leaves the header out."""
+    """Return whether a request may name that host: an address cannot be rebound, and no browser leaves the header
+    out."""
     if not host or ANY_HOST in allowed:
         return True
     name, _, port = host.rpartition(":")

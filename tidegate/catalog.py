@@ -181,7 +181,7 @@ class CatalogSnapshots:
         )
 
     async def _ranges(self) -> Mapping[int, tuple[int, int]] | None:
-        """Where each metadata partition's log begins and ends; None: not all of them said so in time."""
+        """Return where each metadata partition's log begins and ends; None: not all of them said so in time."""
         numbers = range(self._event_log.partition_count())
         reason = ""
         with trio.move_on_after(RANGES_S_MAX):
@@ -320,7 +320,7 @@ class TopicCatalogTail:
         manager.on_progress(lambda _partition, _position: token.run_sync_soon(self._wake, idempotent=True))
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata was read to the end that the topic had at start."""
+        """Return whether the partition's metadata was read to the end that the topic had at start."""
         return self._manager.is_ready(partition)
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
@@ -364,7 +364,7 @@ class OwnTierTail:
         self._log_starts = log_starts
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether it can be said what the tier has of the partition."""
+        """Return whether it can be said what the tier has of the partition."""
         return self._tail.is_ready(partition) and self._log_starts.is_known(partition)
 
     async def catch_up(self, partition: TopicIdPartition) -> None:

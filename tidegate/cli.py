@@ -429,7 +429,7 @@ def _word_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _word(word: str) -> Run:
-    """What runs `deletions hold`, `approve` or `release`."""
+    """Return what runs `deletions hold`, `approve` or `release`."""
 
     def run(config: "Config", options: argparse.Namespace) -> int:
         from tidegate.commands.deletions import DeletionOptions, Word, say

@@ -74,7 +74,7 @@ async def watch_client_view(
 async def client_view(
     proxy: ProxyConfig, tls: ServerTls | None, node_ids: Iterable[int], now_s: float | None = None
 ) -> list[Finding]:
-    """What clients of these brokers will not like."""
+    """Return what clients of these brokers will not like."""
     nodes, found = sorted(node_ids), list[Finding]()
     if tls is not None:
         now_s = time.time() if now_s is None else now_s
@@ -228,7 +228,7 @@ def _shown(hosts: Mapping[str, str]) -> str:
 
 
 def _is_own(family: socket.AddressFamily, address: tuple[object, ...]) -> bool:
-    """Whether it can be listened at; what else keeps it from that others tell."""
+    """Return whether it can be listened at; what else keeps it from that others tell."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as tried:
             tried.bind(address)

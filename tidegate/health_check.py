@@ -34,7 +34,7 @@ def main(file: Path, environ: Mapping[str, str]) -> int:
 
 
 def admin_address(path: Path, environ: Mapping[str, str]) -> HostPort:
-    """Where the admin listener is reached from this machine."""
+    """Return where the admin listener is reached from this machine."""
     problems: list[str] = []
     listen: HostPort = Values(SERVE_KEYS, gather(path, environ, SERVE_KEYS, problems), problems)["admin.listen"]
     wildcards = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}

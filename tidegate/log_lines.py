@@ -56,7 +56,7 @@ class LineWriter:
             self._changed.notify()
 
     def close(self) -> bool:
-        """Whether everything was written in time."""
+        """Return whether everything was written in time."""
         with self._changed:
             self._is_ending = True
             self._changed.notify()

@@ -24,7 +24,7 @@ def raise_limit() -> None:
 
 
 def files_needed(config: Config, workers: int) -> int:
-    """How many files one process may come to have open."""
+    """Return how many files one process may come to have open."""
     connections = -(-config.proxy.connections_max // workers)
     return FILES_PER_CONNECTION * connections + 2 * config.tier.concurrent_gets_max + FILES_BESIDE
 

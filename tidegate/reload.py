@@ -142,7 +142,7 @@ class FileWatch:
         self._last = seen
 
     def has_settled(self, seen: Seen) -> bool:
-        """Whether what was seen differs from what was last acted upon, and has stopped changing."""
+        """Return whether what was seen differs from what was last acted upon, and has stopped changing."""
         settled = seen == self._last
         self._last = seen
         return settled and seen != self._done

@@ -133,7 +133,7 @@ def server_names(config: Config, cluster: Cluster, bound_port: int) -> SniAddres
 
 
 def address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
-    """What the broker advertises, if there is one of this id."""
+    """Return what the broker advertises, if there is one of this id."""
     node = cluster.brokers.get(node_id)
     return None if node is None else (node.host, node.port)
 
@@ -281,13 +281,13 @@ class Application:
 
     @property
     def ready_line(self) -> str:
-        """What is said at the first readiness."""
+        """Return what is said at the first readiness."""
         listened = self.cluster.brokers.keys() - self.addresses.withheld.keys()
         return ready_line(self.bootstrap, len(listened), len(self.cluster.brokers), self.catalog.finished_count)
 
 
 def ready_line(bootstrap: tuple[str, int], listened: int, known: int, segments: int) -> str:
-    """What others wait for on standard error (docs/protocol.md).
+    """Return what others wait for on standard error (docs/protocol.md).
 
     Args:
         listened: brokers that this process listens for, of those that are known.
@@ -495,7 +495,7 @@ class _TierParts:
 def _serving(
     config: Config, settings: LiveSettings, parts: _TierParts, readiness: Readiness, meters: Meters, tasks: Tasks
 ) -> tuple[Server, TierSide]:
-    """What answers clients, and what of the tier the status page tells."""
+    """Return what answers clients, and what of the tier the status page tells."""
     cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
     standalone = open_standalone(
         config,

@@ -106,7 +106,7 @@ def open_guard(
     readiness: Readiness,
     registry: Registry,
 ) -> MetadataTopicGuard:
-    """What looks after the metadata topic, to be run.
+    """Return what looks after the metadata topic, to be run.
 
     Raises:
         StorageConfigError: there is no metadata topic by this configuration.

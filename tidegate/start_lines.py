@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 def store_words(config: Config) -> Mapping[str, str]:
-    """Where the tier is: class, then what there is of bucket, container or directory, endpoint and prefix."""
+    """Return where the tier is: class, then what there is of bucket, container or directory, endpoint and prefix."""
     given = config.remote_storage_config
     backend = given.get("storage.backend.class", "").strip() or config.remote_storage_manager_class_name
     words = {"store": backend.rpartition(".")[2]}

@@ -77,7 +77,7 @@ class TierStorage:
     _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
     def slots(self) -> Slots:
-        """What the GETs of segments' logs have of the slots for them."""
+        """Return what the GETs of segments' logs have of the slots for them."""
         return self.gets.slots
 
     def readers(self) -> list[Stream]:
@@ -190,7 +190,8 @@ async def _give_back_memory() -> None:
 
 
 def store_kind(identity: str) -> str:
-    """What GETs are counted under, from a storage manager's identity: `s3`, `filesystem`; `local` for files of its own.
+    """Return what GETs are counted under, from a storage manager's identity: `s3`, `filesystem`; `local` for files of
+    its own.
 
     An identity is the format and then the store's own, which begins with its kind and a colon.
     """

@@ -74,7 +74,7 @@ async def _learn_new(cluster: Cluster, catalog: Catalog, fallback: Fallback) -> 
 
 
 async def _is_learned(cluster: Cluster, names: Sequence[str]) -> bool:
-    """Whether upstream answered."""
+    """Return whether upstream answered."""
     try:
         with trio.fail_after(ANSWER_S_MAX):
             await cluster.learn_topics(names)

@@ -182,7 +182,7 @@ async def measure_catalog(
 
 
 def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager) -> int | None:
-    """How many metadata partitions are not read to their end; None until it is known how many there are."""
+    """Return how many metadata partitions are not read to their end; None until it is known how many there are."""
     try:
         count = event_log.partition_count()
     except MetadataNotReadyError:
@@ -239,7 +239,7 @@ class _TierQuestions:
         return TIER_RETRY_S if self._failing else TIER_INTERVAL_S
 
     async def ask(self, question: Callable[[], None]) -> bool:
-        """Whether it answers as it should."""
+        """Return whether it answers as it should."""
         errors: Sequence[BaseException] = ()
         try:
             # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as

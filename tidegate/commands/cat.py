@@ -64,7 +64,7 @@ class CatOptions:
     dead: bool = False
 
     def wants(self, record: WholeRecord) -> bool:
-        """Whether to show it."""
+        """Return whether to show it."""
         return (
             record.offset >= self.from_offset
             and (self.to_offset is None or record.offset <= self.to_offset)
@@ -74,16 +74,16 @@ class CatOptions:
         )
 
     def wants_segment(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether it may hold what is wanted."""
+        """Return whether it may hold what is wanted."""
         first, last = self.wanted_of(segment.start_offset, segment.end_offset)
         return first <= last and self.wants_time_of(segment)
 
     def wants_time_of(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether it may hold a time that is wanted."""
+        """Return whether it may hold a time that is wanted."""
         return self.from_timestamp_ms is None or segment.max_timestamp_ms >= self.from_timestamp_ms
 
     def wanted_of(self, first: int, last: int) -> tuple[int, int]:
-        """What is wanted of these offsets; none if the first is above the last."""
+        """Return what is wanted of these offsets; none if the first is above the last."""
         return max(first, self.from_offset), last if self.to_offset is None else min(last, self.to_offset)
 
 

@@ -121,7 +121,7 @@ def _tell_identities(config: Config, report: Report) -> None:
 
 
 async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
-    """Whether `serve` would take the configuration."""
+    """Return whether `serve` would take the configuration."""
     reached, is_usable = False, True
     async with trio.open_nursery() as nursery:
         upstream = Cluster(client_settings(config.upstream), nursery)
@@ -170,7 +170,7 @@ def _cluster_of(client: UpstreamConfig, known: list[tuple[UpstreamConfig, Cluste
 
 
 async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bool:
-    """Whether at least one broker answers."""
+    """Return whether at least one broker answers."""
     try:
         await cluster.refresh()
     except UpstreamError as error:
@@ -265,7 +265,7 @@ def _tell_of_lost(scan: "_Scan", configs: Mapping[str, str], report: Report) -> 
 
 
 async def _metadata_topic_configs(cluster: Cluster, report: Report) -> Mapping[str, str]:
-    """How long the metadata topic keeps records; empty if that is not told."""
+    """Return how long the metadata topic keeps records; empty if that is not told."""
     asked = {
         "resource_type": _TOPIC_RESOURCE,
         "resource_name": METADATA_TOPIC,
@@ -471,6 +471,6 @@ class _Scan:
             return  # a state that cannot be, which `serve` passes over too
 
     def segments_of_topics(self) -> Counter[tuple[str, bytes]]:
-        """How many finished segments there are, by topic name and id."""
+        """Return how many finished segments there are, by topic name and id."""
         partitions = (segment.topic_id_partition for segment in self.catalog.finished_segments())
         return Counter((partition.topic, bytes(partition.topic_id)) for partition in partitions)

@@ -145,7 +145,7 @@ def _is_taken(error: OSError) -> bool:
 
 
 def _running(admin: AdminConfig) -> bool:
-    """Whether a Tidegate answers at the admin listener's address."""
+    """Return whether a Tidegate answers at the admin listener's address."""
     host = admin.listen.host
     address = _address(host)
     if not host or (address is not None and address.is_unspecified):
@@ -209,7 +209,7 @@ def _require_writable(folder: Path) -> None:
 
 
 def _held_bytes(path: Path) -> int:
-    """What the cache holds already."""
+    """Return what the cache holds already."""
     return sum(file.stat().st_size for file in (path / "blocks").rglob("*-*-*") if file.is_file())
 
 

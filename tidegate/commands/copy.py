@@ -146,7 +146,7 @@ class CopyApplication:
 
     @property
     def ready_line(self) -> str:
-        """What is said at the first readiness."""
+        """Return what is said at the first readiness."""
         return f"ready: copying, admin {self.admin[0]}:{self.admin[1]}"
 
 
@@ -210,7 +210,7 @@ class _StatusPage:
         self._readiness, self._copying = readiness, copying
 
     async def status(self, query: Query) -> Status:
-        """What there is to see of a copier alone."""
+        """Return what there is to see of a copier alone."""
         await trio.lowlevel.checkpoint()
         status: Any = empty_status(self._readiness, query)
         status["copy"] = copy_status(self._copying)

@@ -41,7 +41,7 @@ class Waits:
 
 
 async def waits_of(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> list[Waits]:
-    """What is noted of partitions whose topics there are.
+    """Return what is noted of partitions whose topics there are.
 
     Raises:
         RemoteStorageError: no answer, a missing right, or a note that cannot be read.
@@ -84,7 +84,7 @@ def _waits(
 
 
 def notes_of(tier: OpenTier) -> DeletionNotes:
-    """Where they are."""
+    """Return where they are."""
     return DeletionNotes(GroupOffsets(tier.upstream, DELETIONS_GROUP))
 
 

@@ -193,7 +193,7 @@ async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) ->
 
 
 def _stands(partition: TopicIdPartition, mark: RemotePartitionDeleteMetadata | None, word: Word) -> bool:
-    """Whether it has been said.
+    """Return whether it has been said.
 
     Raises:
         TierError: it can not be said, or is of no use.
@@ -238,7 +238,7 @@ async def _confirm_gone(tier: OpenTier, missed: Sequence[TopicIdPartition]) -> N
 
 
 async def _marks(tier: OpenTier, partitions: Sequence[TopicIdPartition]) -> Marks:
-    """What the metadata topic says of the whole partitions' deletions now."""
+    """Return what the metadata topic says of the whole partitions' deletions now."""
     wanted, found = frozenset(partitions), dict[TopicIdPartition, RemotePartitionDeleteMetadata]()
     if not wanted:
         return found

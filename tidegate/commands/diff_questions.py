@@ -59,7 +59,7 @@ class SampledPartition:
     segments: tuple[SegmentRange, ...]
 
     def in_tier(self, segment: SegmentRange) -> bool:
-        """Whether clients can read all of the segment from the tier alone."""
+        """Return whether clients can read all of the segment from the tier alone."""
         return self.log_start_offset <= segment.start_offset and segment.end_offset < self.local_log_start_offset
 
 
@@ -146,7 +146,7 @@ Answer = PartitionAnswer | OffsetAnswer
 
 
 def differences(brokers: Sequence[Answer], ours: Answer) -> list[str]:
-    """What Tidegate's answer has that none of the broker's explains, a sentence each.
+    """Return what Tidegate's answer has that none of the broker's explains, a sentence each.
 
     Args:
         brokers: one, or those from before and after Tidegate's.
@@ -170,7 +170,7 @@ def differences(brokers: Sequence[Answer], ours: Answer) -> list[str]:
 
 
 def has_other_bytes(found: Iterable[str]) -> bool:
-    """Whether one of these differences is of a record's bytes: not that one side has more or fewer of them."""
+    """Return whether one of these differences is of a record's bytes: not that one side has more or fewer of them."""
     return any(each.startswith(_OTHER_BYTE) for each in found)
 
 

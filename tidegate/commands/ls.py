@@ -84,7 +84,7 @@ class Summary:
         self.dead_segments += other.dead_segments
 
     def as_json(self) -> dict[str, Any]:
-        """What topics and partitions have in common."""
+        """Return what topics and partitions have in common."""
         return {
             "segments": self.segments,
             "size_bytes": self.size_bytes,
@@ -152,7 +152,7 @@ def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options:
 
 
 async def _waits(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Waits]:
-    """What waits to be deleted of these; nothing if that is not told, which is said."""
+    """Return what waits to be deleted of these; nothing if that is not told, which is said."""
     if tier.config.mode is not Mode.STANDALONE:
         return {}
     try:

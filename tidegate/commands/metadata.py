@@ -248,7 +248,7 @@ class Plan:
         return {partition.topic for partition in self.partitions}
 
     def is_from(self, cluster_id: str | None) -> bool:
-        """Whether the lines say that they are of this cluster."""
+        """Return whether the lines say that they are of this cluster."""
         return bool(self.source.get("cluster_id") == cluster_id)
 
     def lines(self, topic: MetadataTopic) -> Iterator[str]:

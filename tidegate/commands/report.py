@@ -129,7 +129,7 @@ class Report:
 
 
 def _words(error: BaseException) -> str:
-    """What was raised, and where: of a group, the first of it."""
+    """Return what was raised, and where: of a group, the first of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     where = traceback.extract_tb(error.__traceback__)[-1:]

@@ -55,7 +55,7 @@ def run(config: Config, options: StatOptions, out: TextIO) -> int:
 
 
 def segment_stat(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    """What is known of a segment, as JSON has it. Blocks.
+    """Return what is known of a segment, as JSON has it. Blocks.
 
     Raises:
         RemoteStorageError: the store's trouble did not pass.
@@ -130,7 +130,7 @@ def _object_problem(each: SegmentObject) -> str | None:
 
 
 def _indexes(inspection: SegmentInspection, segment: RemoteLogSegmentMetadata, problems: list[str]) -> dict[str, Any]:
-    """What each index that is there holds, by type."""
+    """Return what each index that is there holds, by type."""
     found: dict[str, Any] = {}
     opened = inspection.opened
     if opened is None:

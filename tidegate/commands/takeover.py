@@ -117,7 +117,7 @@ async def _running(config: Config, dump: TakeoverDump) -> Mapping[TopicIdPartiti
 
 
 async def _do_listen(addresses: Collection[tuple[str, int]]) -> bool:
-    """Whether somebody accepts connections at one of them."""
+    """Return whether somebody accepts connections at one of them."""
     listening: list[tuple[str, int]] = []
 
     async def look(host: str, port: int) -> None:

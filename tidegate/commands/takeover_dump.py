@@ -33,7 +33,7 @@ class TakeoverDump:
 
 
 def read_dump(path: Path, segments_max: int) -> TakeoverDump:
-    """What a dump holds.
+    """Return what a dump holds.
 
     Raises:
         TierError: it is not whole, or a line is none of a dump's.

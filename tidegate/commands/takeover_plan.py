@@ -81,7 +81,7 @@ def place_of(partition: TopicIdPartition) -> str:
 
 
 def make_plan(given: Given, log_dirs: Sequence[Path], topic: str | None) -> Plan:
-    """What is to be done with the folders of one broker; OSError: a file cannot be read.
+    """Return what is to be done with the folders of one broker; OSError: a file cannot be read.
 
     Raises:
         TierError: the dump is not the newest, or a folder is not as a broker leaves it.

@@ -32,7 +32,7 @@ class BothSides:
 def both_sides(
     config: Config, bootstrap: HostPort | None, command_config: Path | None, environ: Mapping[str, str]
 ) -> BothSides:
-    """How to reach both.
+    """Return how to reach both.
 
     Raises:
         ConfigError: the file of the identity is wrong, or nobody can tell where `serve` listens.

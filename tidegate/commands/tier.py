@@ -110,7 +110,8 @@ class OpenTier:
         return self.catalog.list_segments(partition.topic_id, partition.partition)
 
     async def ask_leaders(self, conversation: Callable[[LeaderQuestions], Steps[T]]) -> T:
-        """What the leaders of upstream's partitions answer (protocol.client.leaders), asked again while that may help.
+        """Return what the leaders of upstream's partitions answer (protocol.client.leaders), asked again while that may
+        help.
 
         Raises:
             UpstreamError: as the conversation; a retriable one after ATTEMPTS_MAX.
@@ -332,7 +333,7 @@ def _snapshots(
     event_log: TopicMetadataEventLog,
     manager: TopicBasedRemoteLogMetadataManager,
 ) -> CatalogSnapshots | None:
-    """What reads the snapshot that a `serve` has left; None: none is kept."""
+    """Return what reads the snapshot that a `serve` has left; None: none is kept."""
     if config.catalog.snapshot_path is None:
         return None
     return CatalogSnapshots(
@@ -348,7 +349,7 @@ def _snapshots(
 
 
 async def _adopted(snapshots: CatalogSnapshots | None) -> Mapping[int, int]:
-    """Where the metadata topic is to be read from."""
+    """Return where the metadata topic is to be read from."""
     if snapshots is None:
         return {}
     await snapshots.read()

@@ -30,5 +30,5 @@ class TierLineage:
         return self._cuts[bisect_right(self._epochs, epoch)]
 
     def is_dead(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether none of its offsets is on the lineage."""
+        """Return whether none of its offsets is on the lineage."""
         return all(self.end_of(epoch) <= start for epoch, start, _ in epoch_ranges(segment))

@@ -207,7 +207,7 @@ class Collector:
         return f"its leader, {self._cluster.name_of(leader.leader_id)}, does not say where it ends"
 
     async def _ask_ends(self) -> Mapping[int, int | None]:
-        """Where each metadata partition ends; None: its leader does not say."""
+        """Return where each metadata partition ends; None: its leader does not say."""
         event_log = self._tier.followed.event_log
         assert event_log is not None, "there is a metadata topic"
         try:
@@ -413,7 +413,7 @@ class Collector:
 
 
 def empty_status(readiness: Readiness, query: Query) -> Status:
-    """What a process knows without asking anybody."""
+    """Return what a process knows without asking anybody."""
     return Status(
         version=VERSION,
         time_ms=_now_ms(),
@@ -447,7 +447,7 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
 
 
 def about() -> AboutStatus:
-    """What this process knows of itself."""
+    """Return what this process knows of itself."""
     return AboutStatus(
         instance=socket.gethostname(), version=own_version(), started_ms=_STARTED_MS, cluster_id=None, tier=None
     )

@@ -31,7 +31,7 @@ class Query:
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Self:
-        """What a request's query says; what makes no sense is the first page."""
+        """Return what a request's query says; what makes no sense is the first page."""
         page = query.get("page", "")
         number = int(page) if page.isascii() and page.isdecimal() and len(page) <= 9 else 1
         return cls(max(1, number), query.get("topic", "")[:249])
@@ -265,7 +265,7 @@ class Status(TypedDict):
 
 
 def pages_of(total: int) -> int:
-    """How many pages so many partitions take; an empty one is one, too."""
+    """Return how many pages so many partitions take; an empty one is one, too."""
     return max(1, math.ceil(total / PAGE_ROWS))
 
 

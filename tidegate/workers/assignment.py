@@ -90,7 +90,7 @@ class Assignment:
         return min(candidates, key=load, default=None)
 
     def connections(self, worker: int) -> int:
-        """How many the worker has."""
+        """Return how many the worker has."""
         return self._connections[worker]
 
     def on_up(self, worker: int) -> None:

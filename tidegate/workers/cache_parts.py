@@ -77,7 +77,7 @@ def _numbers(folder: Path) -> Iterator[int]:
 
 
 def _lock(part: Path, locks: contextlib.ExitStack) -> bool:
-    """Whether nobody else has the part; it is locked until the stack is left."""
+    """Return whether nobody else has the part; it is locked until the stack is left."""
     try:
         descriptor = os.open(part / "blocks" / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

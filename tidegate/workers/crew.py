@@ -176,7 +176,7 @@ class Crew:
                 member.sending.discard(id_)
 
     async def ask(self, what: str, wait_s_max: float, **about: object) -> dict[str, Mapping[str, Any]]:
-        """What each worker answers in time, by its name; without those that have died since they answered."""
+        """Return what each worker answers in time, by its name; without those that have died since they answered."""
         answers: dict[str, Mapping[str, Any]] = {}
         asked = [(member, member.channel) for member in self.members if member.channel is not None and member.is_up]
 
@@ -302,7 +302,7 @@ class Crew:
             await trio.sleep(STATE_INTERVAL_S)
 
     async def _ask_state(self, member: Member, channel: Channel, wait_s_max: float) -> bool:
-        """Whether it answered in time, or has ended."""
+        """Return whether it answered in time, or has ended."""
         with trio.move_on_after(wait_s_max) as waiting, suppress(ChannelClosedError):
             member.state = await channel.ask("state") or None
             member.heard_at_s = trio.current_time()

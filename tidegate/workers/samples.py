@@ -107,7 +107,7 @@ def samples_of(registry: Registry) -> list[dict[str, Any]]:
 
 
 def rule_of(name: str, kind: str) -> Rule:
-    """How a family's series of several processes become one."""
+    """Return how a family's series of several processes become one."""
     if name in RULES:
         return RULES[name]
     if name.startswith("process_"):

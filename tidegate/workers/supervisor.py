@@ -385,7 +385,7 @@ class Supervisor:
 
 
 def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
-    """What the worker says of itself, or why it says nothing."""
+    """Return what the worker says of itself, or why it says nothing."""
     if member.state is None:
         if member.last_death is not None:
             return f"starts again ({member.last_death})"
@@ -413,7 +413,7 @@ def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_exc
 
 
 def worst(found: Mapping[str, Condition]) -> Condition:
-    """What a condition of several amounts to: their worst state, and who says why."""
+    """Return what a condition of several amounts to: their worst state, and who says why."""
     for state in (ConditionState.PENDING, ConditionState.DEGRADED):
         reasons: dict[str, list[str]] = {}
         for who, condition in found.items():
@@ -463,7 +463,7 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
 
 
 async def _answer(bootstrap: tuple[str, int], addresses: Book, question: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What workers ask."""
+    """Answer a question of a worker."""
     match question["what"]:
         case "listening":
             return {"host": bootstrap[0], "port": bootstrap[1]}

@@ -54,7 +54,7 @@ class WorkerEvent:
 
     @property
     def reason(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         if self.status is None:
             return "it runs"
         code = os.waitstatus_to_exitcode(self.status)
@@ -112,7 +112,7 @@ class Template:
         return ours
 
     async def next_event(self) -> WorkerEvent:
-        """What happened next.
+        """Return what happened next.
 
         Raises:
             TemplateGoneError: nothing will any more.

@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 
 def prepare(config: Config, workers: int) -> Work:
-    """What workers do, once what they share was read: the catalog's snapshot, whose memory then is there once.
+    """Return what workers do, once what they share was read: the catalog's snapshot, whose memory then is there once.
 
     Only the first worker of each number begins with it. What a later one reads is newer, and a snapshot as old as the
     host's start may have to be followed by records that the metadata topic has no more.
