@@ -76,7 +76,7 @@ class Subject:
         return FetchedPartition(self.tidegate.topic, 0, error_code, -1, -1, -1, None, -1, b"")
 
     def counted(self, name: str, **labels: str) -> Callable[[], float]:
-        """How much a metric has grown from now on."""
+        """Return how much a metric has grown from now on."""
         before = self.tidegate.sample(name, **labels)
         return lambda: self.tidegate.sample(name, **labels) - before
 

@@ -61,7 +61,7 @@ class AivenTier:
     keys: Mapping[str, str]
 
     def properties(self, *, endpoint_url: str | None = None, **changes: str | None) -> dict[str, str]:
-        """What stands in Tidegate's own file.
+        """Return what stands in Tidegate's own file.
 
         Args:
             endpoint_url: another way to the server.

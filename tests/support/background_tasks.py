@@ -12,7 +12,7 @@ from proxy.tasks import Tasks
 
 
 def tasks_in(nursery: trio.Nursery) -> Tasks:
-    """What looks after the tasks of a nursery; nobody hears of those that fail."""
+    """Return what looks after the tasks of a nursery; nobody hears of those that fail."""
     return Tasks(nursery, TaskMeter(Registry()), lambda _reasons: None)
 
 

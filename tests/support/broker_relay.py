@@ -77,7 +77,7 @@ def _record_ranges(frame: bytes, api_version: int) -> list[tuple[int, int]]:
 
 
 def _same_hosts(before: bytes, frame: bytearray, api_key: int, api_version: int) -> bool:
-    """Whether nobody would be sent to another host than before: nothing here may leave this machine."""
+    """Return whether nobody would be sent to another host than before: nothing here may leave this machine."""
     if api_key == ApiKey.FETCH or not carries_addresses(api_key, api_version):
         return True
     try:

@@ -68,7 +68,7 @@ def snapshot_bytes(contents: CatalogContents) -> bytes:
 
 
 def contents_of(content: bytes) -> CatalogContents:
-    """What `snapshot_bytes` gave, read to its end."""
+    """Return what `snapshot_bytes` gave, read to its end."""
     reader = SnapshotReader(io.BytesIO(content), len(content))
     contents = CatalogContents.read_from(reader)
     reader.finish()

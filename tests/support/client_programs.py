@@ -56,7 +56,7 @@ def java_command(program: str, clients_version: str | None = None) -> list[str]:
 
 
 def kafka_tool(main_class: str, *arguments: str) -> str:
-    """What one of Kafka's own tools prints; it has to end well."""
+    """Return what one of Kafka's own tools prints; it has to end well."""
     java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", main_class]
     done = subprocess.run([*java, *arguments], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

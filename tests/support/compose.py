@@ -146,7 +146,7 @@ class ComposeRun:
         return [*hosts, *ports, *paths]
 
     def address(self, service: str, port: int) -> str:
-        """Where a container's port is on this machine."""
+        """Return where a container's port is on this machine."""
         if port not in self.services[service].ports:
             raise KeyError(f"{service} has no port {port}")
         return f"{HOST}:{self._ports[port]}"
@@ -284,7 +284,7 @@ def _passes(test: Sequence[str]) -> bool:
 
 
 def _entrypoint(name: str) -> list[str]:
-    """What the service's image starts; nothing for images that start the command itself."""
+    """Return what the service's image starts; nothing for images that start the command itself."""
     if name == "s3":
         return [str(VERSITYGW)]
     if name == "prometheus":

@@ -62,8 +62,8 @@ class WorldBrokers:
         return self._cut_off.get(node_id) or _View(self._ids())
 
     def log_of(self, node_id: int, partition: TopicIdPartition, *, by_id: bool) -> "Upstream | None":
-        """What answers for a partition, by the Metadata of this broker; None: nobody does, and a topic without a log
-        here is another one."""
+        """Return what answers for a partition, by the Metadata of this broker; None: nobody does, and a topic without a
+        log here is another one."""
         view = self.view(node_id)
         if view.ids.get(partition.topic) is None:
             raise RetriableRemoteStorageError(f"{partition.topic}: unknown topic")

@@ -178,7 +178,7 @@ class CopyWorld:
         return found
 
     def ledger(self, partition: TopicIdPartition = PARTITION) -> Ledger:
-        """What a reader of the metadata topic knows by now; the same reader each time."""
+        """Return what a reader of the metadata topic knows by now; the same reader each time."""
         ledger, start = self._readers.setdefault(partition, (Ledger(partition), 0))
         records = self.records(partition, start)
         self._readers[partition] = ledger, start + len(records)

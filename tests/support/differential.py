@@ -108,7 +108,7 @@ class Asker:
         self._nodes = (_nodes(broker), _nodes(tidegate))
 
     def versions(self) -> Versions:
-        """What both sides have in common."""
+        """Return what both sides have in common."""
         broker, tidegate = (client.api_versions() for client in self._lanes[0])
         return {
             key: (max(broker[key][0], tidegate[key][0]), min(broker[key][1], tidegate[key][1]))
@@ -191,8 +191,8 @@ def _nodes(client: RawClient) -> Nodes:
 
 
 def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float, *, differs: bool) -> bool:
-    """Whether the answers may be others when they are in time. A look-up that timed out teaches nothing, nor does a
-    Fetch that brings nothing so late, also if both sides say so."""
+    """Return whether the answers may be others when they are in time. A look-up that timed out teaches nothing, nor
+    does a Fetch that brings nothing so late, also if both sides say so."""
     if isinstance(question, FetchQuestion):
         return took_s >= LATE_S and (differs or not _has_records(question, frames[0]))
     if not isinstance(question, OffsetsQuestion):
@@ -211,7 +211,7 @@ def _has_records(question: FetchQuestion, frame: bytes) -> bool:
 
 
 def _is_put_off(question: Question, frames: tuple[bytes, bytes]) -> bool:
-    """Whether Tidegate tells the client to come again where the broker has an answer, or gives nothing yet."""
+    """Return whether Tidegate tells the client to come again where the broker has an answer, or gives nothing yet."""
     if isinstance(question, FetchQuestion):
         theirs, ours = (decode_response(memoryview(frame), question.version).partitions for frame in frames)
         has_records = {_key(answer): bool(answer.records_bytes) for answer in theirs}
@@ -245,7 +245,7 @@ def compare(
     outcome: Outcome,
     compare_records: "CompareRecords | None" = None,
 ) -> list[str]:
-    """What differs between two response frames, a line each; `outcome` counts what the broker's holds."""
+    """Return what differs between two response frames, a line each; `outcome` counts what the broker's holds."""
     if not isinstance(question, FetchQuestion):
         return [] if broker == tidegate else _compare_messages(question, broker, tidegate)
     expected = decode_response(memoryview(broker), question.version)
@@ -300,7 +300,7 @@ def _order(answers: Mapping[Key, PartitionAnswer]) -> list[Key]:
 
 
 def _charged_bytes(question: FetchQuestion, answers: Mapping[Key, PartitionAnswer]) -> int:
-    """What the partitions may take of max_bytes: their limits, or more where one batch was granted beyond."""
+    """Return what the partitions may take of max_bytes: their limits, or more where one batch was granted beyond."""
     return sum(
         max(limit, answers[key].records_bytes if key in answers else 0) for key, limit in _limits(question).items()
     )
@@ -459,7 +459,7 @@ def _aborts(answer: PartitionAnswer) -> list[tuple[int, int]] | None:
 
 
 def _limits_explain(question: FetchQuestion, key: Key, theirs: bytes, ours: bytes, charged_bytes: int) -> bool:
-    """Whether one is a prefix of the other, and a limit (or who may exceed it by one batch) may have cut it."""
+    """Return whether one is a prefix of the other, and a limit (or who may exceed it by one batch) may have cut it."""
     short, long = sorted((theirs, ours), key=len)
     if not long.startswith(short):
         return False

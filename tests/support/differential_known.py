@@ -178,7 +178,7 @@ def _files(cluster: KafkaCluster, topic: str, partition: int) -> tuple[list[tupl
 def _has_settled(
     local: Sequence[tuple[int, int]], offsets: PartitionOffsets, stable: int, configs: Mapping[str, str]
 ) -> bool:
-    """Whether neither the copier nor local retention has anything left to do."""
+    """Return whether neither the copier nor local retention has anything left to do."""
     if configs.get("remote.storage.enable") != "true" or not local:
         return True
     starts = [start for start, _ in local]

@@ -227,8 +227,8 @@ def _absent(chance: random.Random, target: FetchTarget) -> FetchTarget:
 
 
 def _shares_budget(isolation: int, chosen: Sequence[KnownPartition], targets: Sequence[FetchTarget]) -> bool:
-    """Whether some partitions may be the tier's and others the broker's. Aborts may make tiered ones the broker's, and
-    so may a last fetched epoch: only the leader can say whether and where it diverges."""
+    """Return whether some partitions may be the tier's and others the broker's. Aborts may make tiered ones the
+    broker's, and so may a last fetched epoch: only the leader can say whether and where it diverges."""
     in_tier = is_brokers = False
     for known, target in zip(chosen, targets, strict=True):
         offsets = known.offsets

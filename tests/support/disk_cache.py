@@ -51,7 +51,7 @@ def data_of(key: DiskBlockKey) -> bytes:
 
 
 def cost(blocks: int, size_bytes: int = SIZE_BYTES) -> int:
-    """What so many blocks cost on disk."""
+    """Return what so many blocks cost on disk."""
     return blocks * cost_bytes(file_bytes(key_of(0, size_bytes=size_bytes)))
 
 
@@ -67,7 +67,7 @@ def log_blocks_below(folder: Path) -> list[Path]:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """What the files take in a file system of 4 KiB units, with one for each folder that holds some."""
+    """Return what the files take in a file system of 4 KiB units, with one for each folder that holds some."""
     files = files_below(folder)
     units = sum(-(-path.stat().st_size // 4096) for path in files) + len({path.parent for path in files})
     return units * 4096

@@ -421,7 +421,7 @@ class FakeSocket:
         self._answers = None if given is SILENCE else encode(given)
 
     def recv_into(self, view: memoryview) -> int:
-        """What is not there at once never comes."""
+        """Return nothing of what is not there at once: it never comes."""
         if self._answers is None:
             assert self._timeout_s < float("inf"), "it would wait for ever"
             raise TimeoutError

@@ -43,7 +43,7 @@ class Gate:
 
     @property
     def is_reached(self) -> bool:
-        """Whether a thread is or was held."""
+        """Return whether a thread is or was held."""
         return self._reached.is_set()
 
     async def reached(self) -> None:
@@ -116,7 +116,7 @@ class Faults(Generic[C]):
 
 
 def raising(error: Exception) -> Callable[[object], None]:
-    """What raises it."""
+    """Return what raises it."""
 
     def act(_call: object) -> None:
         raise error
@@ -125,7 +125,7 @@ def raising(error: Exception) -> Callable[[object], None]:
 
 
 def acted(faults: list[Fault[C]], start: int, data: bytes) -> bytes:
-    """What the caller sees of bytes from that position on."""
+    """Return what the caller sees of bytes from that position on."""
     for fault in faults:
         if fault.act is not None:
             data = fault.act(start, data)
@@ -133,7 +133,7 @@ def acted(faults: list[Fault[C]], start: int, data: bytes) -> bytes:
 
 
 def flipping(position: int, bit: int) -> Callable[[int, bytes], bytes]:
-    """What flips one bit of the byte at that position."""
+    """Return what flips one bit of the byte at that position."""
 
     def act(start: int, data: bytes) -> bytes:
         at = position - start

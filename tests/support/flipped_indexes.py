@@ -43,7 +43,8 @@ class FlippedIndexes:
         self._tier: Tier = open_reader(nursery, self._store, logs, block_bytes=MIB)
 
     async def outcomes(self, number: int, index_type: IndexType, bits: Iterable[int]) -> Counter[Outcome]:
-        """How often what became of it, of these bits flipped one by one in an index of the segment of that number."""
+        """Return how often what became of it, of these bits flipped one by one in an index of the segment of that
+        number."""
         objects = self._store.objects[self._metadatas[number].segment_id.id]
         right = objects[index_type.value]
         expected, _ = await self._answers(index_type)

@@ -52,7 +52,7 @@ class Recorded:
         return sorted(found, key=lambda metadata: metadata.start_offset)
 
     def is_in_tier(self, offset: int) -> bool:
-        """Whether the broker has the offset, and only in the tier."""
+        """Return whether the broker has the offset, and only in the tier."""
         return self.log_start <= offset < self.local_log_start
 
     def truth(self) -> Iterator[Any]:
@@ -81,7 +81,7 @@ def recorded_catalog() -> Catalog:
 
 
 def storage_config() -> dict[str, str]:
-    """What the broker's file had for its plug-in, without the broker's prefix."""
+    """Return what the broker's file had for its plug-in, without the broker's prefix."""
     keys = vector("aiven-tier", "keys")
     return {
         "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",

@@ -171,7 +171,7 @@ def config_for(ports: Ports, socket_path: Path, others: Mapping[str, str] | None
 
 
 def replica_properties(kafka: KafkaCluster, ports: Ports, address: str) -> dict[str, str]:
-    """What the file's own comment asks for. Ports of tests are not in a row, so each broker's is named."""
+    """Return what the file's own comment asks for. Ports of tests are not in a row, so each broker's is named."""
     return {
         **before_kafka(kafka),
         "proxy.listen": f"{address}:{ports.bootstrap}",

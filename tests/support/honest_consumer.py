@@ -100,7 +100,7 @@ class HonestConsumer:
         self._process.communicate()
 
     def measure(self, seconds: float, *, rounds: int = 1) -> Measured:
-        """What is seen from now on, in at least so many seconds and whole rounds.
+        """Return what is seen from now on, in at least so many seconds and whole rounds.
 
         It ends early when one wait is longer than STARVED_S.
         """
@@ -119,7 +119,7 @@ class HonestConsumer:
         return found
 
     def look(self) -> Measured:
-        """What was seen since the last reset."""
+        """Return what was seen since the last reset."""
         seen = json.loads(self._ask("look"))
         del seen["is_paused"]
         return Measured(**{**seen, "digests": frozenset(seen["digests"])})

@@ -89,7 +89,7 @@ class Held:
         return cls(found, len(os.listdir(f"/proc/{tidegate.process.pid}/fd")))
 
     def beyond(self, other: "Held") -> dict[str, tuple[float, float]]:
-        """What it has more than the other, and the other's."""
+        """Return what it has more than the other, and the other's."""
         slack = {"tidegate_tasks": TASKS_SLACK}
         more = {
             name: (value, other.gauges[name])
@@ -201,7 +201,7 @@ def hostile_stage(
 
 
 def settled(tidegate: RunningTidegate) -> Held:
-    """What is held once nobody's GET is under way any more."""
+    """Return what is held once nobody's GET is under way any more."""
 
     def look() -> Held | None:
         held = Held.of(tidegate)
@@ -262,7 +262,7 @@ def make_large_topic(kafka: KafkaCluster) -> LargeTopic:
 
 
 def resident_bytes(tidegate: RunningTidegate) -> int:
-    """What the process has resident, as Linux says it."""
+    """Return what the process has resident, as Linux says it."""
     return _status_bytes(tidegate, "VmRSS")
 
 
@@ -272,12 +272,13 @@ def peak_resident_bytes(tidegate: RunningTidegate) -> int:
 
 
 def connections_to(tidegate: RunningTidegate, port: int) -> int:
-    """How many of the process's connections go to that port of this machine."""
+    """Return how many of the process's connections go to that port of this machine."""
     return sum(count for name, count in descriptors(tidegate).items() if name.endswith(f"to :{port}"))
 
 
 def descriptors(tidegate: RunningTidegate) -> Counter[str]:
-    """What the process has open: connections by their ports (of listeners, the port alone), files by their names."""
+    """Return what the process has open: connections by their ports (of listeners, the port alone), files by their
+    names."""
     process = Path(f"/proc/{tidegate.process.pid}")
     rows = [line.split() for line in (process / "net" / "tcp").read_text().splitlines()[1:]]
     ports = {row[9]: (int(row[1].rpartition(":")[2], 16), int(row[2].rpartition(":")[2], 16)) for row in rows}

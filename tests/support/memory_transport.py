@@ -159,7 +159,7 @@ class RemoteEnd:
             assert await self.receive_exactly(len(frame)) == frame
 
     async def expect_end(self) -> bytes:
-        """What still comes before the end."""
+        """Return what still comes before the end."""
         rest = b""
         with trio.fail_after(HANG_S_MAX):
             try:
@@ -193,7 +193,7 @@ class ScriptedHandlers:
     log_starts_moved: int = 0
 
     def of(self, reads: ClientReads) -> "ScriptedHandlers":
-        """What a connection makes of these."""
+        """Return what a connection makes of these."""
         self.reads = reads
         return self
 

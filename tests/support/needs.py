@@ -52,7 +52,7 @@ class Kind:
 
     @property
     def is_excused(self) -> bool:
-        """Whether a skip for its sake is none of ours, even where everything is required."""
+        """Return whether a skip for its sake is none of ours, even where everything is required."""
         return self.may_lack and not self.is_present()
 
 

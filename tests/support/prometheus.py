@@ -111,7 +111,7 @@ def config_for(target: str) -> dict[str, Any]:
 
 
 def promtool(*arguments: str | Path) -> str:
-    """What promtool says.
+    """Return what promtool says.
 
     Raises:
         AssertionError: it found something wrong; with what it said.
@@ -123,7 +123,7 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def metric_complaints(page: str) -> set[str]:
-    """What `promtool check metrics` has to say about a page of /metrics, each once.
+    """Return what `promtool check metrics` has to say about a page of /metrics, each once.
 
     Raises:
         AssertionError: it cannot read the page at all.

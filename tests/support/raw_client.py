@@ -139,7 +139,7 @@ class RawClient:
             raise
 
     def is_closed_by_peer(self, timeout_s: float | None = None) -> bool:
-        """Whether the peer closes the connection in time; bytes that still come are dropped."""
+        """Return whether the peer closes the connection in time; bytes that still come are dropped."""
         self.socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         try:
             while self.socket.recv(65536):

@@ -112,7 +112,7 @@ class World:
         return sum(self.read(index, at, at + read_bytes, reader=reader, waited=waited) for at in starts)
 
     def ahead_bytes(self, end: int, index: int = 0) -> int:
-        """How far beyond `end` of the segment pieces have gone there."""
+        """Return how far beyond `end` of the segment pieces have gone there."""
         return max((piece[2] for piece in self.pieces if piece[0] == index), default=end) - end
 
     def wasted(self, number: int, index: int = 0) -> None:
@@ -126,7 +126,7 @@ class World:
 
 
 def mib(first: int, end: int) -> range:
-    """Where reads of 1 MiB begin."""
+    """Return where reads of 1 MiB begin."""
     return range(first * MIB, end * MIB, MIB)
 
 

@@ -36,7 +36,7 @@ class KafkaRebuild:
         self._producers: tuple[ProducerState, ...] = ()
 
     def differences(self, segment: StagedSegment) -> dict[str, tuple[object, object]]:
-        """What Kafka makes otherwise of the partition's next segment: by suffix our content and Kafka's."""
+        """Return what Kafka makes otherwise of the partition's next segment: by suffix our content and Kafka's."""
         kafkas = self._rebuilt(segment)
         name = f"{segment.start_offset:020}"
         aborts, snapshot = kafkas / f"{name}.txnindex", kafkas / f"{segment.end_offset + 1:020}.snapshot"
@@ -74,7 +74,7 @@ class KafkaRebuild:
 
 
 def producer_states(segment: StagedSegment) -> tuple[ProducerState, ...]:
-    """What its producer snapshot holds."""
+    """Return what its producer snapshot holds."""
     assert segment.files.producer_snapshot_index is not None
     return parse_producer_snapshot(segment.files.producer_snapshot_index.read_bytes())
 

@@ -163,7 +163,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def is_refused(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Return whether nobody listens there."""
     with socket.socket() as client:
         return client.connect_ex((HOST, port)) != 0
 

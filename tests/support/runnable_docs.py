@@ -93,7 +93,7 @@ def split_commands(body: str) -> list[str]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether `printed` is what `expected` describes; spaces at line ends do not count."""
+    """Return whether `printed` is what `expected` describes; spaces at line ends do not count."""
     lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
     pattern = ""
     for line in expected.strip("\n").splitlines():
@@ -210,7 +210,7 @@ def _variables(body: str) -> dict[str, str]:
 
 
 def _is_whole(text: str) -> bool:
-    """What bash says of it without running it; of a here-document that is not closed it only complains."""
+    """Return what bash says of it without running it; of a here-document that is not closed it only complains."""
     if text.endswith("\\\n"):
         return False
     parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)

@@ -115,7 +115,7 @@ class S3Front:
             self._lost.append((f"{method} {path}", query))
 
     def loses(self, method: str, path: str, query: str) -> bool:
-        """Whether the answer to this request is to be lost."""
+        """Return whether the answer to this request is to be lost."""
         with self._lock:
             for each in self._lost:
                 if fnmatchcase(f"{method} {path}", each[0]) and fnmatchcase(query, each[1]):
@@ -130,7 +130,7 @@ class S3Front:
             self._lost.clear()
 
     def answer(self, path: str, authorization: str, request: str) -> bytes | None:
-        """What the first rule for the request says; None: pass it on."""
+        """Return what the first rule for the request says; None: pass it on."""
         with self._lock:
             for rule in self._rules:
                 signed = f"Credential={rule.credential}/" in authorization if rule.credential else True

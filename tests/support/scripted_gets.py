@@ -66,7 +66,7 @@ class ScriptedGet:
 
     @property
     def left(self) -> range:
-        """What has not been read yet."""
+        """Return what has not been read yet."""
         return self.numbers[self.read_bytes // self.segment.grid.block_bytes :]
 
     def read(self, size_bytes: int) -> bytes:

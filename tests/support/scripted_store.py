@@ -66,13 +66,13 @@ class ScriptedStore(Faults[FetchCall]):
             ]
 
     def index_fetches(self, index_type: IndexType | None = None) -> int:
-        """How many fetches of indexes there were, of one type or all."""
+        """Return how many fetches of indexes there were, of one type or all."""
         with self._lock:
             found = [call.index_type for call in self.calls if call.index_type is not None]
         return len(found) if index_type is None else found.count(index_type)
 
     def opens(self, segment: RemoteLogSegmentMetadata | None = None) -> int:
-        """How often a segment (any) was opened."""
+        """Return how often a segment (any) was opened."""
         with self._lock:
             return sum(
                 call.manifest and (segment is None or call.segment_id == segment.segment_id.id) for call in self.calls

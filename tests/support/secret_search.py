@@ -21,7 +21,7 @@ _LINK = re.compile(r'href="[^"]*?(/(?:SQL/execution|jobs/job|stages/stage|Stream
 
 
 def forms(secret: str) -> tuple[bytes, ...]:
-    """How it may be written: as it is, and as JSON, percent-encoding, hexadecimal, UTF-16 and base64 have it.
+    """Return how it may be written: as it is, and as JSON, percent-encoding, hexadecimal, UTF-16 and base64 have it.
 
     The last begins at any of three places of a longer text, so its first and last characters are left out.
     """
@@ -48,7 +48,7 @@ def files_below(*folders: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def ui_pages(url: str) -> Mapping[str, bytes]:
-    """What the UI at this address answers: REST, pages, and the pages of executions, jobs and stages.
+    """Return what the UI at this address answers: REST, pages, and the pages of executions, jobs and stages.
 
     Raises:
         ValueError: it shows no execution or no environment, so that nothing was searched.

@@ -279,7 +279,7 @@ def publish(
 
 
 def object_path(tier_dir: Path, metadata: RemoteLogSegmentMetadata, suffix: str) -> Path:
-    """Where LocalTieredStorage has an object: for tests that remove, cut or replace one."""
+    """Return where LocalTieredStorage has an object: for tests that remove, cut or replace one."""
     partition = metadata.topic_id_partition
     directory = f"{partition.topic}-{partition.partition}-{uuid_to_text(partition.topic_id)}"
     name = f"{metadata.start_offset:020d}-{uuid_to_text(metadata.segment_id.id)}.{suffix}"

@@ -216,7 +216,7 @@ class Script:
         return Step(session, version, named, forgotten, isolation=int(chance.random() < 0.1))
 
     def wants_record(self) -> PlayedPartition | None:
-        """Whether a record is produced before the next request, and where."""
+        """Return whether a record is produced before the next request, and where."""
         still = [each for each in self._partitions if not each.tier_end and each.end >= 0]
         return self._chance.choice(still) if self._chance.random() < 0.2 else None
 

@@ -64,7 +64,7 @@ class Conversation:
 
     @property
     def relayed(self) -> bool:
-        """Whether the last request was."""
+        """Return whether the last request was."""
         return self.client.relayed[-1]
 
 

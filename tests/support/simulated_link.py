@@ -66,17 +66,17 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in flight: sent, and neither closed nor at its end."""
+        """Return whether it is in flight: sent, and neither closed nor at its end."""
         return not self.is_closed and self.received_bytes < self.size_bytes
 
     @property
     def has_wanted(self) -> bool:
-        """Whether what was asked for is here."""
+        """Return whether what was asked for is here."""
         return self.received_bytes >= self.wanted_bytes
 
     @property
     def limit_bytes(self) -> float:
-        """How far the body may flow (rule 2)."""
+        """Return how far the body may flow (rule 2)."""
         return min(self._end_bytes, self.wanted_bytes + BUFFER_BYTES)
 
     @property
@@ -138,7 +138,7 @@ class SimulatedLink:
         return connection
 
     def rates(self) -> dict[Connection, float]:
-        """What flows now, in bytes a second (rule 1)."""
+        """Return what flows now, in bytes a second (rule 1)."""
         flowing = sorted((other for other in self._open if other.flows), key=lambda other: other.rate_max)
         left, rates = self.profile.link_bytes_per_s, {}
         for at, connection in enumerate(flowing):

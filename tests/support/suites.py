@@ -40,8 +40,8 @@ def suite_of(path: Path) -> Suite:
 
 
 def is_left_out(path: Path, suite: Suite | None, arguments: Sequence[str]) -> bool:
-    """Whether no test of the file, or of the folder, may run, so that it need not be imported: what a folder's conftest
-    needs, other suites need not have. `arguments`: pytest's own."""
+    """Return whether no test of the file, or of the folder, may run, so that it need not be imported: what a folder's
+    conftest needs, other suites need not have. `arguments`: pytest's own."""
     if not path.is_relative_to(TESTS) or path == TESTS:
         return False
     if path.is_dir():
@@ -58,7 +58,7 @@ def is_left_out(path: Path, suite: Suite | None, arguments: Sequence[str]) -> bo
 
 
 def is_out_of_place(item: pytest.Item, suite: Suite | None) -> bool:
-    """Whether a file that `all` shares with `quick` has the test for `quick` alone: nothing is drawn in it."""
+    """Return whether a file that `all` shares with `quick` has the test for `quick` alone: nothing is drawn in it."""
     if suite is not Suite.ALL or suite_of(item.path) is not Suite.QUICK:
         return False
     return not getattr(getattr(item, "obj", None), "is_hypothesis_test", False)

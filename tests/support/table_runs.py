@@ -46,7 +46,7 @@ def table_settings(folder: Path) -> dict[str, str]:
 
 
 def table_folder(table_format: str, folder: Path, name: str) -> Path:
-    """Where its files are."""
+    """Return where its files are."""
     return folder / ("delta" if table_format == DELTA else "db") / name
 
 

@@ -279,7 +279,7 @@ def expected_bytes(
     max_bytes: int,
     minimum_one_batch: bool = True,
 ) -> bytes | None:
-    """What a read must give (docs/kafka-tier.md#the-read), or None where the tier has nothing."""
+    """Return what a read must give (docs/kafka-tier.md#the-read), or None where the tier has nothing."""
     for metadata, log in logs:
         if not metadata.start_offset <= offset <= metadata.end_offset:
             continue

@@ -428,7 +428,7 @@ def ask(
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
 ) -> FetchPartition:
-    """What a Fetch asks of one partition."""
+    """Return what a Fetch asks of one partition."""
     return FetchPartition(
         partition.topic,
         partition.topic_id,

@@ -125,7 +125,7 @@ class OrderMessages:
         return message
 
     def row(self, number: int) -> dict[str, Any]:
-        """What Spark is to make of it, with its offset."""
+        """Return what Spark is to make of it, with its offset."""
         line = {"item": f"item {number}", "count": number}
         is_odd = number % 2 == 1
         return {

@@ -19,12 +19,12 @@ def workers_of(served: Serving) -> list[dict[str, Any]]:
 
 
 def connections_of(served: Serving) -> list[int]:
-    """How many connections each worker has."""
+    """Return how many connections each worker has."""
     return [each["connections"] for each in workers_of(served)]
 
 
 def all_are_ready(served: Serving) -> bool:
-    """Whether each worker is. Meanwhile the host must be, as the others are."""
+    """Return whether each worker is. Meanwhile the host must be, as the others are."""
     status, body = served.page("/readyz")
     assert status == 200, body
     return all(each["ready"] for each in json.loads(body)["workers"])
@@ -37,7 +37,7 @@ def family_of(served: Serving) -> list[int]:
 
 
 def have_ended(pids: list[int]) -> bool:
-    """Whether none of them runs any more; one that nobody has waited for yet has ended, too."""
+    """Return whether none of them runs any more; one that nobody has waited for yet has ended, too."""
 
     def runs(pid: int) -> bool:
         try:

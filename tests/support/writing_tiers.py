@@ -54,7 +54,7 @@ def copied(
 def found_segment(
     store: ObjectStore, metadata: RemoteLogSegmentMetadata, keys: Mapping[str, bytes] | None = None
 ) -> DecodedSegment | None:
-    """What the store holds of it; None without a manifest: no segment. Anything in between fails."""
+    """Return what the store holds of it; None without a manifest: no segment. Anything in between fails."""
     objects: dict[str, bytes] = {}
     for suffix in SUFFIXES:
         try:
@@ -67,7 +67,7 @@ def found_segment(
 
 
 def object_key(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
-    """Where docs/formats.md says that an object lies."""
+    """Return where docs/formats.md says that an object lies."""
     partition = metadata.topic_id_partition
     folder = f"{PREFIX}{partition.topic}-{uuid_to_text(partition.topic_id)}/{partition.partition}"
     return f"{folder}/{metadata.start_offset:020d}-{uuid_to_text(metadata.segment_id.id)}.{suffix}"
