@@ -120,14 +120,14 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether clients should be sent here."""
+        """Return whether clients should be sent here."""
         return not self._draining and all(
             condition.state is not ConditionState.PENDING for condition in self._conditions.values()
         )
 
     @property
     def degraded(self) -> bool:
-        """Whether it is ready with complaints."""
+        """Return whether it is ready with complaints."""
         return self.ready and bool(self.complaints)
 
     @property
@@ -138,7 +138,7 @@ class Readiness:
 
     @property
     def complaints(self) -> list[str]:
-        """What is served worse than it should be, whether ready or not."""
+        """Return what is served worse than it should be, whether ready or not."""
         problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         if self._metadata_topic_trouble is not None:
@@ -151,7 +151,7 @@ class Readiness:
 
     @property
     def catalog_was_live(self) -> bool:
-        """Whether the catalog has ever caught up."""
+        """Return whether the catalog has ever caught up."""
         return self._catalog_was_live.is_set()
 
     async def wait_catalog(self) -> None:
@@ -186,7 +186,7 @@ class Readiness:
 
     @property
     def handshakes_failing(self) -> Sequence[str]:
-        """What `handshakes_fail` was told last."""
+        """Return what `handshakes_fail` was told last."""
         return [*self._handshakes]
 
     def handshakes_fail(self, reasons: Sequence[str]) -> None:
@@ -211,7 +211,7 @@ class Readiness:
 
     @property
     def brokers_read(self) -> Sequence[str]:
-        """What `left_to_brokers` was told last."""
+        """Return what `left_to_brokers` was told last."""
         return [*self._left_to_brokers]
 
     def left_to_brokers(self, reasons: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ class Tasks:
             await trio.sleep(backoff.next_delay_s())
 
     async def _run(self, task: str, run: Callable[[], Awaitable[object]]) -> bool:
-        """Whether it has failed."""
+        """Return whether it has failed."""
         has_failed = False
         try:
             await run()
@@ -102,7 +102,7 @@ class Tasks:
                 self.nursery.start_soon(self._tell_later)
 
     def _tell_failing(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         since_s = trio.current_time() - FAILURES_WINDOW_S
         failing = [task for task, at_s in self._failures.items() if len(at_s) == FAILURES_MAX and at_s[0] > since_s]
         self._tell(

@@ -45,7 +45,7 @@ class ClusterClock:
 
 
 async def controller_time_s(cluster: Cluster, node_id: int) -> float:
-    """What time the active controller has, by way of a broker.
+    """Return what time the active controller has, by way of a broker.
 
     Raises:
         UpstreamError: no answer, a missing right, or a cluster that does not tell.

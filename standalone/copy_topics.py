@@ -113,7 +113,7 @@ class CopyTopics:
         return {name: Uuid(self.topics[name].topic_id) for name, reason in self.left.items() if reason is None}
 
     def is_copied(self, topic: str) -> bool:
-        """Whether what is new in the topic goes to the tier."""
+        """Return whether what is new in the topic goes to the tier."""
         known = self.topics.get(topic)
         return known is not None and known.refused is None
 
@@ -122,14 +122,14 @@ class CopyTopics:
         return {(name, number) for name in topics for number in range(self.topics[name].partition_count)}
 
     def retention_of(self, topic: str) -> Retention:
-        """What the tier keeps of the topic; everything of one that is not known, or that is compacted by now: a broker
-        does not go by its retention then."""
+        """Return what the tier keeps of the topic; everything of one that is not known, or that is compacted by now: a
+        broker does not go by its retention then."""
         if self.settings.retention_from_topic:
             return self.upstream_retention(topic)
         return Retention(retention_ms=self.settings.retention_ms, retention_bytes=self.settings.retention_bytes)
 
     def upstream_retention(self, topic: str) -> Retention:
-        """What upstream keeps of the topic."""
+        """Return what upstream keeps of the topic."""
         known = self.topics.get(topic)
         is_by_age = known is not None and "delete" in known.configs.get("cleanup.policy", "delete")
         configs = known.configs if known is not None and is_by_age else {}
@@ -241,7 +241,8 @@ async def find_topics(
 
 
 async def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, Configs | str]:
-    """What decides about copying in each topic's configuration; a sentence in its place where upstream does not tell.
+    """Return what decides about copying in each topic's configuration; a sentence in its place where upstream does not
+    tell.
 
     Raises:
         UpstreamError: no answer.
@@ -306,12 +307,12 @@ def _refusal(topic: TopicMetadata, configs: Configs | str) -> str | None:
 
 
 def is_missed(answer: TopicMetadata | None, partition: TopicIdPartition) -> bool:
-    """Whether what a broker answers by name says that the partition's topic is gone."""
+    """Return whether what a broker answers by name says that the partition's topic is gone."""
     return answer is not None and _is_absent(answer.error_code, answer.topic_id, partition.topic_id)
 
 
 def _is_absent(error_code: int, found_id: bytes, topic_id: bytes) -> bool:
-    """Whether an answer by name says that there is no such topic, or another one."""
+    """Return whether an answer by name says that there is no such topic, or another one."""
     if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return True
     return error_code == 0 and found_id not in (topic_id, _NO_TOPIC_ID)

@@ -123,7 +123,7 @@ class Copying:
         return self._parts.settings.group_id
 
     def problems(self) -> list[str]:
-        """What keeps topics or partitions from being copied, a sentence each."""
+        """Return what keeps topics or partitions from being copied, a sentence each."""
         found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
         found += [
             f"topic {name} is in the tier, and copied no more; nothing of it is deleted: {reason or _NOT_OF_ONE_MIND}"
@@ -141,7 +141,7 @@ class Copying:
         return found
 
     def progress(self) -> Sequence[PartitionProgress]:
-        """How far this process's partitions are."""
+        """Return how far this process's partitions are."""
         return [] if self.copier is None else self.copier.progress()
 
     def gone(self) -> Sequence[PartitionProgress]:

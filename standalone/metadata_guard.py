@@ -182,7 +182,7 @@ def _not_known(error: Exception) -> str:
 
 
 def configs_trouble(configs: Mapping[str, str]) -> str | None:
-    """What is wrong with the metadata topic's configuration, with the remedy (rule 1)."""
+    """Return what is wrong with the metadata topic's configuration, with the remedy (rule 1)."""
     wrong = {key: found for key, kept in KEEPS_ALL.items() if (found := configs.get(key, kept)) != kept}
     if not wrong:
         return None

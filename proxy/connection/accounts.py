@@ -127,7 +127,7 @@ class Account:
 
     @property
     def kept_bytes(self) -> int:
-        """What memory is held for it: bytes of its own, and of the blocks that it waits with."""
+        """Return what memory is held for it: bytes of its own, and of the blocks that it waits with."""
         blocks_bytes = sum(wait.blocks.blocks_bytes for wait in self._waits if wait.blocks is not None)
         return self.held_bytes + blocks_bytes
 
@@ -171,7 +171,7 @@ class Account:
             self._accounts.held.release(size_bytes)
 
     def granted(self, wanted_bytes: int) -> int:
-        """How much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""
+        """Return how much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""
         return min(wanted_bytes, max(GRANT_BYTES_MIN, self._accounts.held.room // 2))
 
     def prefer(self, reader: Hashable, *, is_preferred: bool) -> None:

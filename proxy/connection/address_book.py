@@ -75,7 +75,7 @@ class KnownBrokersFile:
         self._is_failing = False
 
     async def read(self) -> KnownBrokers:
-        """What the last run knew; nothing when there is no file, or one that must not be used."""
+        """Return what the last run knew; nothing when there is no file, or one that must not be used."""
         if self._file is None:
             return KnownBrokers()
         try:
@@ -309,7 +309,7 @@ class AddressBook:
 
     @property
     def advertised(self) -> dict[int, tuple[str, int]]:
-        """What clients get now, by broker."""
+        """Return what clients get now, by broker."""
         return {node_id: listener.advertised for node_id, listener in self._brokers.items()}
 
     @property

@@ -215,12 +215,12 @@ class ClientConnection:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether a request that came whole, or is passed on, has no whole answer yet."""
+        """Return whether a request that came whole, or is passed on, has no whole answer yet."""
         return self._exchanging or bool(self._expected) or self._sequencer.in_flight > 0
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer of ours is being sent: `answered` grows when it has gone."""
+        """Return whether an answer of ours is being sent: `answered` grows when it has gone."""
         return self._answering is not None
 
     async def run(self) -> CloseCause:

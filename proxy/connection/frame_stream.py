@@ -331,7 +331,7 @@ class AnswerSending:
         self._client.give_up()
 
     def _left_bytes(self) -> dict[int, int]:
-        """What is not sent yet of each of the tier's reads, by the identity of its records."""
+        """Return what is not sent yet of each of the tier's reads, by the identity of its records."""
         left_bytes: dict[int, int] = {}
         places = self._places() if self._first < len(self._left) else {}
         for at in range(self._first, len(self._left)):
@@ -366,7 +366,7 @@ class AnswerSending:
             await transport.wait_writable()
 
     def _window(self) -> list[Bytes]:
-        """What is offered to the socket."""
+        """Return what is offered to the socket."""
         window: list[Bytes] = []
         size_bytes = 0
         for buffer in islice(self._left, self._first, self._first + IOV_MAX):

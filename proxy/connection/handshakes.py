@@ -83,7 +83,7 @@ class Handshakes:
         self._seconds[-1][1][outcome] += 1
 
     def complaints(self) -> list[str]:
-        """What an operator is to know, if most of the last minute's failed."""
+        """Return what an operator is to know, if most of the last minute's failed."""
         self._forget_old()
         found = sum((counts for _, counts in self._seconds), Counter[HandshakeOutcome]())
         done = found.pop(HandshakeOutcome.OK, 0)

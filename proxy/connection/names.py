@@ -49,7 +49,7 @@ class Groups:
         self._left: deque[tuple[float, Application, str]] = deque()
 
     def of(self, application: Application) -> tuple[str, ...]:
-        """What the application's connections tell. From any thread."""
+        """Return what the application's connections tell. From any thread."""
         return tuple(self._groups.get(application) or ())  # in one step, as the dictionary may change meanwhile
 
     def all(self) -> list[tuple[Application, tuple[str, ...]]]:
@@ -114,7 +114,7 @@ class ClientName:
 
     @property
     def wants_group(self) -> bool:
-        """Whether the connection's group is not known yet, and somebody wants to know it."""
+        """Return whether the connection's group is not known yet, and somebody wants to know it."""
         return self._groups is not None and self._told is None
 
     def calls_itself(self, client_id: str | None) -> None:

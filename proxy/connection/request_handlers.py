@@ -161,7 +161,7 @@ class Patience:
         self._waits: dict[TopicIdPartition, _Wait] = {}
 
     def is_over(self, partition: TopicIdPartition, offset: int, started_s: float, after_s: float) -> bool:
-        """Whether a request that began at `started_s` and got no byte of the offset was one too many."""
+        """Return whether a request that began at `started_s` and got no byte of the offset was one too many."""
         wait = self._waits.get(partition)
         if wait is None or wait.offset != offset:
             if len(self._waits) >= PATIENCE_PARTITIONS_MAX:
@@ -196,7 +196,7 @@ class ClientReads:
 
     @property
     def held(self) -> Sequence[TierRecords]:
-        """What was held and not released."""
+        """Return what was held and not released."""
         return self._held
 
     @property
@@ -205,7 +205,7 @@ class ClientReads:
         return sum(records.blocks_bytes for records in self._held)
 
     def granted(self, wanted_bytes: int) -> int:
-        """How much of `wanted_bytes` a Fetch of our own may ask for."""
+        """Return how much of `wanted_bytes` a Fetch of our own may ask for."""
         return wanted_bytes if self._account is None else self._account.granted(wanted_bytes)
 
     def hold(self, records: TierRecords) -> None:
@@ -286,7 +286,8 @@ async def in_slices(work: Slices[T]) -> T:
 
 
 async def each_slice(items: Sequence[T], handle: Callable[[Sequence[T]], R]) -> list[R]:
-    """What `handle` makes of the items, slice by slice; up to SLICE_ITEMS of them are handled without a checkpoint."""
+    """Return what `handle` makes of the items, slice by slice; up to SLICE_ITEMS of them are handled without a
+    checkpoint."""
     if len(items) <= SLICE_ITEMS:
         return [handle(items)]
     return await in_slices(_each(items, handle))

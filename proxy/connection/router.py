@@ -82,7 +82,7 @@ _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
 def route_request(
     api_key: int, api_version: int, *, is_signed_in: bool = True, owns_tier: bool = False
 ) -> RequestRoute:
-    """What to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
+    """Return what to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
 
     Args:
         owns_tier: the tier is our own (mode standalone).
@@ -103,7 +103,7 @@ def route_request(
 
 
 def route_response(api_key: int, api_version: int) -> ResponseRoute:
-    """What to do with the response to a request that was relayed."""
+    """Return what to do with the response to a request that was relayed."""
     route = _RESPONSE_ROUTES.get(api_key)
     if route is not None:
         return route

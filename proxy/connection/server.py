@@ -305,7 +305,7 @@ class Server:
 
     @property
     def groups(self) -> Groups | None:
-        """What clients tell of their groups, if anybody wants to know."""
+        """Return what clients tell of their groups, if anybody wants to know."""
         return self._groups
 
     @property
@@ -315,7 +315,7 @@ class Server:
 
     @property
     def accounts(self) -> Accounts:
-        """What is held in memory for each connection."""
+        """Return what is held in memory for each connection."""
         return self._accounts
 
     async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:

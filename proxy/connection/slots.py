@@ -176,12 +176,12 @@ class Occupant(Protocol):
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether a request that came whole, or is passed on, has no whole answer yet."""
+        """Return whether a request that came whole, or is passed on, has no whole answer yet."""
         ...
 
     @property
     def is_answering(self) -> bool:
-        """Whether an answer of ours is being sent: how much of it has gone is not known."""
+        """Return whether an answer of ours is being sent: how much of it has gone is not known."""
         ...
 
 

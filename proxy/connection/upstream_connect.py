@@ -185,7 +185,7 @@ class UpstreamConnector:
 
 
 def has_left(sock: trio.socket.SocketType) -> bool:
-    """Whether a connection's peer has closed or broken it, whatever still lies unread before that."""
+    """Return whether a connection's peer has closed or broken it, whatever still lies unread before that."""
     descriptor = sock.fileno()
     if descriptor < 0:
         return True
@@ -196,5 +196,5 @@ def has_left(sock: trio.socket.SocketType) -> bool:
 
 
 def has_gone(sock: trio.socket.SocketType) -> bool:
-    """Whether the peer has closed or broken the connection, and nothing that it said lies unread."""
+    """Return whether the peer has closed or broken the connection, and nothing that it said lies unread."""
     return has_left(sock) and (sock.fileno() < 0 or not any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))))

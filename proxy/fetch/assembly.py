@@ -79,7 +79,7 @@ class TierPart:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether it is answered without a read, whatever its offset."""
+        """Return whether it is answered without a read, whatever its offset."""
         return self.parted_at is not None or self.is_put_off
 
 
@@ -204,12 +204,13 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
 
 
 def limited_to_budget(part: TierPart) -> FetchPartition:
-    """What a broker that reads this part in the tier's stead is asked for: what falls to it in its place."""
+    """Return what a broker that reads this part in the tier's stead is asked for: what falls to it in its place."""
     return _limited(part.asked, min(part.asked.partition_max_bytes, part.budget_bytes))
 
 
 def first_at_broker(part: TierPart) -> FetchPartition:
-    """What the broker is asked for where nothing is left between the offset and its log: the first that it has."""
+    """Return what the broker is asked for where nothing is left between the offset and its log: the first that it
+    has."""
     asked = replace(limited_to_budget(part), last_fetched_epoch=-1)
     return replace(asked, fetch_offset=max(asked.fetch_offset, part.frontier.local_log_start_offset))
 
@@ -299,7 +300,7 @@ def tier_answer(
 
 
 def lacks_aborts(authority: Authority, result: TierRecords | Exception | None) -> bool:
-    """Whether aborted transactions of a READ_COMMITTED answer may be known to neither the tier nor the probe."""
+    """Return whether aborted transactions of a READ_COMMITTED answer may be known to neither the tier nor the probe."""
     if not isinstance(result, TierRecords) or result.aborts is None or result.aborts.is_complete:
         return False
     return authority.aborted_tail is None or result.aborts.searched_below < authority.local_log_start_offset
@@ -373,12 +374,12 @@ assemble = at_once(assemble_in_slices)
 
 
 def is_whole(answer: FetchResponse | FetchAnswer) -> bool:
-    """Whether it answers the request as a whole: throttled, without partitions, or an error."""
+    """Return whether it answers the request as a whole: throttled, without partitions, or an error."""
     return bool(answer.error_code) or (not answer.partitions and answer.throttle_time_ms > 0)
 
 
 def pass_whole(response: FetchResponse) -> FetchAnswer:
-    """What the broker answered to our part of the request, as the answer to all of it."""
+    """Return what the broker answered to our part of the request, as the answer to all of it."""
     return FetchAnswer((), response.throttle_time_ms, response.error_code)
 
 

@@ -200,7 +200,7 @@ class Fallback:
         ]
 
     def reads_tier(self, partition: TopicIdPartition) -> bool:
-        """Whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).
+        """Return whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).
 
         Asked once for each read that the broker has vouched for: the answer makes it the one that tries.
         """
@@ -218,7 +218,8 @@ class Fallback:
     def judge(
         self, partition: TopicIdPartition, offset: int, fault: Exception | None, *, patience: Patience, started_s: float
     ) -> Way:
-        """What becomes of a read of `offset`, by a request that began at `started_s`, that brought no byte in time.
+        """Return what becomes of a read of `offset`, by a request that began at `started_s`, that brought no byte in
+        time.
 
         Args:
             fault: None if it was only late.
@@ -290,7 +291,7 @@ class Fallback:
             spell.told.add((partition, offset))
 
     def complaints(self) -> list[str]:
-        """What an operator is to know, a line for each spell; spells of which nobody wants anything end."""
+        """Return what an operator is to know, a line for each spell; spells of which nobody wants anything end."""
         now = trio.current_time()
         for spell in [spell for spell in self._spells.values() if now - spell.asked_s > SPELL_IDLE_S_MAX]:
             self._end(spell, "nobody reads them")

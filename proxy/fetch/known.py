@@ -68,7 +68,7 @@ class LogStarts(Protocol):
     """Log starts of a tier of our own."""
 
     def get(self, partition: TopicIdPartition) -> int | None:
-        """Where the partition's tier starts; None where it has none."""
+        """Return where the partition's tier starts; None where it has none."""
         ...
 
 
@@ -86,8 +86,8 @@ class Frontier:
 
     @property
     def probe_offset(self) -> int:
-        """Where a probe neither reads the tier nor finds much: the high watermark, or the log's end, as last told
-        (docs/protocol.md#l1)."""
+        """Return where a probe neither reads the tier nor finds much: the high watermark, or the log's end, as last
+        told (docs/protocol.md#l1)."""
         return max(self.high_watermark, self.log_end_offset, self.local_log_start_offset)
 
 
@@ -126,7 +126,7 @@ class Frontiers:
         return frontier
 
     def is_fresh(self, frontier: Frontier, now_s: float) -> bool:
-        """Whether it is young enough to decide by, by trio's clock."""
+        """Return whether it is young enough to decide by, by trio's clock."""
         return now_s - frontier.learned_at_s <= self.age_s_max
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
@@ -457,7 +457,8 @@ class Authorities:
         return authority
 
     def has_right(self, partition: TopicIdPartition) -> bool:
-        """Whether a probe of the partition was good in this sign-in, however long ago, and none was refused since."""
+        """Return whether a probe of the partition was good in this sign-in, however long ago, and none was refused
+        since."""
         return partition in self._rights
 
     def put(self, key: AuthorityKey, authority: Authority) -> None:
@@ -573,7 +574,7 @@ class Lineages:
             partitions.discard(partition)
 
     async def epoch_end(self, partition: TopicIdPartition, epoch: int) -> EpochEndOffset:
-        """What the leader says now of an epoch that the catalog may not have; -1 in both if that is yet to come.
+        """Return what the leader says now of an epoch that the catalog may not have; -1 in both if that is yet to come.
 
         Raises:
             UpstreamError: the leader is not known, does not answer, or refuses.

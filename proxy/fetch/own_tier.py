@@ -103,14 +103,15 @@ class AnswerEdits:
         return COME_AGAIN
 
     def _may_be_in_tier(self, partition: int) -> bool:
-        """Whether nobody can say yet what the tier has of it: the metadata is not read, or the name's id not known."""
+        """Return whether nobody can say yet what the tier has of it: the metadata is not read, or the name's id not
+        known."""
         if self._topic_id is not None:
             return self._tier.is_loading(self._topic_id, partition)
         return self._topic is not None and (self._tier.knows(self._topic) or not self._tier.is_loaded())
 
     def _is_beyond_end(self, partition: TopicIdPartition, asked: FetchPartition) -> bool:
-        """Whether it lies above the log's end, which must be a recent one: else the log may have grown past it. Or was
-        read in an epoch that nobody has led in yet, which a broker calls out of range, too."""
+        """Return whether it lies above the log's end, which must be a recent one: else the log may have grown past it.
+        Or was read in an epoch that nobody has led in yet, which a broker calls out of range, too."""
         frontiers = self._tier.frontiers
         frontier = None if self._node_id is None else frontiers.get(self._node_id, partition)
         if frontier is None or not frontiers.is_fresh(frontier, trio.current_time()):

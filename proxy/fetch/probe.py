@@ -83,7 +83,7 @@ class LocalEnds:
         """Log start, high watermark, last stable offset, and a wish that brought no records."""
 
     def has_records(self, asked: FetchPartition, frontier: Frontier | None, isolation_level: int) -> bool:
-        """Whether the broker is believed to have records of a partition at the offset that is asked for.
+        """Return whether the broker is believed to have records of a partition at the offset that is asked for.
 
         Args:
             frontier: tells where the broker has never answered; without one there is nothing believed.
@@ -160,7 +160,7 @@ class OwnFetch:
 
     @property
     def has_news(self) -> bool:
-        """Whether the broker gave something that the client is not to wait longer for."""
+        """Return whether the broker gave something that the client is not to wait longer for."""
         return any(answer.records or _comes_back(answer) for answer in self._answers.values())
 
     async def until_ready(self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float) -> None:
@@ -252,7 +252,7 @@ def _wish_of(asked: FetchPartition) -> _Wish:
 
 
 def _comes_back(answer: PartitionAnswer) -> bool:
-    """Whether it is an error, a diverging epoch or a preferred replica: no records come of asking again."""
+    """Return whether it is an error, a diverging epoch or a preferred replica: no records come of asking again."""
     return bool(answer.error_code) or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
 
 
@@ -365,7 +365,7 @@ class Prober:
         self._meter = meter
 
     def has_right(self, part: TierPart) -> bool:
-        """Whether the client may have a read of this part started beside its probe."""
+        """Return whether the client may have a read of this part started beside its probe."""
         return self._authorities.has_right(part.partition)
 
     async def probe(self, request: FetchRequest, parts: Sequence[TierPart]) -> Verdicts:
@@ -595,7 +595,7 @@ def _key(request: FetchRequest, part: TierPart) -> AuthorityKey:
 
 
 def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -> bool:
-    """Whether what a reused probe was asked of is still so: leader, log start, where its aborted tail begins.
+    """Return whether what a reused probe was asked of is still so: leader, log start, where its aborted tail begins.
 
     Never for a client that asks by name: the probe vouched for a topic id, and the name may be another topic's by now.
     """
@@ -608,7 +608,7 @@ def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -
 
 
 def _tells_of_change(part: TierPart, error_code: ErrorCode | int) -> bool:
-    """Whether a refusal says that our frontier is out of date, and not merely the client.
+    """Return whether a refusal says that our frontier is out of date, and not merely the client.
 
     A client with an old epoch must not have everybody's knowledge learned again with each of its requests.
     """

@@ -391,7 +391,7 @@ class FetchService:
         self._authorities.end_all()
 
     async def _plan(self, request: FetchRequest, node_id: int) -> FetchPlan | None:
-        """How a request is split; None if nothing of it is the tier's, or it is the broker's to understand."""
+        """Return how a request is split; None if nothing of it is the tier's, or it is the broker's to understand."""
         candidates = await self._candidates(request)
         if not any(candidates) or request.max_bytes < 0:
             return None

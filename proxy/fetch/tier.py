@@ -50,7 +50,7 @@ class CatalogTail(Protocol):
     """How far the catalog has followed the metadata topic."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata was read to the end that the topic had at start."""
+        """Return whether the partition's metadata was read to the end that the topic had at start."""
         ...
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
@@ -98,15 +98,15 @@ class Tier:
         return self.frontiers.log_starts
 
     def is_at_broker(self, part: TierPart) -> bool:
-        """Whether the broker can read a part in the tier's stead, as far as is known."""
+        """Return whether the broker can read a part in the tier's stead, as far as is known."""
         return self.log_starts is None or part.asked.fetch_offset >= part.frontier.local_log_start_offset
 
     def knows(self, topic: bytes | str) -> bool:
-        """Whether there is metadata of any partition of the topic, by its id or its name."""
+        """Return whether there is metadata of any partition of the topic, by its id or its name."""
         return self._catalog.knows_topic(topic) if isinstance(topic, bytes) else self._catalog.knows_name(topic)
 
     def is_loading(self, topic_id: bytes, partition: int) -> bool:
-        """Whether the partition's metadata is yet to be read, so that nobody can say what the tier has of it."""
+        """Return whether the partition's metadata is yet to be read, so that nobody can say what the tier has of it."""
         return not self._tail.is_ready(TopicIdPartition(Uuid(topic_id), partition, ""))
 
     def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
@@ -149,7 +149,7 @@ class Tier:
         self._cluster.forget_topic(partition.topic_id)
 
     def has_copied(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether the tier was ever given a segment up to this offset or beyond."""
+        """Return whether the tier was ever given a segment up to this offset or beyond."""
         topic_id, number = partition.topic_id, partition.partition
         highest_offsets = (
             self._catalog.highest_offset_for_epoch(topic_id, number, epoch)
@@ -158,12 +158,12 @@ class Tier:
         return any(highest_offset is not None and highest_offset >= offset for highest_offset in highest_offsets)
 
     def leads(self, node_id: int, partition: TopicIdPartition) -> bool:
-        """Whether that broker leads the partition, as last heard."""
+        """Return whether that broker leads the partition, as last heard."""
         leader = self._cluster.leader_of(partition.topic_id, partition.partition)
         return leader is not None and leader.leader_id == node_id
 
     def knows_topic_ids(self, node_id: int) -> bool:
-        """Whether that broker's Fetch has topic ids, as far as it has told us; brokers before 3.1 have not."""
+        """Return whether that broker's Fetch has topic ids, as far as it has told us; brokers before 3.1 have not."""
         newest = self._cluster.newest_version(node_id, ApiKey.FETCH)
         return newest is None or newest >= TOPIC_ID_VERSION_MIN
 
@@ -177,13 +177,13 @@ class Tier:
         return {}
 
     def knows_lineage(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """Whether `is_on_lineage` needs no question."""
+        """Return whether `is_on_lineage` needs no question."""
         return self._lineages.known(partition, leader_epoch) is not None
 
     async def is_on_lineage(
         self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int
     ) -> bool:
-        """Whether a client that read up to `offset` in `last_fetched_epoch` read what the leader has.
+        """Return whether a client that read up to `offset` in `last_fetched_epoch` read what the leader has.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
@@ -406,12 +406,12 @@ class TierReads:
 
     @property
     def pending(self) -> bool:
-        """Whether a read is under way."""
+        """Return whether a read is under way."""
         return bool(self._times)
 
     @property
     def any_records(self) -> bool:
-        """Whether a read has records."""
+        """Return whether a read has records."""
         return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
 
     def start(self, parts: Iterable[TierPart]) -> None:

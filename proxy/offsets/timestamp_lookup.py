@@ -251,7 +251,7 @@ class TimestampLookup:
         return None if topic_id is None else self._tier.partition(topic_id, question.partition)
 
     async def learn(self, node_id: int, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, Frontier]:
-        """What the broker says now; those it does not answer for are left out."""
+        """Return what the broker says now; those it does not answer for are left out."""
         if not partitions:
             return {}
         asked_at_s = trio.current_time()

@@ -124,7 +124,7 @@ class Cluster(ClusterView):
 
     @property
     def names_room(self) -> int:
-        """How many names more may wait to be asked for by `learn_names`: clients name what they like."""
+        """Return how many names more may wait to be asked for by `learn_names`: clients name what they like."""
         return max(0, NAMES_WAITING_MAX - len(self._names))
 
     async def learn_names(self, names: Sequence[str]) -> None:
@@ -327,7 +327,7 @@ class FrontierClient:
         self._role = role
 
     async def local_log_starts(self, node_id: int, partitions: Sequence[Partition]) -> dict[Partition, OffsetAnswer]:
-        """Where each partition's local log starts on this broker (ListOffsets -4, KIP-405).
+        """Return where each partition's local log starts on this broker (ListOffsets -4, KIP-405).
 
         Raises:
             UpstreamUnsupportedError: the broker is older than ListOffsets v8 (Kafka 3.6).
@@ -361,7 +361,7 @@ class FrontierClient:
     async def epoch_end_offsets(
         self, node_id: int, asked: Mapping[Partition, Sequence[int]]
     ) -> dict[Partition, dict[int, EpochEndOffset]]:
-        """Where leader epochs of these partitions end, by the lineage of this broker, which must lead them.
+        """Return where leader epochs of these partitions end, by the lineage of this broker, which must lead them.
 
         Raises:
             UpstreamError: no answer. What the broker refused carries its error code in the answer.

@@ -86,7 +86,7 @@ class BrokerConnection:
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """What the broker offers: api key to (lowest, highest) version."""
+        """Return what the broker offers: api key to (lowest, highest) version."""
         return self._state.versions
 
     async def request(self, question: Question[Any], timeout_s: float | None = None) -> Any:
@@ -242,7 +242,7 @@ class PooledConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether `get` would return at once."""
+        """Return whether `get` would return at once."""
         return self._connection is not None and self._connection.usable
 
     async def get(self, open_connection: Callable[[], Awaitable[BrokerConnection]]) -> BrokerConnection:

@@ -415,7 +415,7 @@ class TlsTransport:
             raise self._broken(error) from error
 
     def _is_writable(self) -> bool:
-        """Whether the socket has room for a good part of what it holds at most, or is broken."""
+        """Return whether the socket has room for a good part of what it holds at most, or is broken."""
         descriptor = self.stream.transport_stream.socket.fileno()
         if descriptor < 0:
             return True

@@ -52,7 +52,7 @@ class Waiters(Generic[A]):
         self._by_id.pop(id_, None)
 
     def hand_over(self, id_: int, answer: A) -> bool:
-        """Whether there is somebody to have it."""
+        """Return whether there is somebody to have it."""
         waiter = self._by_id.pop(id_, None)
         if waiter is not None:
             waiter.settle(answer)

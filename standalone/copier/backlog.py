@@ -37,6 +37,6 @@ class Backlog:
         return self._marks[0][1] if self._marks else None
 
     def is_pressed(self, offset: int) -> bool:
-        """Whether upstream has deleted the offset, or would with the next two of the largest steps that its log start
-        has taken."""
+        """Return whether upstream has deleted the offset, or would with the next two of the largest steps that its log
+        start has taken."""
         return self._log_start >= 0 and offset < self._log_start + _STEPS_AHEAD * self._step

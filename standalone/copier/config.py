@@ -21,7 +21,7 @@ class TopicNames:
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def holds(self, topic: str) -> bool:
-        """Whether the topic is meant."""
+        """Return whether the topic is meant."""
         return topic in self.names or any(pattern.fullmatch(topic) for pattern in self.patterns)
 
     def mark(self, client_id: str) -> str:
@@ -29,7 +29,7 @@ class TopicNames:
         return f"{client_id}-{self._digest()}"
 
     def marks(self, client_id: str) -> bool:
-        """Whether a member was given these topics too, as its client id says."""
+        """Return whether a member was given these topics too, as its client id says."""
         return client_id.endswith(f"-{self._digest()}")
 
     def _digest(self) -> str:

@@ -71,7 +71,7 @@ class GoneTopics:
         await self._give_back(partition, not is_deleted)
 
     async def _delete(self, partition: TopicIdPartition, is_new: bool) -> bool:
-        """Whether the partition is deleted; else its topic is not gone."""
+        """Return whether the partition is deleted; else its topic is not gone."""
         backoff = Backoff(max_s=RETRY_S_MAX)
         while partition in self._gone:
             try:
@@ -103,7 +103,7 @@ class GoneTopics:
         return True
 
     async def _wait(self, partition: TopicIdPartition, ledger: Ledger) -> bool:
-        """Whether it is time, and the topic is gone still."""
+        """Return whether it is time, and the topic is gone still."""
         tools = self._tools
         while partition in self._gone:
             until_ms = 0 if ledger.is_being_deleted else (ledger.marked_ms or 0) + tools.settings.delete_grace_ms

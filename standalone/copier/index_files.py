@@ -46,14 +46,14 @@ class SparseIndexes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next entry might not fit; Kafka keeps one place in the time index for the end."""
+        """Return whether the next entry might not fit; Kafka keeps one place in the time index for the end."""
         return (
             len(self._offsets) + _OFFSET_ENTRY.size > INDEX_BYTES_MAX
             or len(self._times) + 2 * _TIME_ENTRY.size > INDEX_BYTES_MAX
         )
 
     def holds(self, last_offset: int) -> bool:
-        """Whether the offset is near enough to the segment's first one."""
+        """Return whether the offset is near enough to the segment's first one."""
         return last_offset - self._base_offset <= _INT32_MAX
 
     def take(self, position: int, last_offset: int, max_timestamp_ms: int) -> None:

@@ -82,7 +82,7 @@ class Intake:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether upstream has deleted what is staged, or is about to."""
+        """Return whether upstream has deleted what is staged, or is about to."""
         return self.staged_from is not None and self._backlog.is_pressed(self.staged_from)
 
     async def see_upstream(self) -> None:
@@ -323,7 +323,7 @@ class Intake:
             self.ready += await self._tools.threads.run(step)
 
     async def _verify(self, staging: PartitionStaging) -> bool:
-        """Whether upstream's log still holds what is staged; if not, it is dropped."""
+        """Return whether upstream's log still holds what is staged; if not, it is dropped."""
         lineage, next_offset = staging.lineage, staging.next_offset
         brokers, known_epoch = self._tools.brokers, self._verified_epoch
         common = await common_offset(self._partition, brokers, lineage, next_offset, known_epoch=known_epoch)
@@ -337,7 +337,7 @@ class Intake:
 
 
 def _bytes_before(data: bytes, offset: int) -> int:
-    """How long the whole batches are that end below the offset: what is behind it may be another log's."""
+    """Return how long the whole batches are that end below the offset: what is behind it may be another log's."""
     size_bytes = 0
     for position, last_offset, batch_bytes in whole_batches(
         lambda start, count: data[start : start + count], len(data)

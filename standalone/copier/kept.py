@@ -14,7 +14,7 @@ class KeptStore(Protocol[V]):
     """A value for each partition, durable once `commit` returns. Both raise RemoteStorageError."""
 
     async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, V]:
-        """What was committed; partitions of which nothing was, or of another topic id, are left out."""
+        """Return what was committed; partitions of which nothing was, or of another topic id, are left out."""
         ...
 
     async def commit(self, values: Mapping[TopicIdPartition, V]) -> None:
@@ -42,7 +42,7 @@ class Kept(Generic[V]):
         self._asked_at_s = -float("inf")
 
     async def get(self, partition: TopicIdPartition) -> V | None:
-        """What was committed for the partition; None if nothing was.
+        """Return what was committed for the partition; None if nothing was.
 
         Raises:
             RemoteStorageError: as the store answers.

@@ -61,7 +61,7 @@ class Ledger:
 
     @property
     def is_superseded(self) -> bool:
-        """Whether somebody else has claimed the partition since we did."""
+        """Return whether somebody else has claimed the partition since we did."""
         return self._highest_fence >= self.fence
 
     def claim(self, generation: int) -> None:
@@ -110,16 +110,16 @@ class Ledger:
         return sorted(found, key=lambda segment: (segment.start_offset, segment.segment_id.id))
 
     def is_own(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether this owner began it."""
+        """Return whether this owner began it."""
         return segment.segment_id.id in self._own
 
     def is_seen(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether lookups find the segment where it begins, in each of its epochs."""
+        """Return whether lookups find the segment where it begins, in each of its epochs."""
         found = (self._lookup(epoch, start_offset) for epoch, start_offset, _ in epoch_ranges(segment))
         return all(each is not None and each.segment_id == segment.segment_id for each in found)
 
     def is_covered(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether lookups find some finished segment for each of its offsets."""
+        """Return whether lookups find some finished segment for each of its offsets."""
         return all(self._covers(epoch, start, end) for epoch, start, end in epoch_ranges(segment))
 
     def finished(self) -> list[RemoteLogSegmentMetadata]:

@@ -22,7 +22,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def client_properties(upstream: UpstreamConfig, role: str) -> Properties:
-    """What every client needs: addresses, identity, and a client id like those of our other connections.
+    """Return what every client needs: addresses, identity, and a client id like those of our other connections.
 
     Args:
         upstream: `config.upstream` or `config.metadata_producer`.

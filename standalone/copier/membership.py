@@ -122,7 +122,7 @@ class Membership:
         return self._trouble
 
     def owned(self) -> list[TopicIdPartition]:
-        """What the listener was told of."""
+        """Return what the listener was told of."""
         return [*self._owned.copy().values()]
 
     def stop(self) -> None:

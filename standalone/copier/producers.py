@@ -49,7 +49,7 @@ class ProducerStates:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """Return where the oldest open transaction begins."""
         return min(self._open.values(), default=None)
 
     def learn_aborted(self, aborted: Iterable[tuple[int, int]]) -> None:

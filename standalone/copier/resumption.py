@@ -86,7 +86,7 @@ async def common_offset(
     *,
     known_epoch: int,
 ) -> int:
-    """Where a log of this lineage, which ends at `next_offset`, and upstream's part.
+    """Return where a log of this lineage, which ends at `next_offset`, and upstream's part.
 
     Epochs are compared from the newest down to the first one that is whole, but at least down to `known_epoch`. One
     that upstream has forgotten, because it has deleted its records, it answers as if it ended later.
@@ -124,8 +124,8 @@ async def _read_lineage(
 
 
 def _described_lineage(newest_first: Sequence[RemoteLogSegmentMetadata]) -> list[tuple[int, int]]:
-    """What the segments' metadata say of it. Some may be of branches that were lost: on a lineage epochs and offsets
-    descend together."""
+    """Return what the segments' metadata say of it. Some may be of branches that were lost: on a lineage epochs and
+    offsets descend together."""
     lineage: list[tuple[int, int]] = []
     for segment in newest_first:
         for epoch, start_offset in sorted(segment.segment_leader_epochs.items(), reverse=True):

@@ -41,7 +41,7 @@ class Expired:
 
     @property
     def is_dead(self) -> bool:
-        """Whether no record of it is on the lineage."""
+        """Return whether no record of it is on the lineage."""
         return self.behind_offset < 0
 
 

@@ -69,7 +69,7 @@ class BrokerLog(Protocol):
     """
 
     async def range(self, partition: TopicIdPartition) -> LogRange:
-        """Where the log begins and ends now."""
+        """Return where the log begins and ends now."""
         ...
 
     async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:

@@ -91,12 +91,12 @@ class SegmentCopy:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether objects may be left that only this owner knows of: `let_go` deletes them."""
+        """Return whether objects may be left that only this owner knows of: `let_go` deletes them."""
         return bool(self._unfinished)
 
     @property
     def has_unsure(self) -> bool:
-        """Whether a segment may be finished or not: nothing is copied before `tidy` has found out."""
+        """Return whether a segment may be finished or not: nothing is copied before `tidy` has found out."""
         return bool(self._unsure)
 
     def copy(self, staged: StagedSegment) -> Steps[Copied]:
@@ -238,7 +238,8 @@ class SegmentCopy:
         return Copied.STALE if self._ledger.end_offset() >= staged.start_offset else None
 
     def _is_left(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether a segment was left half done and is not needed: see standalone.copier.ledger for those of others."""
+        """Return whether a segment was left half done and is not needed: see standalone.copier.ledger for those of
+        others."""
         if segment.state is _DELETE_STARTED:
             return True
         if segment.state is not _STARTED:
@@ -300,7 +301,7 @@ class SegmentCopy:
 
 
 def _holds(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
-    """Whether one finished segment has all offsets of the other, in the same epochs."""
+    """Return whether one finished segment has all offsets of the other, in the same epochs."""
     if one.start_offset > other.start_offset or one.end_offset < other.end_offset:
         return False
     inner = {

@@ -23,7 +23,7 @@ def partition_folder(staging_path: Path, partition: TopicIdPartition) -> Path:
 
 
 def strangers(staging_path: Path) -> list[Path]:
-    """What is in our folder and was not staged by a copier: it stays, and so does what was (kept_logs).
+    """Return what is in our folder and was not staged by a copier: it stays, and so does what was (kept_logs).
 
     Raises:
         OSError: the folder cannot be made or read.

@@ -152,7 +152,7 @@ class Term:
         return await self._copy(staged)
 
     async def _copy(self, staged: StagedSegment) -> bool:
-        """Whether it is in the tier."""
+        """Return whether it is in the tier."""
         tools = self._tools
         async with tools.slots.one():
             self._progress.waits_for = "the upload"
@@ -234,14 +234,14 @@ class Term:
         tools.meter.on_stall(self._series, progress.stall)
 
     def _retention_share(self, age_ms: int) -> float:
-        """How near upstream is to deleting what is not in the tier; 1: it does."""
+        """Return how near upstream is to deleting what is not in the tier; 1: it does."""
         kept = self._tools.upstream_retention(self._partition.topic)
         by_age = 0.0 if kept.retention_ms == KEEP else age_ms / max(1, kept.retention_ms)
         by_size = 0.0 if kept.retention_bytes == KEEP else self._intake.waiting_bytes() / max(1, kept.retention_bytes)
         return max(by_age, by_size)
 
     def _own_stall(self) -> Stall | None:
-        """What keeps records from being copied although nothing has failed."""
+        """Return what keeps records from being copied although nothing has failed."""
         intake = self._intake
         if intake.poison is not None:
             return Stall.POISON

@@ -16,7 +16,7 @@ class Threads(Protocol):
     """Runs blocking calls for trio tasks."""
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What the call returns or raises. Cancellation: only before it has begun."""
+        """Return what the call returns or raises. Cancellation: only before it has begun."""
         ...
 
 

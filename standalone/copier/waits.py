@@ -36,7 +36,7 @@ class Wave:
     dead_before: int
 
     def covers(self, expired: Expired) -> bool:
-        """Whether the segment was asked for by then."""
+        """Return whether the segment was asked for by then."""
         if expired.is_dead:
             return expired.segment.end_offset < self.dead_before
         return expired.behind_offset <= self.live_before
@@ -64,7 +64,7 @@ class Noted:
 
 
 def noted_from(text: str) -> Noted:
-    """What `as_text` wrote.
+    """Return what `as_text` wrote.
 
     Raises:
         ValueError: it did not.
@@ -136,7 +136,7 @@ class Wanted:
 
 
 def plan(wanted: Wanted, noted: Noted, limits: WaitLimits, *, stopped: str | None, now_ms: int) -> Plan:
-    """What goes now, and what waits.
+    """Return what goes now, and what waits.
 
     Args:
         stopped: why nothing may be deleted by anybody now; a sentence.

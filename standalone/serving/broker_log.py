@@ -32,7 +32,7 @@ class ClusterBrokerLog:
         self._questions = LeaderQuestions(cluster, cluster.settings)
 
     async def range(self, partition: TopicIdPartition) -> LogRange:
-        """Where the log begins and ends now."""
+        """Return where the log begins and ends now."""
         return await self._run(partition, self._range(partition))
 
     async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:

@@ -90,7 +90,7 @@ class DeleteRecordsService:
                 answer.low_watermark = min(answer.low_watermark, raised[partition])
 
     async def _commit(self, wanted: dict[TopicIdPartition, int], timeout_ms: int) -> dict[TopicIdPartition, int] | None:
-        """Where the tier's logs start now; None if that could not be committed."""
+        """Return where the tier's logs start now; None if that could not be committed."""
         if not wanted:
             return {}
         timeout_s = min(timeout_ms / 1000, COMMIT_S_MAX) if timeout_ms > 0 else COMMIT_S_MAX

@@ -31,7 +31,7 @@ class DeletionNotes:
         self._committed_at_s: dict[TopicIdPartition, float] = {}
 
     async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Noted]:
-        """What is noted, kept from expiring. Raises as `read` and `commit`."""
+        """Return what is noted, kept from expiring. Raises as `read` and `commit`."""
         notes = await self.read(partitions)
         now_s = trio.current_time()
         due = {
@@ -44,7 +44,7 @@ class DeletionNotes:
         return notes
 
     async def read(self, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Noted]:
-        """What is noted.
+        """Return what is noted.
 
         Raises:
             RemoteStorageError: no answer, a missing right, or a note that cannot be read.

@@ -43,7 +43,7 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[Partition], refused: dict[Partition, UpstreamRefusedError] | None = None
     ) -> dict[Partition, GroupOffset]:
-        """What is kept of these partitions; those of which nothing is are left out.
+        """Return what is kept of these partitions; those of which nothing is are left out.
 
         Args:
             refused: is given the partitions of which the coordinator does not tell, and why; None: the first of them is

@@ -60,7 +60,7 @@ class CommittedLogStarts:
     async def fetch(
         self, partitions: Iterable[TopicIdPartition], refused: dict[Partition, UpstreamRefusedError] | None = None
     ) -> dict[TopicIdPartition, int]:
-        """What is committed; partitions of which nothing is, or of another topic id, are left out.
+        """Return what is committed; partitions of which nothing is, or of another topic id, are left out.
 
         Args:
             refused: as `GroupOffsets.fetch`.
@@ -94,7 +94,7 @@ class CopierLogStarts:
         self._committed = committed
 
     async def get(self, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
-        """What was committed."""
+        """Return what was committed."""
         try:
             return await self._committed.fetch(partitions)
         except UpstreamError as error:
@@ -133,7 +133,7 @@ class TierLogStarts:
         return None if first_offset is None else max(first_offset, self._heard.get(partition, first_offset))
 
     def is_known(self, partition: TopicIdPartition) -> bool:
-        """Whether `get` is what counts (rule 4). Where the tier has nothing, there is nothing to know."""
+        """Return whether `get` is what counts (rule 4). Where the tier has nothing, there is nothing to know."""
         if partition in self._asked or self._first_offset(partition) is None:
             return True
         waited_s = trio.current_time() - self._unanswered_since_s
@@ -145,7 +145,7 @@ class TierLogStarts:
         return True
 
     def are_known(self) -> bool:
-        """Whether all of the catalog's are."""
+        """Return whether all of the catalog's are."""
         return all(map(self.is_known, self._catalog.partitions()))
 
     def missing(self) -> str | None:
@@ -203,7 +203,7 @@ class TierLogStarts:
             self._trouble = None
 
     def complaints(self) -> list[str]:
-        """What an operator is to know."""
+        """Return what an operator is to know."""
         said = [
             f"log starts of topic {topic} are not known, records that were deleted may be served: {reason}"
             for topic, reason in self._refused.items()

@@ -40,7 +40,7 @@ class MovableLogStarts(Protocol):
     """`standalone.serving.log_starts.TierLogStarts`, or a test's."""
 
     def get(self, partition: TopicIdPartition) -> int | None:
-        """Where the partition's tier starts; None where it has none."""
+        """Return where the partition's tier starts; None where it has none."""
         ...
 
     async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
@@ -89,7 +89,7 @@ class TierOffsets:
         return self.lookup.meter
 
     def may_hold(self, topic: str) -> bool:
-        """Whether a topic of this name may be in the tier (rule 1)."""
+        """Return whether a topic of this name may be in the tier (rule 1)."""
         return self._catalog.knows_name(topic) or not self._is_catalog_loaded()
 
     async def place(self, keys: Collection[Key], node_id: int | None) -> Placed:
@@ -114,8 +114,8 @@ class TierOffsets:
     async def frontiers(
         self, partitions: Iterable[TopicIdPartition], node_id: int | None
     ) -> dict[TopicIdPartition, Frontier]:
-        """What the broker says of them now; on a connection to no broker in particular, what each one's leader says.
-        Those that nobody answers for in time are left out."""
+        """Return what the broker says of them now; on a connection to no broker in particular, what each one's leader
+        says. Those that nobody answers for in time are left out."""
         by_node: dict[int, list[TopicIdPartition]] = {}
         for partition in partitions:
             asked = self._node_of(partition, node_id)
@@ -148,7 +148,7 @@ class TierOffsets:
         return found
 
     def log_start(self, partition: TopicIdPartition, local_log_start_offset: int) -> int:
-        """Where the log starts: in the tier, or at the broker if the tier begins no lower."""
+        """Return where the log starts: in the tier, or at the broker if the tier begins no lower."""
         start = self.log_starts.get(partition)
         return local_log_start_offset if start is None else min(start, local_log_start_offset)
 

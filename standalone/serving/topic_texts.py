@@ -26,7 +26,7 @@ class TopicTexts:
     async def read(
         self, partitions: Iterable[TopicIdPartition], refused: dict[Partition, UpstreamRefusedError] | None = None
     ) -> dict[TopicIdPartition, str]:
-        """What is kept; partitions of which nothing is are left out. `refused`: as `GroupOffsets.fetch`."""
+        """Return what is kept; partitions of which nothing is are left out. `refused`: as `GroupOffsets.fetch`."""
         wanted = [*partitions]
         found = await self._offsets.fetch({_named(each) for each in wanted}, refused)
         kept = {named: texts_by_topic_id(each) for named, each in found.items()}

@@ -57,7 +57,7 @@ class PartitionFolder:
         return parse_leader_epochs(_read(path), str(path)) if path.exists() else ()
 
     def log_range(self) -> tuple[int, int]:
-        """Where the broker's log begins on disk, and the offset behind its last whole batch."""
+        """Return where the broker's log begins on disk, and the offset behind its last whole batch."""
         logs = sorted(path for path in self.path.glob("*.log") if path.stem.isdigit())
         if not logs:
             return 0, 0
@@ -137,8 +137,8 @@ def partition_folders(log_dir: Path) -> list[PartitionFolder]:
 
 
 def read_log_starts(log_dir: Path) -> dict[tuple[str, int], int]:
-    """What `log-start-offset-checkpoint` says, by topic and partition; one that is not named has no log start but its
-    first segment's.
+    """Return what `log-start-offset-checkpoint` says, by topic and partition; one that is not named has no log start
+    but its first segment's.
 
     Raises:
         TierError: it is no checkpoint.

@@ -73,7 +73,7 @@ async def takeover_lines(
 
 
 def facts_of(line: Mapping[str, Any]) -> PartitionFacts:
-    """What a dump's line says of a partition.
+    """Return what a dump's line says of a partition.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.

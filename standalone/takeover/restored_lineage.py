@@ -15,7 +15,7 @@ class LineageConflictError(Exception):
 
 
 def restored_lineage(own: LeaderEpochs, tier: LeaderEpochs, *, tier_end: int, log_end_offset: int) -> LeaderEpochs:
-    """What the broker's checkpoint must hold to own the tier.
+    """Return what the broker's checkpoint must hold to own the tier.
 
     Args:
         own: the broker's entries. Without any it has nothing of the partition, and learns from its leader.
