@@ -88,7 +88,7 @@ def fetched(
 def listed(
     client: RawClient, version: int, targets: Sequence[tuple[str, int, int]], isolation: int = 0
 ) -> list[ListedOffset]:
-    """What cannot be looked up yet is asked again, as clients do."""
+    """Ask again what cannot be looked up yet, as clients do."""
 
     def look() -> list[ListedOffset] | None:
         found = client.list_offsets(version, targets, isolation=isolation)

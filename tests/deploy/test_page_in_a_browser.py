@@ -52,7 +52,7 @@ def troubled() -> Status:
 
 
 def seen(folder: Path, width: int, height: int) -> dict[str, Any]:
-    """What a browser makes of the page in a window of that size, in CSS pixels."""
+    """Return what a browser makes of the page in a window of that size, in CSS pixels."""
     harness, page = folder / "harness.html", html.escape(render_page(troubled()), quote=True)
     harness.write_text(MEASURE.format(width=width, height=height, page=page), "utf-8")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]

@@ -135,7 +135,7 @@ class Reading:
 
 
 def read_whole(address: tuple[str, int], topics: Topics, version: int) -> Mapping[str, bytes]:
-    """What a client without a quota gets."""
+    """Return what a client without a quota gets."""
     with RawClient(*address) as client:
         reading = Reading(client, version, topics)
         reading.read()

@@ -35,7 +35,7 @@ def cold(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
 
 
 def costs(tidegate: RunningTidegate) -> dict[str, float]:
-    """What reading the tier moves, once nobody's GET is under way any more."""
+    """Return what reading the tier moves, once nobody's GET is under way any more."""
     settled(tidegate)
     return {
         "GETs": tidegate.metric("tidegate_gets_total"),
@@ -46,7 +46,7 @@ def costs(tidegate: RunningTidegate) -> dict[str, float]:
 
 
 def leader(guarded: SecuredKafka, tidegate: RunningTidegate) -> tuple[str, int]:
-    """Where clients are sent."""
+    """Return where clients are sent."""
     with RawClient(*tidegate.address) as client:
         assert client.sasl_plain("reader", password("reader")) == 0
         (broker,) = client.metadata([guarded.topic.name]).brokers

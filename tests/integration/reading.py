@@ -45,7 +45,7 @@ class Reading:
 
     @property
     def jumps_at(self) -> int:
-        """How many records of partition 0 from the first on came without a gap."""
+        """Return how many records of partition 0 from the first on came without a gap."""
         run = (at for at, offset in enumerate(self.offsets[0]) if offset != self.first_offset + at)
         return next(run, len(self.offsets[0]))
 

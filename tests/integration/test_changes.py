@@ -290,7 +290,8 @@ PREFIX = 1000
 
 
 def are_relayed(sides: Sides, tidegates: Mapping[str, RunningTidegate]) -> bool:
-    """Whether Fetches below the log start cost no probes any more: nothing of the topic is known to be in the tier."""
+    """Return whether Fetches below the log start cost no probes any more: nothing of the topic is known to be in the
+    tier."""
 
     def probes() -> float:
         return sum(each.metric("tidegate_probes_sent_total") for each in tidegates.values())

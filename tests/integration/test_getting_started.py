@@ -112,7 +112,7 @@ def test_the_page_for_secured_clusters_does_what_it_says(
 
 
 def _reader(folder: Path) -> Path:
-    """Where the guide's reader works."""
+    """Return where the guide's reader works."""
     reader = folder / "reader"
     reader.mkdir(exist_ok=True)
     return reader
@@ -165,7 +165,7 @@ def _kafka_tools(folder: Path) -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """What a reader's shell has; pip finds the dependencies of the running tests and no index."""
+    """Return what a reader's shell has; pip finds the dependencies of the running tests and no index."""
     dependencies = folder / "dependencies"
     dependencies.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():

@@ -46,7 +46,7 @@ def write(kafka: KafkaCluster, topic: str, copier: Serving) -> int:
 
 
 def refused(kafka: KafkaCluster, folder: Path, command: str, properties: Mapping[str, str]) -> str:
-    """What a start of the command says that is refused."""
+    """Return what a start of the command says that is refused."""
     folder.mkdir()
     done = run_standalone(kafka, folder, command, properties=properties)
     assert done.returncode == 2, done.stderr

@@ -129,7 +129,7 @@ USAGE, WRONG = exit_codes.USAGE, exit_codes.FOUND_WRONG
 
 
 def mistake(*said: str, code: int = WRONG) -> Callable[[Mistake], Mistake]:
-    """What the one message holds, and the exit code."""
+    """Return what the one message holds, and the exit code."""
 
     def add(make: Mistake) -> Mistake:
         CASES.append((make.__name__, make, said, code))

@@ -34,7 +34,7 @@ def undescribed(gate: RunningTidegate) -> float:
 
 
 def first_records(gate: RunningTidegate, topic: str) -> bytes:
-    """What a reader gets at the topic's first offset, which only the tier holds."""
+    """Return what a reader gets at the topic's first offset, which only the tier holds."""
     with RawClient(*gate.address) as client:
         assert client.sasl_plain("reader", password("reader")) == 0
         (partition,) = client.fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions

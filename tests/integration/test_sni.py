@@ -88,7 +88,7 @@ def first_fetch(made: OnePort, name: str, partition: int) -> FetchedPartition:
 
 
 def reads(made: OnePort, partition: int) -> bool:
-    """Whether broker 2, by its name, gives the first records of a partition that it leads."""
+    """Return whether broker 2, by its name, gives the first records of a partition that it leads."""
     try:
         part = first_fetch(made, f"broker-2.{DOMAIN}", partition)
     except (EOFError, OSError):

@@ -69,7 +69,7 @@ class Reading(threading.Thread):
                         self.errors.append(str(error))
 
     def has(self, ends: Mapping[int, int]) -> bool:
-        """Whether it has read up to these."""
+        """Return whether it has read up to these."""
         assert self.errors == []
         return all(self._positions[partition] >= end for partition, end in ends.items())
 

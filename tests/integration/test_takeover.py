@@ -224,7 +224,7 @@ def _dump(kafka: KafkaCluster, folder: Path) -> None:
 
 
 def _takeover(kafka: KafkaCluster, folder: Path, *arguments: str, node_id: int = 1, code: int = 0) -> str:
-    """What it said."""
+    """Return what it said."""
     places = ("--from", str(folder / "metadata.jsonl"), "--log-dir", str(kafka.broker(node_id).data_dir))
     done = run_standalone(kafka, folder, "takeover", *places, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
@@ -329,7 +329,7 @@ def _wait_in_sync(kafka: KafkaCluster) -> None:
 
 
 def _tiered_epochs(kafka: KafkaCluster, topic: str, partition: int) -> int:
-    """How many leader epochs the tier's newest segment knows."""
+    """Return how many leader epochs the tier's newest segment knows."""
     folders = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic}-{partition}-*/*.leader_epoch_checkpoint")
     checkpoints = sorted(folders, key=lambda path: path.name)
     return len(parse_leader_epochs(checkpoints[-1].read_bytes()))
@@ -340,7 +340,7 @@ def _objects(kafka: KafkaCluster) -> set[str]:
 
 
 def _starts(kafka: KafkaCluster, topic: str) -> list[int]:
-    """Where the tier's segments of a topic begin, by its objects; ascending."""
+    """Return where the tier's segments of a topic begin, by its objects; ascending."""
     logs = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic}-0-*/*.log")
     return sorted(int(log.name[:20]) for log in logs)
 

@@ -213,8 +213,8 @@ def high_watermark(cluster: KafkaCluster, topic: str) -> int:
 
 
 def is_overlapped(cluster: KafkaCluster, topic: str) -> bool:
-    """Whether the tier holds logs of both branches from behind the cut (LocalTieredStorage names them by their first
-    offset)."""
+    """Return whether the tier holds logs of both branches from behind the cut (LocalTieredStorage names them by their
+    first offset)."""
     (folder,) = cluster.tier_dir.glob(f"**/{topic}-0-*")
     behind = [path.read_bytes() for path in folder.glob("*.log") if int(path.name.partition("-")[0]) > CUT_AT]
     return any(CUT in log for log in behind) and any(KEPT in log for log in behind)

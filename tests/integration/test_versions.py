@@ -131,7 +131,7 @@ def _named(part: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _known(world: DifferentialWorld, part: Mapping[str, Any]) -> KnownPartition:
-    """What is known of the partition; what is not there stands at the places of one that is."""
+    """Return what is known of the partition; what is not there stands at the places of one that is."""
     topic, partition = _named(part)
     if part["topic"] == "absent":
         topic = f"{PREFIX}-plain"

@@ -310,7 +310,7 @@ def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
 
 
 def offsets_of(group: FakeGroup) -> list[int]:
-    """What was committed of the only partition."""
+    """Return what was committed of the only partition."""
     return [offset for given in group.committed for offset, _ in given.values()]
 
 

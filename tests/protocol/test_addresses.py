@@ -104,7 +104,7 @@ def test_addresses_change_withheld_nodes_are_left_out_and_all_else_is_kept(
 
 
 def with_nodes_withheld(api_key: int, api_version: int, withheld: set[int], *, unknown_tag: bool) -> Any:
-    """What a broker would send that has no such brokers, and finds no coordinator where one of them is it."""
+    """Return what a broker would send that has no such brokers, and finds no coordinator where one of them is it."""
     if api_key != ApiKey.FIND_COORDINATOR:
         told = [node for node in UPSTREAM if node.node_id not in withheld]
         return response(api_key, api_version, moved(told, ADVERTISED), unknown_tag=unknown_tag)

@@ -69,7 +69,7 @@ def frame_of(answers: list[PartitionAnswer], tags: bytes, version: int = 17, *, 
 
 
 def renamed(frame: bytes, tags: bytes) -> bytes:
-    """What must come out: the same bytes with another number in the endpoints field, when there is one."""
+    """Return what must come out: the same bytes with another number in the endpoints field, when there is one."""
     if tags != WITH_ENDPOINTS:
         return frame
     position = len(frame) - len(tags) + 1

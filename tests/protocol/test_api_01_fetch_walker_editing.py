@@ -55,7 +55,7 @@ def frame_of(answers: list[PartitionAnswer], version: int) -> bytes:
 
 
 def edited_frame(answers: list[PartitionAnswer], version: int) -> bytes:
-    """What must come out, made the other way round: edited first, encoded then."""
+    """Return what must come out, made the other way round: edited first, encoded then."""
     edited = []
     for each in answers:
         if is_edited(each.topic or each.topic_id) or each.error_code == 1:

@@ -53,7 +53,7 @@ def signed_in(*, lifetime_ms: int = 0, refusal: str | None = None) -> dict[int, 
 def opened(
     state: ConnectionState, answers: Mapping[int, Values | errors.UpstreamError | bytes], asked: list[Any] | None = None
 ) -> float:
-    """What `opening` returns when a broker answers like this."""
+    """Return what `opening` returns when a broker answers like this."""
     answers = {API_VERSIONS.key: api_versions_values(OFFERED), **answers}
 
     def answer(step: Step) -> Any:

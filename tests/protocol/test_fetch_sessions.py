@@ -64,7 +64,7 @@ def request_of(version: int, session: tuple[int, int], wanted: Sequence[tuple[in
 
 
 def begun(table: SessionTable, request: FetchRequest, now_s: float = 0.0) -> FetchSession:
-    """What a full Fetch opens, as there is room for it."""
+    """Return what a full Fetch opens, as there is room for it."""
     session = FetchSession(request)
     assert table.begin(session, now_s)
     return session

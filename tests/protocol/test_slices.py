@@ -33,7 +33,7 @@ TOPIC_ID = bytes(range(16))
 
 
 def stretches(work: Generator[None, None, Any], handled: Callable[[], int]) -> list[int]:
-    """How many items were handled up to each yield, and from the last one to the end."""
+    """Return how many items were handled up to each yield, and from the last one to the end."""
     counts = [handled()]
     for _ in work:
         counts.append(handled())

@@ -10,7 +10,8 @@ PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage",
 
 
 def project_files() -> list[Path]:
-    """What git tracks or would track. A tree without git (a source archive) is taken whole but for hidden folders."""
+    """Return what git tracks or would track. A tree without git (a source archive) is taken whole but for hidden
+    folders."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout

@@ -83,7 +83,7 @@ class Case:
         ]
 
     def reachable_bytes_per_s(self, profile: LinkProfile) -> float:
-        """What the link and the clients allow; what is cached may be faster."""
+        """Return what the link and the clients allow; what is cached may be faster."""
         return min(profile.link_bytes_per_s, len(self.readers) * self.client.takes_bytes_per_s)
 
 

@@ -34,7 +34,7 @@ class Table:
         self._shares: dict[tuple[str, str], Sequence[Pass]] = {}
 
     def passes(self, case: Case, link: str) -> Sequence[Pass]:
-        """What the case reaches; run once."""
+        """Return what the case reaches; run once."""
         key = (case.name, link)
         if key not in self._shares:
             self._shares[key] = run_case(case, LINKS[link]).passes

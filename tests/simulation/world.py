@@ -160,7 +160,7 @@ class World:
         )
 
     def _asked(self, positions: Sequence[Position]) -> dict[str, list[Span]]:
-        """What consumers read of every segment, by its id; spans that do not overlap."""
+        """Return what consumers read of every segment, by its id; spans that do not overlap."""
         batch_bytes = self._case.topic.batch_bytes
         asked: dict[str, list[Span]] = {}
         for segment in self.segments:

@@ -61,7 +61,7 @@ def config(spark_topics: SparkTopics) -> Path:
 
 
 def result(cluster: SparkCluster, *arguments: str | Path) -> Any:
-    """What a program printed behind RESULT."""
+    """Return what a program printed behind RESULT."""
     done = cluster.spark_submit(*arguments)
     assert done.returncode == 0, troubles(done)
     (line,) = re.findall(r"^RESULT (.*)$", done.stdout, re.MULTILINE)
@@ -94,6 +94,6 @@ def test_a_users_program_reads_the_tier_beside_its_own_modules_of_our_names(
 
 
 def troubles(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program said, without what Spark tells anyway."""
+    """Return what a program said, without what Spark tells anyway."""
     lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
     return "\n".join([done.stdout, *lines[-60:]])

@@ -91,7 +91,7 @@ class World:
         return str(raised.value)
 
     async def look(self, guard: MetadataTopicGuard) -> str:
-        """What stops deletions after another interval; empty: nothing."""
+        """Return what stops deletions after another interval; empty: nothing."""
         await trio.sleep(INTERVAL_S + 1)
         trouble = guard.deletions_stopped()
         assert self.told[-1] == trouble

@@ -59,7 +59,7 @@ def view(tmp_path: Path) -> View:
 
 
 def only(found: list[Finding], *words: str, is_fault: bool = True, is_guess: bool = False) -> bool:
-    """Whether there is one finding, of this kind and with these words."""
+    """Return whether there is one finding, of this kind and with these words."""
     (finding,) = found
     return (finding.is_fault, finding.is_guess) == (is_fault, is_guess) and all(word in finding.says for word in words)
 

@@ -265,7 +265,7 @@ class ScriptedStore:
         self.readiness = Readiness()
 
     def state(self) -> tuple[ConditionState, str]:
-        """What is said of the tier."""
+        """Return what is said of the tier."""
         return state(self.readiness, ConditionName.TIER)
 
     def warm_up(self) -> None:

@@ -416,7 +416,7 @@ def test_cancelled_at_any_point_it_closes_both_sides() -> None:
 
 
 async def _cancelled_at(step: int) -> bool:
-    """Whether the conversation ended before the cancellation came."""
+    """Return whether the conversation ended before the cancellation came."""
 
     async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         async with trio.open_nursery() as nursery:

@@ -65,7 +65,7 @@ def be_client(sock: socket.socket, said: ssl.SSLContext | bytes) -> None:
 
 
 async def outcome(server: ssl.SSLContext, said: ssl.SSLContext | bytes) -> HandshakeOutcome:
-    """What a server makes of a client with this context, or of one that sends these bytes and closes."""
+    """Return what a server makes of a client with this context, or of one that sends these bytes and closes."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     found = HandshakeOutcome.OK

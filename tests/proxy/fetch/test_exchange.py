@@ -99,7 +99,7 @@ async def test_reads_start_beside_the_probe_and_its_error_is_not_held_up_by_them
 
 
 async def starts_beside_its_probe(world: TierWorld, client: FakeFetcher, asked: FetchPartition, **fields: int) -> bool:
-    """Whether a Fetch's read starts before the broker has answered the probe."""
+    """Return whether a Fetch's read starts before the broker has answered the probe."""
     world.broker.latency_s = 0.1
     before = len(world.reader.reads)
     with trio.move_on_after(0.05):

@@ -89,7 +89,7 @@ PLENTY, NOTHING = 1200, 1500
 
 
 def charges_of_broker(asked: Sequence[FetchPartition], max_bytes: int) -> list[int]:
-    """What a broker takes for each partition where a local one gives its whole limit or nothing."""
+    """Return what a broker takes for each partition where a local one gives its whole limit or nothing."""
     charges, left = [], max(0, max_bytes)
     for entry in asked:
         wanted = 0 if entry.fetch_offset == NOTHING else max(0, entry.partition_max_bytes)

@@ -69,7 +69,7 @@ def cold_and_other(world: TierWorld, delay_s: float = 0.0, high_watermark: int =
 
 
 def by_id(partition: TopicIdPartition, offset: int, *, max_bytes: int = 1000) -> FetchPartition:
-    """What a client from v13 on asks for."""
+    """Return what a client from v13 on asks for."""
     return replace(ask(partition, offset, max_bytes=max_bytes), topic=None)
 
 

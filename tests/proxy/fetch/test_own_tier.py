@@ -49,7 +49,7 @@ class World(TierWorld):
         log.log_start_offset = log.local_log_start_offset = local_start
 
     def asked_below(self, offset: int = LOCAL_START) -> list[int]:
-        """What the broker was asked for below its log start."""
+        """Return what the broker was asked for below its log start."""
         return [at for asked in self.broker.asked for *_, at in asked if at < offset]
 
     def known_starts(self, partition: TopicIdPartition) -> tuple[int, int] | None:

@@ -56,7 +56,8 @@ def led(world: World) -> TopicIdPartition:
 async def parted_at(
     world: World, partition: TopicIdPartition, epoch: int, offset: int
 ) -> tuple[int, int] | ErrorCode | None:
-    """Where a client that has read up to the offset in the epoch is sent back to; an error; None: it has records."""
+    """Return where a client that has read up to the offset in the epoch is sent back to; an error; None: it has
+    records."""
     response = await world.client().fetch([ask(partition, offset, max_bytes=100, last_fetched_epoch=epoch)])
     (answer,) = response.partitions
     if answer.error_code:

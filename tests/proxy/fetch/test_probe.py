@@ -233,7 +233,7 @@ async def test_a_stale_partition_of_which_nothing_is_learned_soon_is_given_back(
 
 
 async def probes_of(world: TierWorld, client: FakeFetcher, *asked: FetchPartition, **fields: int) -> int:
-    """How many probes one more Fetch costs."""
+    """Return how many probes one more Fetch costs."""
     before = len(world.broker.fetches)
     await client.fetch(list(asked), **fields)
     return len(world.broker.fetches) - before

@@ -70,7 +70,7 @@ def ledger_of(
 
 
 def raised(expiry: Expiry) -> int | None:
-    """Where the log would start once all of these are gone; None: as before."""
+    """Return where the log would start once all of these are gone; None: as before."""
     by_rule = [each.behind_offset for each in expiry.expired if each.cause is not Cause.LOG_START]
     return max(by_rule, default=-1) if any(offset > 0 for offset in by_rule) else None
 

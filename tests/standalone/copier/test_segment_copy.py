@@ -110,7 +110,7 @@ class _Owner:
         return RetriableRemoteStorageError("nobody knows whether it was done") if fails else None
 
     def _work(self) -> Steps[None]:
-        """What a copier's round is: tidy, copy what there is, again; it ends when there is nothing left to do."""
+        """Do a copier's round: tidy, copy what there is, again; it ends when there is nothing left to do."""
         is_done = False
         while not is_done or self._copy.has_unfinished:
             try:

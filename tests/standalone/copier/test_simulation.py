@@ -71,7 +71,7 @@ class _Gaps:
         patch.setattr(PartitionCopier, "note_gap", noted)
 
     def holders(self, partition: TopicIdPartition, offset: int) -> set[Path]:
-        """Where those stage that have counted this offset."""
+        """Return where those stage that have counted this offset."""
         return {folder for name, start, end, folder in self._found if name == str(partition) and start <= offset < end}
 
 

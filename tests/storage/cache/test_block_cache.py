@@ -53,7 +53,7 @@ async def block_of(tier: Tier, number: int) -> Block:
 
 
 def ranges(*numbers: int) -> list[tuple[int, int | None]]:
-    """What GETs of single blocks ask for."""
+    """Return what GETs of single blocks ask for."""
     return [(number * BLOCK, min((number + 1) * BLOCK, len(SEGMENT.log)) - 1) for number in numbers]
 
 

@@ -274,7 +274,7 @@ class Cache:
         return False
 
     def scan(self, keys: Iterable[int], reader: Hashable) -> int:
-        """How many of the keys were hits."""
+        """Return how many of the keys were hits."""
         return sum(self.use(key, reader) for key in keys)
 
     def runs(self) -> list[range]:

@@ -208,7 +208,7 @@ async def test_decoding_holds_no_more_than_was_reserved(nursery: trio.Nursery, t
 
 
 async def held_beyond_reservation(nursery: trio.Nursery, source: SegmentBlocks) -> int:
-    """How much more was allocated at once than was reserved."""
+    """Return how much more was allocated at once than was reserved."""
     world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
     numbers = range(source.grid.count)
     tracemalloc.start()

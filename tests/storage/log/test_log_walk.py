@@ -30,7 +30,7 @@ def walk(
     chunk_bytes: int = 1000,
     depth: Depth = Depth.CHECKSUMS,
 ) -> list[WalkedBatch | PassedOver]:
-    """What a walk finds that is sent `chunk_bytes` at once, or what it wants if that is more."""
+    """Return what a walk finds that is sent `chunk_bytes` at once, or what it wants if that is more."""
     metadata = metadata_of(topic_partition(), segment)
     assert metadata.segment_size_bytes == len(log)
     entries = b"".join(struct.pack(">ii", number, position) for number, position in enumerate(resume))

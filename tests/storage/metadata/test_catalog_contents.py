@@ -71,7 +71,7 @@ def records(draw: st.DrawFn) -> MetadataRecord:
 
 
 def applied(catalog: Catalog, new_records: Sequence[MetadataRecord]) -> list[object]:
-    """What each record did."""
+    """Return what each record did."""
     results: list[object] = []
     for record in new_records:
         try:

@@ -76,7 +76,7 @@ def scripted(kind: str, open_scripted: OpenScripted) -> OpenScripted:
 
 
 def deletes(http: ScriptedHttp) -> list[int]:
-    """How many objects each request names to be deleted."""
+    """Return how many objects each request names to be deleted."""
     return [len(re.findall(rb"^DELETE ", body, re.MULTILINE)) for body in http.bodies]
 
 

@@ -32,7 +32,7 @@ def stored(end: int) -> bytes:
 
 
 def ranges(http: ScriptedHttp) -> list[str]:
-    """What the PUTs said of themselves."""
+    """Return what the PUTs said of themselves."""
     found = [re.search(r"(?i)content-range: (.*)\r\n", f"{head}\r\n") for head in http.heads if head.startswith("PUT")]
     return [matched[1] for matched in found if matched is not None]
 

@@ -48,7 +48,7 @@ class TieredLog:
         return Searched(open_reader(nursery, store, logs))
 
     def expected(self, start: int, upper: int, *, marker_below: int = 2**62) -> set[tuple[int, int]]:
-        """What the broker lists, which has all indexes."""
+        """Return what the broker lists, which has all indexes."""
         return {
             (each.producer_id, each.first_offset)
             for each in self.aborts

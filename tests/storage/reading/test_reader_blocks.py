@@ -20,7 +20,7 @@ def joined(records: TierRecords) -> bytes:
 
 
 def blocks_of(records: TierRecords, first_position: int) -> int:
-    """How many bytes the blocks have that a small answer is cut from."""
+    """Return how many bytes the blocks have that a small answer is cut from."""
     first, last = first_position // BLOCK, (first_position + records.size_bytes - 1) // BLOCK
     return min((last + 1) * BLOCK, len(SEGMENT.log)) - first * BLOCK
 

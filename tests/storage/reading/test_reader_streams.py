@@ -71,7 +71,7 @@ class Consumer:
 
 
 def fetched_bytes(tier: Tier) -> int:
-    """How far into the log GETs have reached."""
+    """Return how far into the log GETs have reached."""
     return max((last or 0) + 1 for _, last in tier.store.log_fetches())
 
 

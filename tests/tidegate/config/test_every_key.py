@@ -105,7 +105,7 @@ SAMPLES = {
 
 
 def outcome(config: dict[str, str], folder: Path) -> object:
-    """What is made of a configuration of Aiven's plug-in: each part, or why it cannot be."""
+    """Return what is made of a configuration of Aiven's plug-in: each part, or why it cannot be."""
     found: list[object] = []
     parts: list[Any] = [aiven_config, s3_settings, gcs_settings, azure_settings]
     for part in parts:

@@ -134,7 +134,7 @@ class Both:
 
 
 def _following(session: tuple[int, int], response: FetchResponse) -> tuple[int, int]:
-    """What a client sends next: as the Java client does."""
+    """Return what a client sends next: as the Java client does."""
     session_id, epoch = session
     if response.error_code:
         return session_id, 0
@@ -144,7 +144,7 @@ def _following(session: tuple[int, int], response: FetchResponse) -> tuple[int, 
 
 
 def _fields(answer: PartitionAnswer) -> tuple[object, ...]:
-    """What must be equal; the broker's and the tier's records differ in their first word only."""
+    """Return what must be equal; the broker's and the tier's records differ in their first word only."""
     records = [bytes(record).split(b" ", 1)[1].rstrip(b".") for record in _batches(answer)]
     offsets = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
     return answer.error_code, *offsets, answer.preferred_read_replica, answer.tags, tuple(records)
