@@ -134,7 +134,7 @@ async def _answer(pages: Pages, allowed: frozenset[str], request: Request) -> Re
         return text(403, f"the host name {request.host[:100]!r} is not one of this host's: see admin.allowed.hosts\n")
     page = _PAGES.get(request.path)
     if page is None:
-        return text(404, "no such page\n")
+        return text(404, f"no such page; there are {', '.join(_PAGES)}\n")
     if request.method not in ("GET", "HEAD"):
         return text(405, "only GET and HEAD\n")
     return await page(pages, request)

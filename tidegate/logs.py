@@ -125,8 +125,9 @@ def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def render_json(_logger: WrappedLogger, _method: str, event: MutableMapping[str, object]) -> str:
-    """One JSON object; json escapes line breaks."""
-    return json.dumps(event, default=str)
+    """One JSON object, time, level and event first, so that they can be read; json escapes line breaks."""
+    head = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return json.dumps({**head, **event}, default=str)
 
 
 def render_console(_logger: WrappedLogger, _method: str, event: MutableMapping[str, object]) -> str:

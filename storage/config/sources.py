@@ -15,14 +15,14 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import javaproperties
 
 from storage.config.keys import OLD_NAMES_END, Key, KeyTable, keys_of
-from storage.config.masking import HIDDEN, may_be_shown, without_credentials
+from storage.config.masking import HIDDEN, may_be_shown, sounds_secret, without_credentials
 from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ PROVIDER_CLASSES: Final = {
 }
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_BYTE_ORDER_MARKS: Final = ("\xef\xbb\xbf", "\xff\xfe", "\xfe\xff")  # of UTF-8 and UTF-16, read as Latin-1
 # Kafka's own pattern (ConfigTransformer.DEFAULT_PATTERN): provider, optional path, key.
 _VARIABLE = re.compile(r"\$\{([^}]*?):(([^}]*?):)?([^}]*?)\}")
 
@@ -213,6 +214,14 @@ class Setting:
     problem: str | None = None
     """Reported only if no stronger source gives the key: what nobody uses need not be found."""
 
+    def unquoted(self, name: str) -> "Setting":
+        """The same, or a problem where somebody has put it in quotes, as a shell wants it. A password may have some."""
+        text = (self.text or "").strip()
+        if len(text) < 2 or text[0] not in "\"'" or text[0] != text[-1] or sounds_secret(name):
+            return self
+        problem = f"{self.origin}: {name} is in quotes, which would be part of the value: leave them out"
+        return replace(self, text=None, problem=problem)
+
     def masked(self, name: str, key: Key | None) -> str:
         """The value as it may be shown (`storage.config.masking`). `key` is the table's entry, None for a plug-in's.
 
@@ -347,11 +356,15 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     What is wrong is appended to `problems`; ConfigError is raised only if FILE cannot be read.
     """
     try:
-        own = _File(path.name, path, environ)
+        own = _File(path.name, path, environ, is_ours=True)
     except PropertiesError as error:
         raise ConfigError([str(error)]) from error
+    if next(iter(own.properties), "").startswith(_BYTE_ORDER_MARKS):
+        raise ConfigError(
+            [f"{path}: begins with a byte order mark, as some editors write: save it as UTF-8 without one"]
+        )
     variables = {
-        name: Setting(value, value, f"environment {name}", Path.cwd())
+        name: Setting(value, value, f"environment {name}", Path.cwd()).unquoted(name)
         for name, value in sorted(environ.items())
         if name.startswith(VARIABLE_PREFIX) and name not in NOT_CONFIGURATION
     }
@@ -389,9 +402,10 @@ def read_settings(path: Path, environ: Mapping[str, str], problems: list[str]) -
 class _File:
     """One properties file with its providers; a value is resolved once, when it is first asked for."""
 
-    def __init__(self, label: str, path: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, label: str, path: Path, environ: Mapping[str, str], *, is_ours: bool = False) -> None:
         """Raises PropertiesError."""
         self.label = label
+        self._is_ours = is_ours
         self.properties = read_properties(path)
         self.folder = path.absolute().parent
         self._resolver = Resolver({name: p.text for name, p in self.properties.items()}, environ, self.folder)
@@ -406,9 +420,10 @@ class _File:
         given = self.properties[name]
         origin = f"{self.label}:{given.lines[-1]}"
         try:
-            return Setting(self._resolver.resolve(given.text), given.text, origin, self.folder)
+            setting = Setting(self._resolver.resolve(given.text), given.text, origin, self.folder)
         except UnresolvedVariableError as error:
             return Setting(None, given.text, origin, self.folder, problem=f"{origin}: {name}: {error}")
+        return setting.unquoted(name) if self._is_ours else setting
 
     def repeated_keys(self, table: KeyTable) -> list[str]:
         return [

@@ -164,6 +164,16 @@ async def test_bad_requests_get_a_status_and_the_listener_goes_on() -> None:
             assert (await admin.get("/livez"))[0] == 200, raw[:80]
 
 
+async def test_a_page_that_there_is_not_is_answered_with_those_that_there_are() -> None:
+    """Failed before: "no such page"."""
+    async with running() as admin:
+        status, _, body = await admin.get("/status")
+        assert (status, body) == (
+            404,
+            b"no such page; there are /metrics, /livez, /readyz, /streams, /status.json, /\n",
+        )
+
+
 async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

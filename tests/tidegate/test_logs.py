@@ -41,6 +41,15 @@ def test_hostile_text_stays_on_one_line(log_format: LogFormat, hostile: str) -> 
     assert "\x1b" not in stream.getvalue()
 
 
+def test_a_json_line_begins_with_what_one_looks_for() -> None:
+    """Failed before: event and level were behind the longest text."""
+    stream = json_stream()
+    structlog.get_logger("proxy.x").warning("tier_degraded", reason="r" * 1000)
+    logging.getLogger("storage.x").warning("spoken")
+    for event in events(stream):
+        assert [*event][:3] == ["timestamp", "level", "event"]
+
+
 def test_payload_is_shown_as_its_length() -> None:
     stream = json_stream()
     structlog.get_logger("proxy.x").info(

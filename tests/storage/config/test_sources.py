@@ -219,3 +219,32 @@ def test_a_plug_ins_secret_is_never_shown_nor_a_password_in_an_address(tmp_path:
     shown = [setting.masked(name, None) for name, setting in settings.storage.items()]
     expected = ["[hidden]", "/keys/kek", "${env:KEY}", "http://[hidden]@s3", "https://a.net/c?[hidden]"]
     assert sorted(shown) == sorted(expected)
+
+
+@for_each("mark", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_is_named(tmp_path: Path, mark: str) -> None:
+    """Failed before: unknown keys `\xef\xbb\xbf#`, or thousands of them with zeros between."""
+    file = tmp_path / "tidegate.properties"
+    text = ("" if mark == "utf-8-sig" else "\ufeff") + "# ours\nupstream.bootstrap.servers=broker:9092\n"
+    file.write_bytes(text.encode(mark))
+    with pytest.raises(ConfigError) as caught:
+        load_tier_config(file, {})
+    (problem,) = caught.value.problems
+    assert problem == f"{file}: begins with a byte order mark, as some editors write: save it as UTF-8 without one"
+
+
+def test_a_value_in_quotes_is_one_problem_of_its_own(tmp_path: Path) -> None:
+    """Failed before: "must be a host and port", or a bucket of that name was asked for. A broker takes its quotes for
+    part of the value, and a password may have some."""
+    broker = broker_file(tmp_path, "rsm.config.b='kept'\n")
+    environ = {"TIDEGATE_RSM_CONFIG_C": '"three"', "TIDEGATE_UPSTREAM_SASL_PASSWORD": '"fine"'}
+    lines = f'{broker}proxy.listen="here:1"\nrsm.config.a=\'one\'\nupstream.security.protocol="PLAINTEXT"\n'
+    problems = tier_problems_of(tmp_path, lines, environ=environ)
+    assert sorted(problems) == [
+        "environment TIDEGATE_RSM_CONFIG_C: TIDEGATE_RSM_CONFIG_C is in quotes, which would be part of the value: "
+        "leave them out",
+        "tidegate.properties:5: rsm.config.a is in quotes, which would be part of the value: leave them out",
+        "tidegate.properties:6: upstream.security.protocol is in quotes, which would be part of the value: leave them "
+        "out",
+    ]
+    assert gathered(tmp_path, broker, {}).storage["b"].text == "'kept'"
