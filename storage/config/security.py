@@ -222,7 +222,8 @@ def metadata_clients(settings: Settings, upstream: UpstreamConfig, values: Value
     """By `metadata.identity`: upstream's identity, or each client's own properties over the common ones, and what they
     leave open from upstream."""
     wanted: MetadataIdentity | None = values["metadata.identity"]
-    if wanted is MetadataIdentity.UPSTREAM and upstream.security.has_credentials:
+    has_some = upstream.security.has_credentials or upstream.security.protocol.has_sasl  # else told of by now
+    if wanted is MetadataIdentity.UPSTREAM and has_some:
         return MetadataClients(consumer=upstream, producer=upstream)
     consumer = _metadata_client(settings, CONSUMER_PREFIX, upstream, values.problems)
     more: list[str] = []

@@ -249,6 +249,8 @@ class Settings:
     storage_prefix: str = ""
     metadata_prefix: str = ""
     warnings: list[str] = field(default_factory=list)
+    lacks_broker_file: bool = False
+    """It is named and cannot be read, which is told."""
 
     def plugin_of(self, name: str) -> tuple[dict[str, Setting], str] | None:
         """The plug-in's settings that a key belongs to, and what that plug-in calls it; None: no plug-in's."""
@@ -286,6 +288,7 @@ class Values:
         """What keys without a value of their own got from others, as it may be shown."""
         self._table = table
         self._settings = settings.table
+        self._lacks_broker_file = settings.lacks_broker_file
         self._values = {key.name: self._parsed(key) for key in table.keys}
 
     def __getitem__(self, name: str) -> Any:
@@ -320,7 +323,7 @@ class Values:
 
     def _parsed(self, key: Key) -> Any:
         setting = self._settings.get(key.name)
-        if setting is None and key.required:
+        if setting is None and key.required and not (key.of_broker and self._lacks_broker_file):
             is_brokers = key.of_broker and not self.is_set(BROKER_CONFIG)
             hint = f" Or set {BROKER_CONFIG} to the broker's file, which has it." if is_brokers else ""
             self.problems.append(f"{key.name} is required: {key.doc}{hint}")
@@ -370,6 +373,7 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     }
     broker = _broker_file(own, variables, environ, problems)
     settings = Settings(warnings=own.repeated_keys(table))
+    settings.lacks_broker_file = broker is None and bool(problems)
     if broker is not None:
         _take_prefixes(broker, {}, table, settings, problems)
         settings.table = {

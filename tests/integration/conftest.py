@@ -9,7 +9,7 @@ from tests.support.differential_world import DifferentialWorld, differential_wor
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.kafka import TieredTopic, own_cluster
 from tests.support.s3_server import S3Server
-from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka
+from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka, operators_kafka
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
@@ -27,6 +27,13 @@ def pair() -> Iterator[KafkaCluster]:
     """Two brokers: leaders move, and brokers stop, come back and come in addition. A new follower begins behind the
     tier (KIP-1023)."""
     with own_cluster(brokers=2, properties={"follower.fetch.last.tiered.offset.enable": "true"}) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def operators() -> Iterator[SecuredKafka]:
+    """Three brokers behind SASL_SSL with stores of Java's; a test takes back the rights that it gave."""
+    with operators_kafka() as started:
         yield started
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: Tie
         "TOPIC": tiered.name,
         "PACKAGE": str(_wheel(tmp_path / "wheel")),
         "KAFKA": str(_kafka_tools(tmp_path / "kafka")),
-        "PROXY": f"{HOST}:{_port_with_one_for_the_broker()}",
+        "PROXY": f"{HOST}:{_port_before_those_of([NODE_ID])}",
         "ADMIN": f"{HOST}:{free_port()}",
     }
     assert values.keys() == guide.variables.keys()
@@ -59,36 +60,37 @@ def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: Tie
 
 
 @pytest.fixture
-def administrator(guarded: SecuredKafka, tmp_path: Path) -> Path:
+def administrator(operators: SecuredKafka, tmp_path: Path) -> Path:
     """A super user's properties for Kafka's tools."""
-    guarded.set_scram_password(SUPER_USER, password(SUPER_USER))
+    operators.set_scram_password(SUPER_USER, password(SUPER_USER))
     path = tmp_path / "admin.properties"
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     path.write_text(
         "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
         f'sasl.jaas.config={module} required username="{SUPER_USER}" password="{password(SUPER_USER)}";\n'
-        f"ssl.truststore.type=PEM\nssl.truststore.location={guarded.certificate}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={operators.certificate}\n"
     )
     return path
 
 
 def test_the_page_for_secured_clusters_does_what_it_says(
-    guarded: SecuredKafka, administrator: Path, tmp_path: Path
+    operators: SecuredKafka, administrator: Path, tmp_path: Path
 ) -> None:
+    """Three brokers, ids from 1 on. Their own file has stores of Java's and a super user for its metadata clients."""
     guide = read_guide(SECURED.read_text("utf-8"))
     values = {
-        "BOOTSTRAP": guarded.address("SASL_SSL"),
-        "BROKERS_CA": str(guarded.certificate),
-        "SERVER_PROPERTIES": str(guarded.cluster.server_properties_path(NODE_ID)),
+        "BOOTSTRAP": operators.address("SASL_SSL"),
+        "BROKERS_CA": str(operators.certificate),
+        "SERVER_PROPERTIES": str(operators.cluster.server_properties_path(NODE_ID)),
         "ADMIN_PROPERTIES": str(administrator),
         "KAFKA": str(_kafka_tools(tmp_path / "kafka")),
-        "TOPIC": guarded.topic.name,
+        "TOPIC": operators.topic.name,
         "HOST": HOST,
-        "PORT": str(_port_with_one_for_the_broker()),
+        "PORT": str(_port_before_those_of([broker.node_id for broker in operators.cluster.brokers])),
         "ADMIN": f"{HOST}:{free_port()}",
-        "CERTIFICATE": str(guarded.certificate),
-        "KEY": str(guarded.key),
-        "CLIENTS_CA": str(guarded.certificate),
+        "CERTIFICATE": str(operators.certificate),
+        "KEY": str(operators.key),
+        "CLIENTS_CA": str(operators.certificate),
         "PRINCIPAL": "checker",
         "UPSTREAM_PASSWORD": password("checker"),
         "READER": "reader",
@@ -98,7 +100,7 @@ def test_the_page_for_secured_clusters_does_what_it_says(
     }
     assert values.keys() == guide.variables.keys()
     _link_command(_reader(tmp_path))
-    guarded.allow("reader", READ, guarded.topic.name)
+    operators.allow("reader", READ, operators.topic.name)
     environment = _environment(tmp_path)
     try:
         with running(guide, folder=_reader(tmp_path), values=values, environment=environment) as shell:
@@ -106,9 +108,9 @@ def test_the_page_for_secured_clusters_does_what_it_says(
                 if "served_tier_bytes" in command.text:
                     assert min(_numbers(printed)) > 0, printed
     finally:
-        guarded.withdraw("reader", READ, guarded.topic.name)
+        operators.withdraw("reader", READ, operators.topic.name)
         for operation, topic in RIGHTS:
-            guarded.withdraw("checker", operation, topic)
+            operators.withdraw("checker", operation, topic)
 
 
 def _reader(folder: Path) -> Path:
@@ -129,12 +131,13 @@ def _numbers(printed: str) -> list[float]:
     return [float(line.rpartition(" ")[2]) for line in printed.splitlines()]
 
 
-def _port_with_one_for_the_broker() -> int:
+def _port_before_those_of(node_ids: Sequence[int]) -> int:
     """By default broker N listens at port + 1 + N."""
     while True:
         port = free_port()
         try:
-            _claim(port + 1 + NODE_ID)
+            for node_id in node_ids:
+                _claim(port + 1 + node_id)
         except OSError:
             continue
         return port

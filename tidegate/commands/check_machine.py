@@ -282,7 +282,8 @@ def _insecure(config: Config) -> Iterator[str]:
         ("upstream.ssl.endpoint.identification.algorithm", upstream),
         ("ssl.endpoint.identification.algorithm of the metadata topic's client", config.metadata_client.security),
     ):
-        if client.tls is not None and not client.tls.verify_hostname:
+        is_told = client is upstream and name != "upstream.ssl.endpoint.identification.algorithm"
+        if client.tls is not None and not client.tls.verify_hostname and not is_told:
             yield f"{name} is off: any certificate of that authority passes for a broker's; set it to https"
     if config.metadata_client.security.protocol is SecurityProtocol.SASL_PLAINTEXT:
         yield "Tidegate's own password goes to brokers in plain text: use a SASL_SSL listener"

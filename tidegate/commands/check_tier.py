@@ -135,6 +135,9 @@ class _Troubles:
         for kind, sentence in self.first.items():
             others = self._counts[kind] - 1
             more = f" (and {others} more like it, of {opened} that were opened)" if others > 0 else ""
+            if kind == CorruptObjectError.__name__ and self._counts[kind] == opened:
+                named = _named((*_ENDPOINT_KEYS, *_STORE_KEYS), self.config)
+                more += f"; as all of them are, look first whether {named} lead to the brokers' store"
             (report.warning if kind == IcebergSegmentError.__name__ else report.wrong)(f"{sentence}{more}")
 
 

@@ -81,9 +81,6 @@ def server_properties(cluster: ClusterPlan, node: NodePlan) -> dict[str, str]:
     properties["listeners"] = ",".join(listeners)
     if advertised:
         properties["advertised.listeners"] = ",".join(advertised)
-    else:
-        # A controller has neither partitions nor listeners for the remote log's own clients.
-        del properties["inter.broker.listener.name"], properties["remote.log.metadata.manager.listener.name"]
     properties["log.dirs"] = str(node.data_dir)
     properties["rsm.config.dir"] = str(cluster.tier_dir)
     for key in (
@@ -95,6 +92,9 @@ def server_properties(cluster: ClusterPlan, node: NodePlan) -> dict[str, str]:
         properties[key] = str(cluster.replication_factor)
     properties.update(_sasl_properties(cluster.sasl_plain_users))
     properties.update(cluster.properties)
+    if not advertised:
+        # A controller has neither partitions nor listeners for the remote log's own clients.
+        del properties["inter.broker.listener.name"], properties["remote.log.metadata.manager.listener.name"]
     return properties
 
 
