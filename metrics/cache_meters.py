@@ -139,7 +139,7 @@ class CacheMeter:
         self._disk_skipped.inc(blocks)
 
     def on_opened_segments(self, segments: int) -> None:
-        """So many segments have their manifest in memory now."""
+        """Note how many segments have their manifest in memory now."""
         self._opened_segments.set(segments)
 
     def on_quarantined(self) -> None:
@@ -221,7 +221,7 @@ class ReadAheadMeter:
         self._unread.set(unread_bytes)
 
     def on_streams(self, streams: int) -> None:
-        """So many sequential readers are known."""
+        """Note how many sequential readers are known."""
         self._streams.set(streams)
 
 
@@ -319,12 +319,13 @@ class GetMeter:
         series.first_byte_seconds.observe(duration_s)
 
     def on_gets(self, in_flight: int, queued: int) -> None:
-        """So many GETs are under way, so many wait."""
+        """Note how many GETs are under way, and how many wait."""
         self._in_flight.set(in_flight)
         self._queued.set(queued)
 
     def on_limit(self, gets_max: int) -> None:
-        """So many GETs may be in flight at once: all that configuration allows, or fewer as the store has asked."""
+        """Note how many GETs may be in flight at once: all that configuration allows, or fewer as the store has
+        asked."""
         self._limit.set(gets_max)
 
     def on_hedge(self) -> None:

@@ -134,17 +134,17 @@ class CopyMeter:
         self._delete_errors[topic].inc()
 
     def on_copy_lag(self, partition: Partition, lag_bytes: int, lag_segments: int) -> None:
-        """So much of a partition is due to be copied."""
+        """Note how much of a partition is due to be copied."""
         self._copy_lag_bytes.set(partition, lag_bytes)
         self._copy_lag_segments.set(partition, lag_segments)
 
     def on_delete_lag(self, partition: Partition, lag_bytes: int, lag_segments: int) -> None:
-        """So much of a partition has expired and is still there."""
+        """Note how much of a partition has expired and is still there."""
         self._delete_lag_bytes.set(partition, lag_bytes)
         self._delete_lag_segments.set(partition, lag_segments)
 
     def on_delete_waiting(self, partition: Partition, segments: int, size_bytes: int, is_alarming: bool) -> None:
-        """So much of a partition is to go and waits."""
+        """Note how much of a partition is to go and waits."""
         self._waiting_segments.set(partition, segments)
         self._waiting_bytes.set(partition, size_bytes)
         self._alarming.set(partition, is_alarming)
@@ -154,7 +154,7 @@ class CopyMeter:
         self._clock_offset.set(offset_s)
 
     def on_dead(self, partition: Partition, segments: int, size_bytes: int) -> None:
-        """So much of a partition holds only records that upstream has lost."""
+        """Note how much of a partition holds only records that upstream has lost."""
         self._dead_segments.set(partition, segments)
         self._dead_bytes.set(partition, size_bytes)
 
@@ -181,7 +181,7 @@ class CopyMeter:
         self._size_time[topic].set(duration_s * 1000)
 
     def on_slots(self, busy: int, total: int) -> None:
-        """So many of the slots for copying and deleting are taken now."""
+        """Note how many of the slots for copying and deleting are taken now."""
         self._idle.on_slots(busy, total)
 
     def on_gap(self, records: int) -> None:
@@ -202,7 +202,7 @@ class CopyMeter:
         self._poisoned.discard(partition)
 
     def on_unowned(self, partitions: int) -> None:
-        """So many partitions that are to be copied have no owner in the whole group."""
+        """Note how many partitions that are to be copied have no owner in the whole group."""
         self._unowned.set(partitions)
 
     def on_released(self, partition: Partition) -> None:

@@ -415,7 +415,7 @@ class RelayMeter:
         self._handshakes[outcome].inc()
 
     def on_connect_waiting(self, connections: int) -> None:
-        """So many client connections wait for a connection to their broker."""
+        """Note how many client connections wait for a connection to their broker."""
         self._connect_waits.set(connections)
 
     def on_relayed(self, direction: Direction, byte_count: int) -> None:
@@ -436,7 +436,7 @@ class RelayMeter:
         self._malformed.inc()
 
     def on_held_bytes(self, byte_count: int) -> None:
-        """So much is held of requests and responses now."""
+        """Note how much is held of requests and responses now."""
         self._held_bytes = byte_count  # asked for at scrape time: it changes with each answer of ours
 
     def on_answer_released(self, byte_count: int) -> None:
@@ -448,7 +448,7 @@ class RelayMeter:
         self._too_large.inc()
 
     def on_fetch_sessions(self, sessions: int) -> None:
-        """So many Fetch sessions are open now."""
+        """Note how many Fetch sessions are open now."""
         self._fetch_sessions.set(sessions)
 
     def on_probe_sent(self) -> None:
@@ -500,7 +500,7 @@ class FallbackMeter:
         )
 
     def on_spell(self, reason: FallbackReason, partitions: int) -> None:
-        """So many partitions are left to the brokers for this reason now."""
+        """Note how many partitions are left to the brokers for this reason now."""
         self._partitions[reason].set(partitions)
 
     def on_read(self, reason: FallbackReason, records_bytes: int) -> None:

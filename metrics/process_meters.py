@@ -69,7 +69,7 @@ class HealthMeter:
             self._conditions[condition, possible].set(possible == state)
 
     def on_partition_problems(self, count: int) -> None:
-        """So many metadata partitions are not being read."""
+        """Note how many metadata partitions are not being read."""
         self._partition_problems.set(count)
 
 
@@ -136,7 +136,7 @@ class AuditMeter:
         )
 
     def on_lines(self, outcome: AuditOutcome, count: int) -> None:
-        """So many were written, or could not be."""
+        """Count lines that were written, or could not be."""
         self._lines[outcome].inc(count)
 
 
@@ -185,11 +185,11 @@ class LoopMeter:
             self._latest.append(lateness_s)
 
     def on_tasks(self, count: int) -> None:
-        """So many tasks live in the event loop."""
+        """Note how many tasks live in the event loop."""
         self._tasks.set(count)
 
     def on_log_lines_lost(self, lines: int) -> None:
-        """So many more are lost."""
+        """Count lines that are lost."""
         self._log_lines_lost.inc(lines)
 
     def _stall_max_s(self) -> float:

@@ -43,7 +43,7 @@ def unfilled(size_bytes: int) -> bytearray:
 
 
 def keep_freed_memory() -> bool:
-    """Have the C library keep freed memory for reuse; call it before any thread starts. Return False where there is no
+    """Make the C library keep freed memory for reuse; call it before any thread starts. Return False where there is no
     such switch: other C libraries than glibc are left alone.
 
     By itself glibc gives large blocks back at once and takes them again, from many arenas, and the kernel clears each

@@ -441,7 +441,7 @@ def _decode_partitions(
     slice_end: int,
     partitions: list[FetchPartition],
 ) -> None:
-    """So many partitions, or those that begin before the end of the slice; at least one."""
+    """Decode so many partitions, or those that begin before the end of the slice; at least one."""
     layout = _layout(version)
     if version >= FLEXIBLE_VERSION_MIN:
         _decode_partitions_v12(cursor, topic, topic_id, count, slice_end, partitions)
@@ -554,7 +554,7 @@ def _encode_topics(
 
 
 def start_topic(parts: list[bytes], key: bytes, count: int, version: int) -> None:
-    """What stands before a topic's partitions, of a request as of a response. `key`: of `topic_key`."""
+    """Encode what stands before a topic's partitions, of a request as of a response. `key`: of `topic_key`."""
     flexible = version >= FLEXIBLE_VERSION_MIN
     if version < TOPIC_ID_VERSION_MIN:
         parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))

@@ -213,7 +213,8 @@ def _decode_partitions_v12(
 
 
 def _decode_rest_v12(cursor: Cursor, answer: PartitionAnswer) -> None:
-    """What follows the fixed fields of a partition that is not quiet; overwrites what the quiet form made of it."""
+    """Decode what follows the fixed fields of a partition that is not quiet; overwrites what the quiet form made of
+    it."""
     aborted_count = cursor.compact_length()
     answer.aborted_transactions = None if aborted_count == -1 else _aborted_v12(cursor, aborted_count)
     answer.preferred_read_replica = cursor.int32()

@@ -104,7 +104,7 @@ class FetchSession:
     )
 
     def __init__(self, request: FetchRequest) -> None:
-        """What a full Fetch opens; the session has no id yet."""
+        """Open what a full Fetch opens; the session has no id yet."""
         self.session_id = NO_SESSION_ID
         self.epoch = FIRST_EPOCH
         self.upstream_id = NO_SESSION_ID

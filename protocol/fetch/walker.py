@@ -288,7 +288,7 @@ class FetchResponseWalker:
         self._step = FetchResponseWalker._read_aborted
 
     def _edit(self, editor: PartitionEditor, view: memoryview, start: int) -> None:
-        """Have the partition whose fields begin at `start`, and are here, edited."""
+        """Edit the partition whose fields begin at `start`, and are here."""
         error_position, log_start_position = start + _ERROR_POSITION, start + _LOG_START_POSITION
         error_code: int = _INT16.unpack_from(view, error_position)[0]
         if not self._edits_all and error_code != _OUT_OF_RANGE:
@@ -453,7 +453,7 @@ class RecordDropper(FetchResponseWalker):
 
 
 def edit_partitions(frame: memoryview, api_version: int, editor: PartitionEditor) -> None:
-    """Have the partitions of a whole response frame edited, in place.
+    """Edit the partitions of a whole response frame, in place.
 
     Raises:
         PeerProtocolError: truncated or malformed.

@@ -154,7 +154,7 @@ class FrameBuffer:
         return capacity, self._is_big
 
     def received(self, size: int) -> None:
-        """So many bytes were read into what `prepare` gave."""
+        """Note how many bytes were read into what `prepare` gave."""
         if size >= IDLE_BUFFER_BYTES:
             self._quiet_reads = 0
         else:
@@ -163,7 +163,7 @@ class FrameBuffer:
         self._was_filled = self.end == len(self.view)
 
     def consume(self, size: int) -> None:
-        """So many bytes from the start were handled."""
+        """Drop that many bytes from the start, which were handled."""
         self.start += size
         self._reserved_bytes = max(0, self._reserved_bytes - size)
         if self.start == self.end:

@@ -81,7 +81,7 @@ class BlockCache:
         gets.deliver_to(self.land)
 
     def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int], int]) -> None:
-        """Have this say how far beyond the byte at a position a GET may go on that this reader waits for."""
+        """Set what says how far beyond the byte at a position a GET may go on that this reader waits for."""
         self._reach_bytes = reach_bytes
 
     def blocks_of(self, segment: RemoteLogSegmentMetadata, opened: OpenedSegment) -> SegmentBlocks:
@@ -143,7 +143,7 @@ class BlockCache:
     def fetch_ahead(
         self, source: SegmentBlocks, start: int, end: int, target_bytes: int, room_bytes: int
     ) -> tuple[int, int] | None:
-        """Have the next blocks of plaintext [start, end) that are not in memory fetched by one GET that nobody waits
+        """Fetch the next blocks of plaintext [start, end) that are not in memory by one GET that nobody waits
         for, or read from disk in one run; returns at once.
 
         Args:

@@ -157,16 +157,16 @@ class ByteBudget:
         self._admit()
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Have `call` called whenever there is room that nobody waits for."""
+        """Register `call` for whenever there is room that nobody waits for."""
         self._on_room.append(call)
 
     def when_short(self, call: Callable[[], None]) -> None:
-        """Have `call` called whenever somebody begins to wait for room."""
+        """Register `call` for whenever somebody begins to wait for room."""
         self._on_short.append(call)
 
     def prefer(self, owner: Hashable, *, is_preferred: bool) -> None:
-        """Whether the owner's next requests wait in the line of those who take at once what they get (rule 2). To be
-        taken back when the owner goes."""
+        """Say whether the owner's next requests wait in the line of those who take at once what they get (rule 2). To
+        be taken back when the owner goes."""
         if is_preferred:
             self._preferred.add(owner)
         else:

@@ -183,7 +183,7 @@ def write_buffers(descriptor: int, buffers: list[memoryview]) -> None:
 
 
 def _read_whole(descriptor: int, size_bytes: int, position: int, path: Path) -> bytes:
-    """So many bytes of a file, in memory that was not zeroed first."""
+    """Return so many bytes of a file, in memory that was not zeroed first."""
     data = os.pread(descriptor, size_bytes, position)
     while len(data) < size_bytes:
         more = os.pread(descriptor, size_bytes - len(data), position + len(data))
@@ -350,7 +350,7 @@ class DiskFolder:
 
 
 def examine_folder(path: Path) -> None:
-    """Whether `cache.path` could be opened as a cache, as far as that shows without making or changing anything.
+    """Check that `cache.path` could be opened as a cache, as far as that shows without making or changing anything.
 
     Raises:
         StorageConfigError: it is somebody else's, open to others, or (FolderInUseError) another process has it.

@@ -323,15 +323,15 @@ class Gets:
         return StallReason.CONCURRENCY if self._ahead_running >= self.pace.gets else StallReason.GET_SLOTS
 
     def deliver_to(self, land: Callable[[BlockKey, Block, bool], None]) -> None:
-        """Have each block handed to `land`, in the trio thread; its flag says whether somebody had asked by then."""
+        """Set `land`, which gets each block in the trio thread; its flag says whether somebody had asked by then."""
         self._land = land
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Have `call` called whenever read-ahead may go on."""
+        """Register `call` for whenever read-ahead may go on."""
         self._on_room = call
 
     def when_failed(self, call: Callable[[Uuid], None]) -> None:
-        """Have `call` called with the segment whenever a GET failed that nobody waited for."""
+        """Register `call`, which gets the segment, for whenever a GET failed that nobody waited for."""
         self._on_ahead_failed = call
 
     def want_if_under_way(self, key: BlockKey) -> bool:
@@ -356,7 +356,7 @@ class Gets:
                 self.on_blocks(wanted.get, transfer)
 
     def fetch(self, source: SegmentBlocks, numbers: range, missing: Collection[int]) -> None:
-        """Have a run of blocks fetched by one GET that somebody waits for; `wait_for` is called next.
+        """Fetch a run of blocks by one GET that somebody waits for; `wait_for` is called next.
 
         Args:
             missing: those of them that are wanted: not here, nor under way. The others are read over.

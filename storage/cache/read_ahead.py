@@ -504,7 +504,7 @@ def _smallest(stream: Stream) -> int:
 
 
 def _pull_back(stream: Stream, ahead: Ahead, position: int) -> None:
-    """What was asked for ends here; the rest may be asked for again."""
+    """End here what was asked for; the rest may be asked for again."""
     ahead.position = position
     for later in stream.segments[stream.segments.index(ahead) + 1 :]:
         later.position = 0

@@ -16,7 +16,7 @@ class RecentSpeed:
     before_bytes: int = 0
 
     def add(self, now_s: float, size_bytes: int) -> None:
-        """So much has come now."""
+        """Add how much has come now."""
         self._roll(now_s)
         self.size_bytes += size_bytes
 

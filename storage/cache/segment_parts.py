@@ -401,7 +401,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         return (None if position else 0) if index is None else index.batch_start_at_or_above(position)
 
     def fetch_soon(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Have the index fetched that will be wanted. Nobody waits, and a failure is met by who does: one that is
+        """Fetch the index that will be wanted. Nobody waits, and a failure is met by who does: one that is
         missing or corrupt is not rebuilt before it is needed, since that takes a GET of the whole log."""
         if self.resident(segment) is None:
             self._entries.start(segment.segment_id.id, lambda: self._fetch(segment))
@@ -684,7 +684,7 @@ class KeptIndexes:
         return None if index is None else (index, key.size_bytes)
 
     def keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes | bytearray) -> None:
-        """Have an index written, in place of what is there. Nobody waits for it, and it may be left."""
+        """Write an index soon, in place of what is there. Nobody waits for it, and it may be left."""
         if self._disk is None or not data:
             return
         self.drop(segment, part)

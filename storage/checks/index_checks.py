@@ -35,7 +35,7 @@ class BatchCheck(Protocol):
         ...
 
     def skip(self, end_position: int) -> None:
-        """What lies before `end_position` and was not told of is not known."""
+        """Note that what lies before `end_position` and did not come is not known."""
         ...
 
     def finish(self, is_complete: bool) -> None:

@@ -313,7 +313,7 @@ class LogCheck:
         self._add(kind, detail, bad.position)
 
     def _finish(self) -> None:
-        """What only the end tells, when nothing before it explains that already."""
+        """Add what only the end shows, when nothing before it explains that already."""
         metadata = self._metadata
         if not self._is_complete or self._wrong_offsets:
             return

@@ -58,7 +58,7 @@ class LocalTieredStorage(SegmentFiles):
         super().delete_log_segment_data(metadata)
 
     def make_folder(self) -> None:
-        """What a broker does when it starts; for who stands in for brokers. Raises OSError."""
+        """Make the folder, as a broker does when it starts; for stand-ins of brokers. Raises OSError."""
         self._root.mkdir(parents=True, exist_ok=True)
 
     def ask(self) -> None:

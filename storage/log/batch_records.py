@@ -259,7 +259,7 @@ class ScanBudget:
         self._bytes_left = bytes_max
 
     def take_records(self, count: int) -> None:
-        """So many items of an iterator were looked at.
+        """Count items of an iterator that were looked at.
 
         Raises:
             ScanLimitError: they are too many.
@@ -269,7 +269,7 @@ class ScanBudget:
             raise ScanLimitError("a look-up by time has too many records to decode")
 
     def take_bytes(self, size: int) -> None:
-        """So many bytes were inflated; otherwise as `take_records`."""
+        """Count bytes that were inflated; otherwise as `take_records`."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise ScanLimitError("a look-up by time has too many bytes to inflate")

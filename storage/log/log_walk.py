@@ -305,7 +305,7 @@ class LogWalk:
             raise corrupt_batch(self._segment, position, end, "its CRC is wrong", header=header)
 
     def _check_place(self, position: int, header: BatchHeader) -> None:
-        """Whether a batch of this header may stand here, and be asked for whole."""
+        """Check whether a batch of this header may stand here, and be asked for whole."""
         if self._depth is not Depth.BATCHES:
             return
         fault = order_fault(header.base_offset, self._last_offset)
@@ -392,7 +392,7 @@ class LogWalk:
         return at >= 0 and at + size_bytes <= len(self._data)
 
     def _want(self, position: int, size_bytes: int) -> Steps[None]:
-        """Have these bytes in `_data`. What is there is let go of before."""
+        """Get these bytes into `_data`. What is there is let go of before."""
         self._data = _NOTHING
         data = None
         if self._found:

@@ -67,7 +67,7 @@ class GetsAhead:
         self._executor = ThreadPoolExecutor(gets_max + 1, "segment-scan")
 
     def run(self, call: Callable[[], R]) -> Future[R]:
-        """Have a thread call it."""
+        """Call it in a thread."""
         return self._executor.submit(call)
 
     def has_room(self, begun_soon: int = 0) -> bool:
@@ -154,7 +154,7 @@ class LogWindow:
         self._ahead: deque[_Ahead] = deque()
 
     def drive(self, steps: Steps[R]) -> Generator[Found, None, R]:
-        """What a walk finds; it is sent the bytes that it wants.
+        """Yield what a walk finds; send it the bytes that it wants.
 
         Raises:
             RemoteStorageError: as the store answers, and what the walk raises.
@@ -284,7 +284,7 @@ class LogWindow:
         return first.piece.result()
 
     def _begin_at_end(self, wanted_end: int) -> None:
-        """Have the piece at `_end` fetched: after a jump, or what a hole has left of a piece."""
+        """Fetch the piece at `_end`: after a jump, or what a hole has left of a piece."""
         size_bytes = min(self._piece_bytes, self._whole_chunks(FIRST_PIECE_BYTES))
         self._ahead.appendleft(self._begun(self._end, size_bytes, max(wanted_end, self._fetch_end)))
 

@@ -354,7 +354,7 @@ class Catalog:
         self._notify(removed)
 
     def on_segment_removed(self, callback: Callable[[RemoteLogSegmentId], None]) -> None:
-        """Have callback called for each segment that begins to be deleted, is deleted, or is forgotten.
+        """Register a callback for each segment that begins to be deleted, is deleted, or is forgotten.
 
         In the thread that applied the record, after the change shows. One segment may be named more than once. Not
         while the partition's metadata is first read: nobody can have read from segments that nobody could look up,

@@ -174,7 +174,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         return self._readiness.is_caught_up(metadata_partition)
 
     def on_progress(self, callback: Callable[[int, int], None]) -> None:
-        """Have callback(metadata partition, position) called after each slice, in the delivering thread."""
+        """Register callback(metadata partition, position), called after each slice, in the delivering thread."""
         self._progress_listeners.append(callback)
 
     # --- changes ---
@@ -286,7 +286,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         return subscription
 
     def _unfollow(self, number: int) -> None:
-        """Have nothing more of a metadata partition delivered."""
+        """Stop the delivery of a metadata partition."""
         if self._subscription is not None:
             self._subscription.remove(number)
         self._readiness.remove(number)

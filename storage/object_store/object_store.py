@@ -166,7 +166,7 @@ class BeginsUploads(KeepsUploads, Protocol):
 
 
 def raise_undeleted(failures: Mapping[str, RemoteStorageError], count: int) -> None:
-    """What `delete_many` of so many keys raises when objects are left, of the first one's kind; nothing if none are."""
+    """Raise for `delete_many` of so many keys if objects are left, an error of the first one's kind."""
     if not failures:
         return
     first, *others = dict.fromkeys(failures.values())

@@ -138,7 +138,7 @@ class AbortSearch:
         return TierAborts(_in_order(found), upper_bound_offset, own_find is not None, walked_to)
 
     def begin(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Have fetched what a search for an answer from `segment` looks into first."""
+        """Fetch what a search for an answer from `segment` looks into first."""
         if not self._indexes.is_resident(segment):
             self._indexes.begin(segment)
 

@@ -587,7 +587,7 @@ class TierReader:
 def quarantine_bad(
     cache: BlockCache, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
 ) -> set[int]:
-    """Have the blocks that are not to be believed fetched again; their numbers (docs/protocol.md#l5)."""
+    """Fetch again the blocks that are not to be believed; return their numbers (docs/protocol.md#l5)."""
     start = error.position if error.follows_verified else walked_from
     blocks = window.numbered_blocks(start, error.end)
     for number, block in blocks:

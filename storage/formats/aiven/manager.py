@@ -191,7 +191,7 @@ def _index_types(manifest: Manifest | None) -> tuple[IndexType, ...]:
 
 
 def listed_objects(store: ObjectStore, prefix: str, masked: bool, topic: str | None) -> Iterator[StoredObject]:
-    """What the store has below the prefix; of one topic only when it is given, whatever its id."""
+    """Yield what the store has below the prefix; of one topic only when it is given, whatever its id."""
     for head in store.list(prefix if topic is None else f"{prefix}{topic}-"):
         name = f"{MASKED_PREFIX}{head.key[len(prefix) :]}" if masked else head.key
         segment_id = segment_of(head.key[len(prefix) :])

@@ -283,7 +283,7 @@ class Answer:
         self._connection.close()
 
     def wait_at_most(self, silence_s: float) -> None:
-        """How long further bytes are waited for, of an answer that is replayed and not a plain one."""
+        """Set how long to wait for further bytes, of an answer that is replayed and not a plain one."""
         self._connection.socket.settimeout(silence_s)
 
     def replay(self, whole_bytes_max: int) -> io.BufferedIOBase:

@@ -92,7 +92,7 @@ def make_client(settings: S3Settings, sockets: OpenSockets, clock: StoreClock) -
 
 
 def _go_through(proxy: SocksProxy, session: Any) -> None:
-    """Have botocore's session open its connections through SOCKS, which it does not accept as a proxy."""
+    """Make botocore's session open its connections through SOCKS, which it does not accept as a proxy."""
     from botocore.awsrequest import AWSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
     from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
