@@ -130,7 +130,7 @@ class CatalogSnapshots:
                 self._meter.on_snapshot_loaded(SnapshotOutcome.ABSENT)
 
     async def adopt(self) -> Mapping[int, int]:
-        """Have the catalog hold what `read` found, if it may; the offsets to read the metadata topic from.
+        """Put what `read` found into the catalog, if it may; return the offsets to read the metadata topic from.
 
         Once the topic was described, and before it is followed.
         """
@@ -401,7 +401,7 @@ async def start_catalog(
     snapshot: Snapshot | None = None,
     log_starts: TierLogStarts | None = None,
 ) -> StartedCatalog:
-    """Have the catalog filled and followed; returns at once, `readiness` tells the rest.
+    """Start to fill and follow the catalog; return at once, `readiness` tells the rest.
 
     Args:
         snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.

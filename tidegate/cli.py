@@ -279,7 +279,7 @@ def _health(options: argparse.Namespace) -> int:
 
 
 def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
-    """What of the tier, in the notation of all tools."""
+    """Add the argument for a part of the tier, in the notation of all tools."""
     parser.add_argument(
         "place",
         metavar="TOPIC:PARTITION" if is_required else "TOPIC[:PARTITION]",

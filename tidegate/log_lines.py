@@ -45,7 +45,7 @@ class LineWriter:
         self._thread.start()
 
     def put(self, text: str) -> None:
-        """Have whole lines written, or lost."""
+        """Write whole lines soon, or lose them."""
         data = text.encode("utf-8", "backslashreplace")
         with self._changed:
             if self._is_ending or self._waiting_bytes + len(data) > WAITING_BYTES_MAX:

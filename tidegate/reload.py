@@ -191,7 +191,7 @@ class Change:
 
 
 def changes(old: Config, new: Config, *, has_tls: bool) -> Iterator[Change]:
-    """What differs between two configurations, and when a running process follows.
+    """Yield what differs between two configurations, and when a running process follows.
 
     Args:
         has_tls: whether clients are served by TLS now, which only a restart changes.

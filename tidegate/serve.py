@@ -95,7 +95,7 @@ class Acceptor(Protocol):
 async def listen(
     config: Config, cluster: Cluster, server: Acceptor, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
 ) -> tuple[AddressBook | SniAddressBook, tuple[str, int]]:
-    """Have clients accepted, for the known brokers too; the listeners of brokers, and the bootstrap listener's address.
+    """Accept clients, for the known brokers too; return the listeners of brokers, and the bootstrap listener's address.
 
     Raises:
         OSError: it cannot be bound; the message names address and key.
@@ -163,11 +163,11 @@ class Front(Protocol):
         ...
 
     async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, tasks: Tasks) -> Listening:
-        """Have clients served from now on; raises OSError."""
+        """Serve clients from now on; raises OSError."""
         ...
 
     async def show(self, pages: OwnPages, tasks: Tasks) -> tuple[str, int]:
-        """Have the pages shown; where. Raises OSError."""
+        """Show the pages; return where. Raises OSError."""
         ...
 
 
@@ -239,7 +239,7 @@ class ClientExchanges:
         return answer
 
     def on_answered(self) -> None:
-        """What the answer held of the tier's memory is free."""
+        """Free what the answer held of the tier's memory."""
         self._fetches.on_answered()
 
     def close(self) -> None:

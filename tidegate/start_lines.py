@@ -75,7 +75,7 @@ def say_end(exit_code: int) -> None:
 
 
 def say_errors(group: BaseExceptionGroup[Exception]) -> None:
-    """What has ended it, a line each on standard error."""
+    """Write what has ended it to standard error, a line each."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             say_errors(error)

@@ -89,7 +89,7 @@ class TierStorage:
         return [stream_row(stream) for stream in self._read_ahead]
 
     async def run(self) -> None:
-        """What goes on beside the reads."""
+        """Run what goes on beside the reads."""
         async with trio.open_nursery() as nursery:
             if self.disk is not None:
                 nursery.start_soon(self.disk.run)

@@ -103,7 +103,7 @@ def check_segments_of(
     deep: bool,
     numbers: Iterable[int],
 ) -> Iterator[tuple[int, str]]:
-    """What an executor does: the segments whose numbers in `todo` it is given, each with its report."""
+    """Check in an executor the segments with these numbers in `todo`; yield each with its report."""
     manager = open_manager()
     for number in numbers:
         yield number, to_text(check_segment(manager, todo[number], deep=deep))

@@ -187,7 +187,7 @@ class FolderSink:
             list(pool.map(self._folder.delete, names))
 
     def _delete_temporary(self) -> None:
-        """What committers leave: Hadoop's folder, and those of the magic committer."""
+        """Delete what committers leave: Hadoop's folder, and those of the magic committer."""
         self._delete(["_temporary", *self._folder.names("__magic*")])
 
     def _read_back(self, state: RunState, *, has_files: bool) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class FolderClaim:
             self._release()
 
     def check(self) -> None:
-        """Whether the folder is ours still.
+        """Check that the folder is still ours.
 
         Raises:
             FolderClaimError: it is not.

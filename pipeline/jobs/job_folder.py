@@ -97,7 +97,7 @@ class JobFolder:
             stream.close()
 
     def _rename(self, name: str, to: str) -> None:
-        """What is there already is replaced."""
+        """Rename, in place of what is there already."""
         target = self._at(to)
         self._files.mkdirs(target.getParent())
         self._files.delete(target, False)

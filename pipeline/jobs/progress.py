@@ -78,7 +78,7 @@ class JobProgress:
             self._bar.stop()
 
     def begin(self, done: int, total: int) -> None:
-        """How many are done already, and how many there are."""
+        """Show how many are done already, and how many there are."""
         self._first, self._started_s = done, self._clock()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total)
@@ -88,7 +88,7 @@ class JobProgress:
             self._print(f"{total} {self._unit}")
 
     def advance(self, done: int, total: int, told: str) -> None:
-        """So many are done now; the first call begins, if nothing has. `told`: what it came to, for the line."""
+        """Show how many are done now; the first call begins, if nothing has. `told`: what it came to, for the line."""
         if self._first is None:
             self.begin(done, total)
             return

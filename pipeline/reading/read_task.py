@@ -75,7 +75,7 @@ class TaskReader:
 
 
 def keep_archive_directories() -> None:
-    """Have Python read the directory of an archive on its path again only if the archive has changed.
+    """Keep Python from reading the directory of an archive on its path again, unless the archive has changed.
 
     Before each task Spark has its worker forget what the path holds, and Python 3.10 and later then read all of them
     again: from Spark's own zip and the jar of its core, 6,000 names in a quarter of a second, for each task.

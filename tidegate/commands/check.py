@@ -244,7 +244,7 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
 
 
 def _tell_of_lost(scan: "_Scan", configs: Mapping[str, str], report: Report) -> None:
-    """What the records that were read do not tell."""
+    """Report what the records that were read do not tell."""
     if scan.cut:
         report.warning(
             f"partitions of {METADATA_TOPIC} do not begin at offset 0 any more: {', '.join(scan.cut)}; what they said "

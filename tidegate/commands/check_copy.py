@@ -51,7 +51,7 @@ DANGER: Final = (
 
 
 async def check_copy(config: Config, cluster: Cluster, metadata: Cluster, written: Cluster, report: Report) -> None:
-    """What `tidegate copy`, and `serve` with `copy.enabled`, would need. Upstream has answered before.
+    """Check what `tidegate copy`, and `serve` with `copy.enabled`, would need. Upstream has answered before.
 
     Args:
         metadata: as the identity that reads the metadata topic.

@@ -238,7 +238,7 @@ def check_audit_log(config: Config, report: Report) -> None:
 
 
 def check_memory(config: Config, report: Report, workers: int) -> None:
-    """Whether there is as much memory as the configuration allows itself."""
+    """Check that there is as much memory as the configuration allows itself."""
     limit_bytes = memory_bytes()
     shortage = memory_shortage(config, workers, limit_bytes)
     if shortage is None:
@@ -249,7 +249,7 @@ def check_memory(config: Config, report: Report, workers: int) -> None:
 
 
 def check_open_files(config: Config, report: Report, workers: int) -> None:
-    """Whether each process may have as many files open as its connections need."""
+    """Check that each process may have as many files open as its connections need."""
     problem = files_shortage(config, workers)
     if problem is None:
         report.ok(f"the limit on open files is enough for proxy.connections.max {config.proxy.connections_max}")

@@ -146,7 +146,7 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
 
 
 async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> None:
-    """Have the word noted."""
+    """Note the word."""
     notes, now_ms = notes_of(tier), _now_ms()
     reason = "a copier writes its notes at the same moments"
     for attempt in range(TRIES_MAX):
@@ -172,13 +172,13 @@ def _changed(noted: Noted, word: Word, now_ms: int) -> Noted:
 
 
 def _check_not_held(held: Iterable[TopicIdPartition]) -> None:
-    """What somebody holds, perhaps somebody else, nobody deletes in passing."""
+    """Refuse to delete in passing what somebody holds, perhaps somebody else."""
     if names := ", ".join(f"{each.topic}:{each.partition}" for each in held):
         raise TierError(f"{names} is held, and nothing was approved: `tidegate deletions release` ends that")
 
 
 async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) -> None:
-    """Have the word in the metadata topic, behind what copiers have said of these partitions."""
+    """Put the word into the metadata topic, behind what copiers have said of these partitions."""
     for attempt in range(TRIES_MAX):
         await trio.sleep(SETTLE_S if attempt else 0)
         marks = await _marks(tier, gone)

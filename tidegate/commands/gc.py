@@ -282,7 +282,7 @@ def _list(manager: RemoteStorageManager, folder: TierFolder, survey: Survey) -> 
 
 
 def _foreign_snapshot(config: Config, origin: PlanOrigin) -> list[str]:
-    """What `serve` of this very file has written down of its cluster must be of this one."""
+    """Return what in the notes of `serve` with this very file is not of this cluster."""
     folder = config.catalog.snapshot_path
     if folder is None:
         return []

@@ -96,7 +96,7 @@ class Progress:
         self.close()
 
     def told(self, done: int, total: int, found: str = "") -> None:
-        """So many are done. `found`: what it came to, behind the count."""
+        """Show how many are done. `found`: what it came to, behind the count."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, told=found)
 

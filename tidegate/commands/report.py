@@ -83,7 +83,7 @@ class Report:
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """What is raised in here is a finding, and ends here."""
+        """Turn what is raised in here into a finding, which ends here."""
         try:
             yield
         except Exception as error:
@@ -101,7 +101,7 @@ class Report:
         self._line("WRONG", "bold red", sentence)
 
     def progress(self, words: str) -> None:
-        """How far a long piece of work is; a line that the next one overwrites, for who sits in front of it."""
+        """Show how far a long piece of work is, in a line that the next one overwrites, for a person in front of it."""
         if self._progress is not None:
             self._progress.write(f"\r\x1b[K{words}")
             self._progress.flush()

@@ -95,7 +95,7 @@ def print_result(out: TextIO, result: AuditResult) -> None:
 
 
 def sampled(segments: Sequence[RemoteLogSegmentMetadata], count: int | None) -> Sequence[RemoteLogSegmentMetadata]:
-    """So many of them, evenly spread, the first and the last among them."""
+    """Return so many of them, evenly spread, the first and the last among them."""
     if count is None or count >= len(segments):
         return segments
     last = len(segments) - 1

@@ -163,7 +163,7 @@ def _aiven_text(settings: Settings, name: str) -> str:
 
 
 def _derive_budgets(values: Values) -> None:
-    """What no one set is its share of `memory.max.bytes`, of which all together cannot take more than there is."""
+    """Give each budget that is not set its share of `memory.max.bytes`, which all together cannot exceed."""
     memory_bytes_max: int = values["memory.max.bytes"]
     for name, share in BUDGET_SHARES.items():
         budget_bytes = memory_share(memory_bytes_max, share)
@@ -300,7 +300,7 @@ def _copy_lacks(config: Config) -> list[str]:
 
 
 def _staging_collisions(config: Config, staging_path: Path) -> Iterator[str]:
-    """Where segments under way are, what is left of them is removed at a start: that place is nothing else's, too."""
+    """Yield what overlaps with the folder for segments under way, where a start removes what is left."""
     own, storage, prefix = staging_path.resolve(), config.remote_storage_config, config.remote_storage_prefix
     others = [(f"{prefix}{name}", Path(text)) for name in TIER_FOLDER_KEYS if (text := storage.get(name, "").strip())]
     if config.cache.path is not None:

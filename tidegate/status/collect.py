@@ -265,7 +265,7 @@ class Collector:
         return len(found), page, shown
 
     async def _learn(self, partitions: Sequence[TopicIdPartition]) -> str | None:
-        """Have leaders and offsets of these known; why some are not."""
+        """Learn leaders and offsets of these; return why some are not known."""
         cluster, frontiers = self._cluster, self._tier.frontiers
         unknown = [*{each.topic: None for each in partitions if cluster.topic_id(each.topic) is None}]
         try:

@@ -316,7 +316,7 @@ def _warning(about: str, what: str) -> Trouble:
 
 
 def _told(status: Status) -> Iterable[Trouble]:
-    """What readiness complains of, without what is said better below."""
+    """Yield what readiness complains of, without what is said better below."""
     for complaint in status["complaints"]:
         if not complaint.startswith(("metadata partition ", "tier reads of ")):
             yield _warning("degraded", complaint)

@@ -34,7 +34,8 @@ def cache_part(path: Path, worker: int) -> Path:
 
 
 def settle(path: Path, workers: int) -> int:
-    """Have `cache.path` hold parts for so many workers; how many segments' blocks were moved. May block on the disk."""
+    """Make parts for so many workers in `cache.path`; return how many segments' blocks were moved. May block on the
+    disk."""
     folder = path / "workers"
     count_file = folder / COUNT_FILE
     try:

@@ -94,7 +94,7 @@ class Channel:
             self._close()
 
     def tell(self, what: str, **body: object) -> None:
-        """Have this sent; nothing happens when the other end has gone."""
+        """Send this soon; nothing happens when the other end has gone."""
         if not self._is_closed:
             self._put(_Outgoing(encode(FrameKind.TELL, {"what": what, **body}), None))
 

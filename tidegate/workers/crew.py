@@ -122,7 +122,7 @@ class Crew:
         self._gone = trio.Event()
 
     def start(self, tasks: Tasks, answer: Answer) -> None:
-        """Have all workers run.
+        """Start all workers.
 
         Args:
             answer: answers workers' questions.
@@ -199,7 +199,7 @@ class Crew:
                 member.channel.tell(what)
 
     def drain(self) -> None:
-        """Have every worker finish what it has begun, and end; none is started any more."""
+        """Make every worker finish what it has begun, and end; none is started any more."""
         self._draining.set()
         self.tell("drain")
 
@@ -288,7 +288,7 @@ class Crew:
         return event
 
     async def _watch(self, member: Member, channel: Channel) -> None:
-        """Have it say how it is, again and again; kill it when it does not."""
+        """Ask it how it is, again and again; kill it when it does not answer."""
         while True:
             wait_s_max = HUNG_S_MAX
             if member.full_at_s is not None and trio.current_time() - member.full_at_s >= FULL_S:

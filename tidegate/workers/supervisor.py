@@ -288,7 +288,7 @@ class Supervisor:
         await self._crew.wait_ended()
 
     async def reload(self, cause: Cause) -> None:
-        """Have the configuration read again by all."""
+        """Make all read the configuration again."""
         self._crew.tell("reload")
         await self._own_reloader.reload(cause)
 

@@ -94,7 +94,7 @@ class Template:
         self._trio_socket: trio.socket.SocketType | None = None
 
     async def start(self, worker: int, *, is_first: bool) -> socket.socket:
-        """Have a worker forked; our end of its channel. `events` tells when it runs.
+        """Fork a worker; return our end of its channel. `events` tells when it runs.
 
         Raises:
             TemplateGoneError: it cannot be.
@@ -130,7 +130,7 @@ class Template:
         return WorkerEvent(worker, process_id, status if kind == b"E" else None)
 
     def close(self) -> None:
-        """Have it end, and wait for that; workers go on."""
+        """End it, and wait for that; workers go on."""
         self._socket.close()
         if self._trio_socket is not None:
             self._trio_socket.close()

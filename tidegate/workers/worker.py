@@ -139,7 +139,7 @@ class WorkerFront:
         return share_of(load(self._config.files[""], os.environ), self._worker, self._workers)
 
     async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, tasks: Tasks) -> Listening:
-        """Have the supervisor's connections served."""
+        """Serve the supervisor's connections."""
         told = await self._channel.ask("listening")
         bootstrap = str(told["host"]), int(told["port"])
         servers = [str(each) for each in self._config.upstream.bootstrap_servers]
@@ -156,7 +156,7 @@ class WorkerFront:
         return Listening(book, bootstrap, KnownBrokersFile(None, servers))
 
     async def show(self, pages: OwnPages, tasks: Tasks) -> tuple[str, int]:
-        """Have the supervisor's questions answered."""
+        """Answer the supervisor's questions."""
         self._pages = pages
         await trio.lowlevel.checkpoint()
         admin = self._config.admin.listen
