@@ -180,7 +180,7 @@ class Readiness:
         self._tell()
 
     def clients_will_fail(self, reasons: Sequence[str]) -> None:
-        """What clients will not like of the certificate and the hosts that they meet, a sentence each."""
+        """Note what clients will not like of the certificate and the hosts that they meet, a sentence each."""
         self._client_troubles = [*reasons]
         self._tell()
 
@@ -220,7 +220,7 @@ class Readiness:
         self._tell()
 
     def transactions_hang(self, reasons: Sequence[str]) -> None:
-        """What keeps READ_COMMITTED readers of a tier of our own waiting, a sentence each; none: nothing does."""
+        """Note what keeps READ_COMMITTED readers waiting in standalone mode, a sentence each; none: nothing does."""
         self._hanging = [*reasons]
         self._tell()
 

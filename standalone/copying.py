@@ -298,7 +298,7 @@ class Copying:
         await self._look_at_group()
 
     async def _look_at_group(self) -> None:
-        """Whether all of it are to copy the same, and what to copy nobody in it has at two looks in a row. A group
+        """Learn whether all of it are to copy the same, and what nobody in it has at two looks in a row. A group
         that is not described has what we have ourselves."""
         assigned = {(each.topic, each.partition) for each in self.assigned()}
         try:
@@ -349,7 +349,7 @@ class _Listener:
 
 
 def lock_staging(path: Path) -> int:
-    """Have the folder for this process alone; the descriptor holds it until it is closed, however that comes about.
+    """Lock the folder for this process alone; the descriptor holds it until it is closed, however that comes about.
 
     Raises:
         RetriableRemoteStorageError: another process has it, or it cannot be made.

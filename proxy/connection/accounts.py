@@ -93,7 +93,7 @@ class Wait:
         self._waits.remove(self)
 
     def passed(self, size_bytes: int) -> None:
-        """So many bytes more went through."""
+        """Note how many bytes more went through."""
         self._passed_bytes += size_bytes
         if self._passed_bytes >= PROGRESS_BYTES:
             self._passed_bytes = 0
@@ -175,7 +175,7 @@ class Account:
         return min(wanted_bytes, max(GRANT_BYTES_MIN, self._accounts.held.room // 2))
 
     def prefer(self, reader: Hashable, *, is_preferred: bool) -> None:
-        """Whether its reads of the tier wait for room in the line of those who take at once what they get."""
+        """Say whether its reads of the tier wait for room in the line of those who take at once what they get."""
         self._accounts.answers.prefer(reader, is_preferred=is_preferred)
 
     def close(self) -> None:

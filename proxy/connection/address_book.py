@@ -87,7 +87,7 @@ class KnownBrokersFile:
         return found
 
     def note(self, brokers: Iterable[NodeAddress], ports: Mapping[int, int]) -> None:
-        """Have this written, unless it is what the file holds."""
+        """Write this soon, unless it is what the file holds."""
         self._noted = KnownBrokers(tuple(sorted(brokers, key=lambda node: node.node_id)), dict(ports))
         if self._noted != self._written:
             self._changed.set()
@@ -285,7 +285,7 @@ class AddressBook:
         return told
 
     async def follow(self, nodes: Collection[NodeAddress]) -> None:
-        """Have a listener for each of these brokers, and for no other."""
+        """Keep a listener for each of these brokers, and for no other."""
         self.retire_all_but([node.node_id for node in nodes])
         await self.advertise(nodes)
 
@@ -523,7 +523,7 @@ class SniAddressBook:
 
 
 def hear_server_names(context: ssl.SSLContext) -> None:
-    """Have the connections that this context accepts know the name that their client asked for."""
+    """Note for each connection that this context accepts the name that its client asked for."""
 
     def heard(connection: ssl.SSLSocket | ssl.SSLObject, server_name: str | None, _context: ssl.SSLContext) -> None:
         assert isinstance(connection, _AcceptedConnection)

@@ -99,7 +99,8 @@ class Audit:
         row.answers += 1
 
     def flush(self) -> float:
-        """Have written what there is. To be called as each minute ends; in how many seconds the next one does."""
+        """Hand over what there is to be written. Call it as each minute ends; return in how many seconds the next one
+        does."""
         self._hand_over()
         now_s = self._clock()
         if now_s // MINUTE_S != self._minute:

@@ -178,7 +178,7 @@ class FrameStream:
         return size
 
     def _settle(self) -> None:
-        """What the buffer holds no more is free."""
+        """Release what the buffer holds no more."""
         if self._charged_bytes > self.buffer.beyond_small:
             self._account.let_go(self._charged_bytes - self.buffer.beyond_small)
             self._charged_bytes = self.buffer.beyond_small
@@ -358,7 +358,7 @@ class AnswerSending:
         return places
 
     async def _send_some(self, transport: Transport, wait: Wait) -> None:
-        """What the client takes now; where it takes nothing, wait: nothing here keeps a view meanwhile."""
+        """Send what the client takes now; where it takes nothing, wait: nothing here keeps a view meanwhile."""
         first = self._first
         size_bytes = await transport.send_some(self._window())
         self._sent(size_bytes, wait)

@@ -267,7 +267,7 @@ async def _ask_broker(
     fallback: Fallback,
     node_id: int,
 ) -> list[tuple[TierPart, Authority | None]]:
-    """Have the broker read what the tier does not, as much as falls to each in its place of the client's request;
+    """Ask the broker for what the tier does not read, as much as falls to each in its place of the client's request;
     returns what it cannot take at the moment."""
     with fallback.at_broker(node_id, len(parts.failed)) as granted:
         taken = [part for part, _ in parts.failed[:granted]]

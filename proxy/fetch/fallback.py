@@ -260,7 +260,8 @@ class Fallback:
 
     @contextmanager
     def at_broker(self, node_id: int, partitions: int) -> Iterator[int]:
-        """So many partitions are to be read by that broker; how many of them may be, while the block lasts (rule 3)."""
+        """Ask for so many partitions to be read by that broker; yield how many may be, while the block lasts (rule
+        3)."""
         granted = max(0, min(partitions, self.settings.partitions_max - self._reading[node_id]))
         self._reading[node_id] += granted
         self._meter.on_refused(partitions - granted)
@@ -272,7 +273,7 @@ class Fallback:
                 del self._reading[node_id]
 
     def refuse(self, partitions: int) -> None:
-        """So many partitions nobody can read just now: of a tier of our own, below the brokers' logs."""
+        """Count partitions that nobody can read just now: in standalone mode, below the brokers' logs."""
         self._meter.on_refused(partitions)
 
     def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:
@@ -281,7 +282,7 @@ class Fallback:
         self._meter.on_read(FallbackReason.LATE if spell is None else spell.reason, records_bytes)
 
     def on_corrupt(self, partition: TopicIdPartition, offset: int, reason: str, segment: str | None) -> None:
-        """What the broker has read is damaged, too (rule 4)."""
+        """Note that what the broker has read is damaged, too (rule 4)."""
         self._meter.on_corrupt(partition.topic)
         spell = self._spell_of.get(partition)
         if spell is None or (partition, offset) not in spell.told:

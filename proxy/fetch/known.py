@@ -554,7 +554,7 @@ class Lineages:
         return await self._ask_leader(partition, leader_epoch)
 
     async def learn(self, wanted: Iterable[tuple[TopicIdPartition, int]]) -> None:
-        """Have what `get` would ask for asked together. Failures are kept by nobody: `get` meets them again."""
+        """Ask together what `get` would ask for. Failures are kept by nobody: `get` meets them again."""
 
         async def learn_one(partition: TopicIdPartition, leader_epoch: int) -> None:
             try:

@@ -273,7 +273,7 @@ async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: 
 
 
 async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, session_id: int) -> None:
-    """Have upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
+    """Make upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
     afterwards."""
     if session_id != NO_SESSION_ID:
         own_id = wire.next_correlation_id()
@@ -369,7 +369,7 @@ class Prober:
         return self._authorities.has_right(part.partition)
 
     async def probe(self, request: FetchRequest, parts: Sequence[TierPart]) -> Verdicts:
-        """Have the broker judge all parts; a probe that still counts is not repeated."""
+        """Let the broker judge all parts; a probe that still counts is not repeated."""
         verdicts = Verdicts()
         asked: list[TierPart] = []
         now_s = trio.current_time()

@@ -139,7 +139,7 @@ class Tier:
             self._note_unknown(wanted, now)
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
-        """What was known of the partition's offsets is wrong: truncation, another leader, another topic."""
+        """Forget what was known of the partition's offsets; it is wrong: truncation, another leader, another topic."""
         self.frontiers.forget(node_id, partition)
         self.aborted_tails.forget(node_id, partition)
         self._lineages.forget(partition)

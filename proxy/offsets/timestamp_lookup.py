@@ -206,7 +206,7 @@ class TimestampLookup:
             from_offset = segment.end_offset + 1
 
     async def learn_lineages(self, frontiers: Mapping[TopicIdPartition, Frontier]) -> None:
-        """Have what `lineage` would ask for asked together."""
+        """Ask together what `lineage` would ask for."""
         await self._lineages.learn((partition, known.leader_epoch) for partition, known in frontiers.items())
 
     async def lineage(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage:

@@ -51,7 +51,7 @@ class Gathered(Generic[Q, A]):
         return len(self._next.questions)
 
     def add(self, questions: Iterable[Q]) -> Round[Q, A]:
-        """Have these asked; the round that they are in. Nothing to ask is a round that is done."""
+        """Ask these soon; return the round that they are in. Nothing to ask is a round that is done."""
         wanted = dict.fromkeys(questions)
         if not wanted:
             nothing: Round[Q, A] = Round()

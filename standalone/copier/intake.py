@@ -86,7 +86,7 @@ class Intake:
         return self.staged_from is not None and self._backlog.is_pressed(self.staged_from)
 
     async def see_upstream(self) -> None:
-        """Where upstream's log is; after a change of leader also whether what is staged still belongs to it.
+        """Learn where upstream's log is; after a change of leader also whether what is staged still belongs to it.
 
         Raises:
             RemoteStorageError: no answer.

@@ -18,7 +18,7 @@ class KeptStore(Protocol[V]):
         ...
 
     async def commit(self, values: Mapping[TopicIdPartition, V]) -> None:
-        """Have these committed."""
+        """Commit these."""
         ...
 
 
@@ -56,7 +56,7 @@ class Kept(Generic[V]):
             return self._known.get(partition)
 
     async def commit(self, partition: TopicIdPartition, value: V) -> None:
-        """Have the value committed; it is durable when this returns.
+        """Commit the value; it is durable when this returns.
 
         Raises:
             RemoteStorageError: as the store answers.

@@ -126,7 +126,7 @@ class Membership:
         return [*self._owned.copy().values()]
 
     def stop(self) -> None:
-        """Have `run` give back all partitions, leave the group, and return."""
+        """Make `run` give back all partitions, leave the group, and return."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -206,7 +206,7 @@ class Membership:
             self._listener.assigned(partitions, generation)
 
     def _heard(self, message: Message) -> None:
-        """What is no record, since nothing is fetched: an error that the group, or a topic, has met with."""
+        """Handle what is no record, since nothing is fetched: an error that the group, or a topic, has met with."""
         error = message.error()
         if error is None:
             return  # fetched between assignment and pause, which librdkafka does not do

@@ -49,7 +49,7 @@ class MetadataFeed:
 
     @asynccontextmanager
     async def followed(self, ledger: Ledger) -> AsyncIterator[None]:
-        """Have the ledger note the partition's records for as long as this is open, from the first one on.
+        """Feed the ledger the partition's records for as long as this is open, from the first one on.
 
         Raises:
             RemoteStorageError: on entering, if the log cannot be read.

@@ -53,8 +53,8 @@ class ProducerStates:
         return min(self._open.values(), default=None)
 
     def learn_aborted(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """What upstream lists with the batches that come next, as (producer id, first offset): of all transactions that
-        touch them, those that were aborted."""
+        """Note what upstream lists with the batches that come next, as (producer id, first offset): of all transactions
+        that touch them, those that were aborted."""
         self._aborted = {}
         for producer_id, first_offset in aborted:
             self._aborted.setdefault(producer_id, []).append(first_offset)

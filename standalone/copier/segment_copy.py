@@ -225,7 +225,7 @@ class SegmentCopy:
         return Copied.SUPERSEDED
 
     def stop_trying(self) -> None:
-        """What is staged was dropped: `tidy` gives back what was begun with it."""
+        """Stop trying to copy what was dropped from staging: `tidy` gives back what was begun with it."""
         self._trying = None
 
     def _is_tried(self, segment: RemoteLogSegmentMetadata) -> bool:

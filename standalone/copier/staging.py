@@ -222,7 +222,7 @@ class PartitionStaging:
             self._open = None
 
     def _note_aborted(self) -> None:
-        """What the logs here do not say themselves, for `kept`."""
+        """Note for `kept` what the logs here do not say themselves."""
         aborted = sorted({*self._state.producers.undecided_aborted(), *self.kept.aborted})
         path = self._folder / ABORTED_NAME
         if not aborted:
@@ -360,7 +360,7 @@ class _OpenSegment:
         self.end_offset = header.last_offset
 
     def write(self) -> None:
-        """What was appended, straight from where it is. The file is not kept open: there may be one for each of
+        """Write what was appended, straight from where it is. The file is not kept open: there may be one for each of
         thousands of partitions."""
         if not self._unwritten:
             return

@@ -113,7 +113,7 @@ class Term:
             raise failure
 
     async def _tidy(self) -> RemoteStorageError | None:
-        """What could not be tidied does not keep anything from being copied, unless a segment may be finished."""
+        """Tidy. A failure does not keep anything from being copied, unless a segment may be finished."""
         is_needed = self._segments.has_unfinished or self._segments.has_unsure
         if not is_needed and self._ledger.changes == self._tidied_changes:
             return None
@@ -176,7 +176,7 @@ class Term:
         return True
 
     async def _copy_rest(self) -> None:
-        """What is staged, since the next owner may not find it at upstream any more."""
+        """Copy what is staged, since the next owner may not find it at upstream any more."""
         intake = self._intake
         if self._ledger.is_superseded or self._off() is not None:
             return

@@ -50,7 +50,8 @@ class CopierTools:
     new_id: Callable[[], Uuid]
 
     def tell_waiting(self, partition: TopicIdPartition, waiting: Waiting | None, before: Waiting | None) -> None:
-        """What of the partition waits to be deleted, and did before: in the log each time that something begins to."""
+        """Report what of the partition waits to be deleted, and did before: in the log each time that something begins
+        to."""
         shown = (waiting.segments, waiting.size_bytes, waiting.is_alarming) if waiting else (0, 0, False)
         self.meter.on_delete_waiting((partition.topic, partition.partition), *shown)
         if waiting is not None and (before is None or before.why != waiting.why):

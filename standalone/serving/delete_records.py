@@ -67,7 +67,7 @@ class DeleteRecordsService:
     async def _delete(
         self, request: DeleteRecordsRequest, accepted: list[DeleteRecordsAnswer], node_id: int | None
     ) -> None:
-        """Have the tier follow, and the answers say what became of it."""
+        """Delete in the tier too, and put into the answers what became of it."""
         placed = await self._tier_offsets.place([(each.topic, each.partition) for each in accepted], node_id)
         asked = _asked(request)
         wanted: dict[TopicIdPartition, int] = {}

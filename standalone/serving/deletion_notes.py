@@ -57,7 +57,7 @@ class DeletionNotes:
             raise RemoteStorageError(f"{error}: nothing is deleted") from error
 
     async def commit(self, values: Mapping[TopicIdPartition, Noted]) -> None:
-        """Have these noted.
+        """Note these.
 
         Raises:
             RemoteStorageError: no answer, or a missing right.

@@ -71,7 +71,7 @@ class CommittedLogStarts:
         return {each: int(text) for each, text in (await self._texts.read(partitions, refused)).items()}
 
     async def raise_to(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Have at least these committed; what is committed when this returns.
+        """Commit at least these; return what is committed then.
 
         Raises:
             UpstreamError: no answer, or a right is missing; some may be committed all the same.
@@ -101,7 +101,7 @@ class CopierLogStarts:
             raise as_storage_error("log starts", error) from error
 
     async def commit(self, values: Mapping[TopicIdPartition, int]) -> None:
-        """Have at least these committed."""
+        """Commit at least these."""
         try:
             await self._committed.raise_to(values)
         except UpstreamError as error:
@@ -156,7 +156,7 @@ class TierLogStarts:
         return said if self._trouble is None else f"{said}: {self._trouble}"
 
     async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Have the log starts there or higher; they are committed when this returns. The log starts then.
+        """Raise the log starts to these, unless they are higher. Return the log starts, which are committed then.
 
         Raises:
             UpstreamError: not all could be committed; as far as this process knows they stay.

@@ -152,7 +152,7 @@ class OwnListOffsetsService:
         node_id: int | None,
         deadline_s: float,
     ) -> None:
-        """What the tier says of these. Those of which it says nothing, and the broker is to, are left out."""
+        """Look these up in the tier. Those of which it says nothing, and the broker is to, are left out."""
         # A tier that begins no lower than the local log has nothing to say of where the log begins.
         lower = {
             key: partition

@@ -44,7 +44,7 @@ class MovableLogStarts(Protocol):
         ...
 
     async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Have them start there or higher; where they start then. Raises UpstreamError."""
+        """Raise the log starts to these, unless they are higher; return where they start then. Raises UpstreamError."""
         ...
 
 

@@ -37,7 +37,7 @@ def restored_lineage(own: LeaderEpochs, tier: LeaderEpochs, *, tier_end: int, lo
 
 
 def _check(own: LeaderEpochs, tier: LeaderEpochs, first: int, last: int) -> None:
-    """Whether both name the same leader epoch of each offset from first to last."""
+    """Check that both name the same leader epoch of each offset from first to last."""
     borders = sorted({first, *(start for _, start in (*own, *tier) if first < start <= last)})
     for offset in borders if first <= last else ():
         mine, theirs = _epoch_of(own, offset), _epoch_of(tier, offset)
