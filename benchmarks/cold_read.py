@@ -309,7 +309,7 @@ def budgets_mib(memory_bytes_max: int) -> float:
 
 @contextmanager
 def _failures(report: ColdReport, name: str) -> Iterator[None]:
-    """What fails is a complaint, and the others go on."""
+    """Turn a failure into a complaint, so that the others go on."""
     try:
         yield
     except (RuntimeError, OSError, EOFError, TierReadError, StepFailed) as error:

@@ -154,7 +154,7 @@ def _kind(frame: bytearray) -> str:
 
 @contextmanager
 def slow_core(pid: int) -> Iterator[None]:
-    """Have a process, with all its threads, share one core with another that never rests."""
+    """Pin a process, with all its threads, to one core that it shares with another that never rests."""
     core = {max(os.sched_getaffinity(0))}
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:

@@ -17,7 +17,7 @@ _LOOP = "while True: pass"
 
 @contextmanager
 def busy(loops: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many processes count while the block runs."""
+    """Run so many counting processes while the block runs."""
     running = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(loops)]
     try:
         yield running

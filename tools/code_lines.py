@@ -58,7 +58,7 @@ def count(files: Iterable[tuple[str, str]]) -> dict[str, Counter[str]]:
 
 
 def files_now() -> Iterator[tuple[str, str]]:
-    """What git tracks, or would."""
+    """Yield what git tracks, or would."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
     for name in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         if (ROOT / name).is_file():

@@ -164,7 +164,7 @@ def _local_logs(cluster: KafkaCluster, topic: str) -> int:
 
 
 def _produce(bootstrap_servers: str, topic: str, batch_kib: int, partition_bytes: Sequence[int]) -> None:
-    """So many bytes of batches into each partition, in turns; a record for each KiB of a batch."""
+    """Produce so many bytes of batches into each partition, in turns; a record for each KiB of a batch."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,

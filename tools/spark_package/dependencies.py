@@ -103,7 +103,7 @@ def dependencies_of(
 
 
 def files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """What is bundled of it: path below the folder of libraries, and where it is now. Commands are left out."""
+    """Yield what is bundled of it: path below the folder of libraries, and where it is now. Commands are left out."""
     for file in distribution.files or ():
         name = file.as_posix()
         service = _BOTOCORE_SERVICE.match(name)
