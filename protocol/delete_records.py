@@ -10,10 +10,11 @@ Contract:
 import struct
 from dataclasses import dataclass
 
-from protocol.topic_walk import read_topics_in_slices, require_end
+from protocol.fetch.messages import PARTITIONS_MAX
+from protocol.topic_walk import read_topics, require_end
 from protocol.wire.errors import LocalProtocolError
 from protocol.wire.framing import RequestHeader
-from protocol.wire.primitives import Cursor, Slices, at_once
+from protocol.wire.primitives import Cursor
 
 DELETE_RECORDS_VERSION_MAX = 2
 FLEXIBLE_VERSION_MIN = 2
@@ -50,8 +51,8 @@ class DeleteRecordsAnswer:
     position: int
 
 
-def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[DeleteRecordsRequest]:
-    """Decode a whole frame (length field included) whose header was read already. Up to SLICE_BYTES are one slice.
+def decode_request(frame: memoryview, header: RequestHeader) -> DeleteRecordsRequest:
+    """Decode a whole frame (length field included) whose header was read already.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, too large, or holds an impossible length or count.
@@ -64,20 +65,22 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
     def read(topic: str) -> None:
         request.partitions.append(DeleteRecordsPartition(topic, cursor.int32(), cursor.int64()))
 
-    yield from read_topics_in_slices(cursor, read, flexible=flexible, is_request=True)
+    read_topics(cursor, read, PARTITIONS_MAX, flexible=flexible, is_request=True)
     request.timeout_ms = cursor.int32()
     require_end(cursor, "DeleteRecords request", flexible=flexible)
     return request
 
 
-decode_request = at_once(decode_request_in_slices)
+def decode_response(
+    frame: memoryview, api_version: int, partitions_max: int | None = None
+) -> list[DeleteRecordsAnswer]:
+    """Return the answers in a whole frame (length field included).
 
-
-def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[list[DeleteRecordsAnswer]]:
-    """The answers in a whole frame (length field included). Up to SLICE_BYTES are one slice.
+    Args:
+        partitions_max: how many were asked for; more are refused. None: any number.
 
     Raises:
-        PeerProtocolError, LocalProtocolError: as `decode_request_in_slices`.
+        PeerProtocolError, LocalProtocolError: as `decode_request`.
     """
     flexible = _is_flexible(api_version)
     cursor = Cursor(frame, 8)
@@ -90,12 +93,9 @@ def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[lis
         partition, position = cursor.int32(), cursor.position
         answers.append(DeleteRecordsAnswer(topic, partition, cursor.int64(), cursor.int16(), position))
 
-    yield from read_topics_in_slices(cursor, read, flexible=flexible)
+    read_topics(cursor, read, partitions_max, flexible=flexible)
     require_end(cursor, "DeleteRecords response", flexible=flexible)
     return answers
-
-
-decode_response = at_once(decode_response_in_slices)
 
 
 def patch(frame: bytearray, answer: DeleteRecordsAnswer) -> None:

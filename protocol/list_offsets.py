@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
 
-from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX
+from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, less_asked
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import RequestHeader, encode_request_header
 from protocol.wire.identifiers import ApiKey
-from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, Cursor, Slices, at_once, write_array_length, write_string
+from protocol.wire.primitives import Cursor, write_array_length, write_string
 
 LIST_OFFSETS_VERSION_MIN = 1
 LIST_OFFSETS_VERSION_MAX = 11
@@ -105,10 +105,10 @@ class ListOffsetsResponse:
 _Item = TypeVar("_Item", ListOffsetsPartition, ListOffsetsAnswer)
 
 
-def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[ListOffsetsRequest]:
+def decode_request(frame: memoryview, header: RequestHeader) -> ListOffsetsRequest:
     """Decode a whole frame (length field included) whose header was read already.
 
-    If it names too much, only the head is read (`ListOffsetsRequest.is_unread`). Up to SLICE_BYTES are one slice.
+    If it names too much, only the head is read (`ListOffsetsRequest.is_unread`).
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -121,7 +121,6 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
     if version >= 2:
         request.isolation_level = cursor.int8()
     room = PARTITIONS_MAX if len(frame) <= REQUEST_BYTES_MAX else -1
-    slice_end = cursor.position + SLICE_BYTES
     for topic, count in _topics(cursor, version) if room >= 0 else ():
         room -= max(1, count)
         if room < 0:
@@ -129,15 +128,9 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
         first = len(request.partitions)
         for _ in range(count):
             request.partitions.append(_decode_question(cursor, version, topic))
-            if cursor.position >= slice_end:
-                yield
-                slice_end = cursor.position + SLICE_BYTES
         topic_tags = _raw_tags(cursor, version)
         for question in request.partitions[first:]:
             question.topic_tags = topic_tags
-        if cursor.position >= slice_end:
-            yield
-            slice_end = cursor.position + SLICE_BYTES
     if room < 0:
         return replace(request, partitions=[], is_unread=True)
     if version >= 10:
@@ -147,11 +140,8 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
     return request
 
 
-decode_request = at_once(decode_request_in_slices)
-
-
-def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int) -> Slices[bytes]:
-    """A whole frame (length field included) at `request.api_version`. Up to SLICE_ITEMS partitions are one slice.
+def encode_request(request: ListOffsetsRequest, *, correlation_id: int) -> bytes:
+    """A whole frame (length field included) at `request.api_version`.
 
     Raises:
         LocalProtocolError: the version is outside v1–v11.
@@ -162,7 +152,7 @@ def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int
     parts.append(_INT32.pack(request.replica_id))
     if version >= 2:
         parts.append(struct.pack(">b", request.isolation_level))
-    groups, room = _start_topics(parts, request.partitions, version), SLICE_ITEMS
+    groups = _start_topics(parts, request.partitions, version)
     for topic, group in groups:
         _start_topic(parts, topic, len(group), version)
         for question in group:
@@ -171,10 +161,6 @@ def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int
                 parts.append(_INT32.pack(question.current_leader_epoch))
             parts.append(_INT64.pack(question.timestamp))
             _put_tags(parts, question.tags, version)
-            room -= 1
-            if not room:
-                yield
-                room = SLICE_ITEMS
         _put_tags(parts, group[0].topic_tags, version)
     if version >= 10:
         parts.append(_INT32.pack(request.timeout_ms))
@@ -183,11 +169,8 @@ def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int
     return _INT32.pack(len(body)) + body
 
 
-encode_request = at_once(encode_request_in_slices)
-
-
-def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[ListOffsetsResponse]:
-    """Decode a whole frame (length field included). Up to SLICE_ITEMS partitions are one slice.
+def decode_response(frame: memoryview, api_version: int, partitions_max: int | None = None) -> ListOffsetsResponse:
+    """Decode a whole frame (length field included).
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -200,12 +183,12 @@ def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[Lis
         cursor.skip_tags()
     if api_version >= 2:
         response.throttle_time_ms = cursor.int32()
+    room = partitions_max
     for topic, count in _topics(cursor, api_version):
+        room = less_asked(room, count)
         first = len(response.partitions)
         for _ in range(count):
             response.partitions.append(_decode_answer(cursor, api_version, topic))
-            if len(response.partitions) % SLICE_ITEMS == 0:
-                yield
         topic_tags = _raw_tags(cursor, api_version)
         for answer in response.partitions[first:]:
             answer.topic_tags = topic_tags
@@ -214,13 +197,8 @@ def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[Lis
     return response
 
 
-decode_response = at_once(decode_response_in_slices)
-
-
-def encode_response_in_slices(response: ListOffsetsResponse, api_version: int, correlation_id: int) -> Slices[bytes]:
+def encode_response(response: ListOffsetsResponse, api_version: int, correlation_id: int) -> bytes:
     """A whole frame (length field included), with another correlation id than the response's own.
-
-    Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         LocalProtocolError: the version is outside v1–v11.
@@ -230,7 +208,7 @@ def encode_response_in_slices(response: ListOffsetsResponse, api_version: int, c
     _put_tags(parts, NO_TAGS, api_version)  # of the header
     if api_version >= 2:
         parts.append(_INT32.pack(response.throttle_time_ms))
-    groups, room = _start_topics(parts, response.partitions, api_version), SLICE_ITEMS
+    groups = _start_topics(parts, response.partitions, api_version)
     for topic, group in groups:
         _start_topic(parts, topic, len(group), api_version)
         for answer in group:
@@ -238,17 +216,10 @@ def encode_response_in_slices(response: ListOffsetsResponse, api_version: int, c
             if api_version >= 4:
                 parts.append(_INT32.pack(answer.leader_epoch))
             _put_tags(parts, answer.tags, api_version)
-            room -= 1
-            if not room:
-                yield
-                room = SLICE_ITEMS
         _put_tags(parts, group[0].topic_tags, api_version)
     _put_tags(parts, response.tags, api_version)
     body = b"".join(parts)
     return _FRAME_HEAD.pack(len(body) + 4, correlation_id) + body
-
-
-encode_response = at_once(encode_response_in_slices)
 
 
 def _decode_question(cursor: Cursor, version: int, topic: str) -> ListOffsetsPartition:

@@ -13,10 +13,11 @@ id · 4 flexible.
 import struct
 from dataclasses import dataclass
 
-from protocol.topic_walk import read_topics_in_slices, require_end
+from protocol.fetch.messages import PARTITIONS_MAX
+from protocol.topic_walk import read_topics, require_end
 from protocol.wire.errors import LocalProtocolError
 from protocol.wire.framing import RequestHeader
-from protocol.wire.primitives import Cursor, Slices, at_once
+from protocol.wire.primitives import Cursor
 
 OFFSET_FOR_LEADER_EPOCH_VERSION_MAX = 4
 FLEXIBLE_VERSION_MIN = 4
@@ -46,8 +47,8 @@ class LeaderEpochAnswer:
     position: int
 
 
-def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[list[LeaderEpochPartition]]:
-    """Decode a whole frame (length field included) whose header was read already. Up to SLICE_BYTES are one slice.
+def decode_request(frame: memoryview, header: RequestHeader) -> list[LeaderEpochPartition]:
+    """Decode a whole frame (length field included) whose header was read already.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, too large, or holds an impossible length or count.
@@ -66,19 +67,19 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
             cursor.skip(4)  # current leader epoch
         asked.append(LeaderEpochPartition(topic, partition, cursor.int32()))
 
-    yield from read_topics_in_slices(cursor, read, flexible=flexible, is_request=True)
+    read_topics(cursor, read, PARTITIONS_MAX, flexible=flexible, is_request=True)
     require_end(cursor, "OffsetForLeaderEpoch request", flexible=flexible)
     return asked
 
 
-decode_request = at_once(decode_request_in_slices)
+def decode_response(frame: memoryview, api_version: int, partitions_max: int | None = None) -> list[LeaderEpochAnswer]:
+    """Return the answers in a whole frame (length field included).
 
-
-def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[list[LeaderEpochAnswer]]:
-    """The answers in a whole frame (length field included). Up to SLICE_BYTES are one slice.
+    Args:
+        partitions_max: how many were asked for; more are refused. None: any number.
 
     Raises:
-        PeerProtocolError, LocalProtocolError: as `decode_request_in_slices`.
+        PeerProtocolError, LocalProtocolError: as `decode_request`.
     """
     flexible = _is_flexible(api_version)
     cursor = Cursor(frame, 8)
@@ -93,12 +94,9 @@ def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[lis
         leader_epoch = cursor.int32() if api_version >= 1 else None
         answers.append(LeaderEpochAnswer(topic, partition, error_code, leader_epoch, cursor.int64(), position))
 
-    yield from read_topics_in_slices(cursor, read, flexible=flexible)
+    read_topics(cursor, read, partitions_max, flexible=flexible)
     require_end(cursor, "OffsetForLeaderEpoch response", flexible=flexible)
     return answers
-
-
-decode_response = at_once(decode_response_in_slices)
 
 
 def patch(frame: bytearray, answer: LeaderEpochAnswer) -> None:

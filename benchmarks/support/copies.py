@@ -16,10 +16,9 @@ from unittest.mock import patch
 import trio
 
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import encode_request_in_slices
-from protocol.fetch.response import encode_response_in_slices
+from protocol.fetch.messages import encode_request
+from protocol.fetch.response import encode_response
 from protocol.wire.framing import FrameBuffer
-from protocol.wire.primitives import Slices
 from proxy.connection.request_handlers import PendingAnswer
 from tidegate import serve as application
 from tidegate.config import load
@@ -27,9 +26,9 @@ from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
 START_S_MAX = 60.0
-ENCODERS: Mapping[str, Callable[..., Slices[Any]]] = {
-    "proxy.fetch.probe.encode_request_in_slices": encode_request_in_slices,
-    "proxy.fetch.assembly.encode_response_in_slices": encode_response_in_slices,
+ENCODERS: Mapping[str, Callable[..., Any]] = {
+    "proxy.fetch.probe.encode_request": encode_request,
+    "proxy.fetch.assembly.encode_response": encode_response,
 }
 
 
@@ -46,18 +45,6 @@ class CopyCounter:
             before = size_of(arguments, None)
             result = function(*arguments, **named)
             self.copied_bytes += before + size_of((), result)
-            return result
-
-        return counted
-
-    def after_slices(
-        self, function: Callable[..., Slices[Any]], size_of: Callable[[Any], int]
-    ) -> Callable[..., Slices[Any]]:
-        """The same of work in slices: `size_of` is asked about its result."""
-
-        def counted(*arguments: Any, **named: Any) -> Slices[Any]:
-            result = yield from function(*arguments, **named)
-            self.copied_bytes += size_of(result)
             return result
 
         return counted
@@ -103,7 +90,8 @@ def counting_tidegate(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[Add
 
 def _counted(counter: CopyCounter) -> dict[str, Callable[..., Any]]:
     counted: dict[str, Callable[..., Any]] = {
-        target: counter.after_slices(function, _made_bytes) for target, function in ENCODERS.items()
+        target: counter.after(function, lambda _, made: 0 if made is None else _made_bytes(made))
+        for target, function in ENCODERS.items()
     }
     counted["proxy.connection.request_handlers.PendingAnswer.deliver"] = counter.after(
         PendingAnswer.deliver, lambda arguments, _: len(arguments[1]) if arguments else 0

@@ -29,17 +29,7 @@ from protocol.record_batches import Buffer
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import RequestHeader, encode_request_header
 from protocol.wire.identifiers import ApiKey
-from protocol.wire.primitives import (
-    SLICE_BYTES,
-    SLICE_ITEMS,
-    Cursor,
-    Slices,
-    at_once,
-    cut,
-    write_array_length,
-    write_string,
-    write_uvarint,
-)
+from protocol.wire.primitives import Cursor, write_array_length, write_string, write_uvarint
 
 FETCH_VERSION_MIN = 4
 FETCH_VERSION_MAX = 18
@@ -191,18 +181,23 @@ def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
     return item.topic, item.topic_id, item.partition
 
 
-def last_mentions_in_slices(partitions: list[FetchPartition]) -> Slices[list[FetchPartition]]:
+def last_mentions(partitions: list[FetchPartition]) -> list[FetchPartition]:
     """Return each partition once. If one is named twice, the broker takes the first place and the last wish."""
-    by_key: dict[PartitionKey, FetchPartition] = {}
-    for some in cut(partitions):
-        if by_key:
-            yield
-        for asked in some:
-            by_key[asked.topic, asked.topic_id, asked.partition] = asked
+    by_key = {(asked.topic, asked.topic_id, asked.partition): asked for asked in partitions}
     return partitions if len(by_key) == len(partitions) else list(by_key.values())
 
 
-last_mentions = at_once(last_mentions_in_slices)
+def less_asked(room: int | None, count: int) -> int | None:
+    """Return how many partitions a response may still have after a topic of `count`; None: any number.
+
+    Raises:
+        PeerProtocolError: it has more than were asked for.
+    """
+    if room is None:
+        return None
+    if (left := room - max(1, count)) < 0:
+        raise PeerProtocolError("a response has more partitions than were asked for")
+    return left
 
 
 def require_version(api_version: int) -> None:
@@ -250,10 +245,10 @@ _REPLICA_STATE_TAG = 1
 _REPLICA_STATE_VERSION_MIN = 15
 
 
-def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[FetchRequest]:
+def decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
     """Decode a whole frame (length field included) whose header was read already.
 
-    If it names too much, only the head is read (`FetchRequest.is_unread`). Up to SLICE_BYTES are one slice.
+    If it names too much, only the head is read (`FetchRequest.is_unread`).
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -261,15 +256,12 @@ def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices
     """
     require_version(header.api_version)
     try:
-        return (yield from _decode_request(frame, header))
+        return _decode_request(frame, header)
     except struct.error as error:
         raise PeerProtocolError(f"truncated Fetch v{header.api_version} request") from error
 
 
-decode_request = at_once(decode_request_in_slices)
-
-
-def encode_request_in_slices(
+def encode_request(
     request: FetchRequest,
     partitions: Sequence[FetchPartition],
     *,
@@ -281,12 +273,11 @@ def encode_request_in_slices(
     session_epoch: int = SESSIONLESS_EPOCH,
     forgotten: Sequence[PartitionKey] = (),
     api_version: int | None = None,
-) -> Slices[bytes]:
+) -> bytes:
     """A whole frame (length field included) that asks for `partitions` on behalf of `request`.
 
     Client id, isolation level, rack, replica id and body tags are the request's. The version is the request's unless
     given; partitions must then have the kind of topic name which it wants, and what it has no field for is left out.
-    Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         LocalProtocolError: a version outside v4–v18, a missing topic name or id, or a follower's request raised
@@ -303,7 +294,7 @@ def encode_request_in_slices(
     parts.append(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, request.isolation_level))
     if version >= 7:
         parts.append(_SESSION.pack(session_id, session_epoch))
-    yield from _encode_topics(parts, partitions, version, flexible=flexible)
+    _encode_topics(parts, partitions, version, flexible=flexible)
     if version >= 7:
         _encode_forgotten(parts, forgotten, version, flexible=flexible)
     if version >= 11:
@@ -314,9 +305,6 @@ def encode_request_in_slices(
     return _INT32.pack(len(body)) + body
 
 
-encode_request = at_once(encode_request_in_slices)
-
-
 def patch_session(frame: memoryview, request: FetchRequest, *, session_id: int, session_epoch: int) -> None:
     """Write another session id and epoch into a request's frame, in place. Nothing below v7, which has none."""
     at = request.session_epoch_position
@@ -324,16 +312,16 @@ def patch_session(frame: memoryview, request: FetchRequest, *, session_id: int, 
         _SESSION.pack_into(frame, at + _SESSION_ID_OFFSET, session_id, session_epoch)
 
 
-def _decode_request(frame: memoryview, header: RequestHeader) -> Slices[FetchRequest]:
+def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
     version = header.api_version
     flexible = version >= FLEXIBLE_VERSION_MIN
     cursor = Cursor(frame, header.body_position)
     request = _decode_head(cursor, header)
     room = PARTITIONS_MAX if len(frame) <= REQUEST_BYTES_MAX else -1
     if room >= 0:
-        room = yield from _decode_topics(cursor, request, room)
+        room = _decode_topics(cursor, request, room)
     if room >= 0 and version >= 7:
-        room = yield from _decode_forgotten(cursor, request, room)
+        room = _decode_forgotten(cursor, request, room)
     if room < 0:
         return replace(request, partitions=[], forgotten=(), is_unread=True)
     if version >= 11:
@@ -376,11 +364,10 @@ def _decode_head(cursor: Cursor, header: RequestHeader) -> FetchRequest:
     )
 
 
-def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> Slices[int]:
+def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> int:
     """Return how many more may be named afterwards; negative if these are too many."""
     version, partitions = request.api_version, request.partitions
     flexible = version >= FLEXIBLE_VERSION_MIN
-    slice_end = cursor.position + SLICE_BYTES
     for _ in range(cursor.present_array_length(flexible=flexible)):
         topic, topic_id = decode_topic_name(cursor, version)
         count, first = cursor.present_array_length(flexible=flexible), len(partitions)
@@ -388,16 +375,9 @@ def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> Slices[i
         if room < 0:
             break
         _require_room(cursor, count, _layout(version).size)
-        while (left := first + count - len(partitions)) > 0:
-            _decode_partitions(cursor, version, topic, topic_id, left, slice_end, partitions)
-            if cursor.position >= slice_end:
-                yield
-                slice_end = cursor.position + SLICE_BYTES
+        _decode_partitions(cursor, version, topic, topic_id, count, partitions)
         if flexible:
             decode_topic_tags(cursor, partitions, first)
-        if cursor.position >= slice_end:
-            yield
-            slice_end = cursor.position + SLICE_BYTES
     return room
 
 
@@ -438,15 +418,12 @@ def _decode_partitions(
     topic: str | None,
     topic_id: bytes | None,
     count: int,
-    slice_end: int,
     partitions: list[FetchPartition],
 ) -> None:
-    """Decode so many partitions, or those that begin before the end of the slice; at least one."""
     layout = _layout(version)
     if version >= FLEXIBLE_VERSION_MIN:
-        _decode_partitions_v12(cursor, topic, topic_id, count, slice_end, partitions)
+        _decode_partitions_v12(cursor, topic, topic_id, count, partitions)
         return
-    count = min(count, max(0, slice_end - cursor.position) // layout.size + 1)
     start = cursor.position
     cursor.skip(count * layout.size)
     rows = layout.iter_unpack(cursor.view[start : cursor.position])
@@ -467,16 +444,11 @@ def _decode_partitions(
 
 
 def _decode_partitions_v12(
-    cursor: Cursor,
-    topic: str | None,
-    topic_id: bytes | None,
-    count: int,
-    slice_end: int,
-    partitions: list[FetchPartition],
+    cursor: Cursor, topic: str | None, topic_id: bytes | None, count: int, partitions: list[FetchPartition]
 ) -> None:
     view, position, size = cursor.view, cursor.position, _PARTITION_V12_NO_TAGS.size
     unpack, append = _PARTITION_V12_NO_TAGS.unpack_from, partitions.append
-    for _ in range(min(count, max(0, slice_end - position) // size + 1)):
+    for _ in range(count):
         partition, epoch, offset, last_epoch, log_start, max_bytes, tag_byte = unpack(view, position)
         if tag_byte == 0:
             position += size
@@ -486,17 +458,14 @@ def _decode_partitions_v12(
         tags = cursor.raw_tags()
         position = cursor.position
         append(FetchPartition(topic, topic_id, partition, epoch, offset, last_epoch, log_start, max_bytes, tags))
-        if position >= slice_end:
-            break
     cursor.position = position
 
 
-def _decode_forgotten(cursor: Cursor, request: FetchRequest, room: int) -> Slices[int]:
+def _decode_forgotten(cursor: Cursor, request: FetchRequest, room: int) -> int:
     """As `_decode_topics`, what the session shall forget."""
     version = request.api_version
     flexible = version >= FLEXIBLE_VERSION_MIN
     forgotten: list[PartitionKey] = []
-    slice_end = cursor.position + SLICE_BYTES
     for _ in range(cursor.present_array_length(flexible=flexible)):
         topic, topic_id = decode_topic_name(cursor, version)
         count = cursor.present_array_length(flexible=flexible)
@@ -509,9 +478,6 @@ def _decode_forgotten(cursor: Cursor, request: FetchRequest, room: int) -> Slice
         forgotten += [(topic, topic_id, number) for (number,) in numbers]
         if flexible:
             cursor.skip_tags()
-        if cursor.position >= slice_end:
-            yield
-            slice_end = cursor.position + SLICE_BYTES
     request.forgotten = forgotten
     return room
 
@@ -534,20 +500,13 @@ def _string(cursor: Cursor, *, flexible: bool) -> str:
     return value
 
 
-def _encode_topics(
-    parts: list[bytes], partitions: Sequence[FetchPartition], version: int, *, flexible: bool
-) -> Slices[None]:
-    at, count, room = len(parts), 0, SLICE_ITEMS
+def _encode_topics(parts: list[bytes], partitions: Sequence[FetchPartition], version: int, *, flexible: bool) -> None:
+    at, count = len(parts), 0
     parts.append(NO_TAGS)  # the place of the count
     for key, grouped in groupby(partitions, key=lambda item: topic_key(item, version)):
         group, count = list(grouped), count + 1
         start_topic(parts, key, len(group), version)
-        for some in cut(group):
-            if len(some) > room:
-                yield
-                room = SLICE_ITEMS
-            room -= len(some)
-            parts += [_encode_partition(partition, version) for partition in some]
+        parts += [_encode_partition(partition, version) for partition in group]
         if flexible:
             parts.append(group[0].topic_tags)
     parts[at] = write_array_length(count, flexible=flexible)

@@ -17,13 +17,14 @@ from protocol.fetch.messages import (
     PartitionAnswer,
     decode_topic_name,
     decode_topic_tags,
+    less_asked,
     require_version,
     start_topic,
     topic_key,
 )
 from protocol.record_batches import Buffer
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.primitives import SLICE_ITEMS, Cursor, Slices, at_once, cut, write_array_length, write_uvarint
+from protocol.wire.primitives import Cursor, write_array_length, write_uvarint
 
 _FRAME_LENGTH_MAX = 2**31 - 1
 
@@ -50,10 +51,11 @@ _HEAD_NONE_ABORTED_V12 = struct.Struct(">ihqqqBi")
 _QUIET_V12 = struct.Struct(">ihqqqBiBB")
 
 
-def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[FetchResponse]:
+def decode_response(frame: memoryview, api_version: int, partitions_max: int | None = None) -> FetchResponse:
     """Decode a whole frame (length field included). The answers' records are views into it.
 
-    Up to SLICE_ITEMS partitions are one slice.
+    Args:
+        partitions_max: how many were asked for; more are refused. None: any number.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -61,12 +63,9 @@ def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[Fet
     """
     require_version(api_version)
     try:
-        return (yield from _decode_response(frame, api_version))
+        return _decode_response(frame, api_version, partitions_max)
     except struct.error as error:
         raise PeerProtocolError(f"truncated Fetch v{api_version} response") from error
-
-
-decode_response = at_once(decode_response_in_slices)
 
 
 def peek_session(head: memoryview, api_version: int) -> tuple[int, int, int]:
@@ -88,7 +87,7 @@ def patch_session_id(head: memoryview, position: int, session_id: int) -> None:
     _INT32.pack_into(head, position, session_id)
 
 
-def encode_response_in_slices(
+def encode_response(
     api_version: int,
     correlation_id: int,
     *,
@@ -97,11 +96,11 @@ def encode_response_in_slices(
     session_id: int,
     answers: Sequence[PartitionAnswer],
     tags: bytes = NO_TAGS,
-) -> Slices[list[Buffer]]:
+) -> list[Buffer]:
     """A whole frame as buffers in order, its length field included; records are the answers' own buffers, uncopied.
 
     There are two buffers per answer with records, plus its record buffers: more than IOV_MAX (1024) are possible,
-    which the sender has to mind. Fields which the version lacks are left out. Up to SLICE_ITEMS answers are one slice.
+    which the sender has to mind. Fields which the version lacks are left out.
 
     Raises:
         LocalProtocolError: a version outside v4–v18, a missing topic name or id, or more than 2 GiB.
@@ -110,21 +109,15 @@ def encode_response_in_slices(
     flexible = api_version >= FLEXIBLE_VERSION_MIN
     parts: list[bytes] = []
     buffers: list[Buffer] = []
-    count, room = 0, SLICE_ITEMS
+    count = 0
     for key, grouped in groupby(answers, key=lambda item: topic_key(item, api_version)):
         group, count = list(grouped), count + 1
         start_topic(parts, key, len(group), api_version)
-        for some in cut(group):
-            if len(some) > room:
-                yield
-                room = SLICE_ITEMS
-            room -= len(some)
-            if flexible:
-                parts = _encode_partitions_v12(buffers, parts, some)
-            else:
-                parts = _encode_partitions_v4_to_v11(buffers, parts, some, api_version)
         if flexible:
+            parts = _encode_partitions_v12(buffers, parts, group)
             parts.append(group[0].topic_tags)
+        else:
+            parts = _encode_partitions_v4_to_v11(buffers, parts, group, api_version)
     if flexible:
         parts.append(tags)
     buffers.append(b"".join(parts))
@@ -140,10 +133,7 @@ def encode_response_in_slices(
     return buffers
 
 
-encode_response = at_once(encode_response_in_slices)
-
-
-def _decode_response(frame: memoryview, version: int) -> Slices[FetchResponse]:
+def _decode_response(frame: memoryview, version: int, partitions_max: int | None) -> FetchResponse:
     flexible = version >= FLEXIBLE_VERSION_MIN
     cursor = Cursor(frame, 4)
     correlation_id = cursor.int32()
@@ -154,16 +144,13 @@ def _decode_response(frame: memoryview, version: int) -> Slices[FetchResponse]:
     if version >= 7:
         error_code, session_id = cursor.int16(), cursor.int32()
     answers: list[PartitionAnswer] = []
-    slice_end = SLICE_ITEMS
+    room = partitions_max
     for _ in range(cursor.present_array_length(flexible=flexible)):
         topic, topic_id = decode_topic_name(cursor, version)
         count, first = cursor.present_array_length(flexible=flexible), len(answers)
+        room = less_asked(room, count)
         _require_room(cursor, count, version)
-        while (left := first + count - len(answers)) > 0:
-            if len(answers) >= slice_end:
-                yield
-                slice_end = len(answers) + SLICE_ITEMS
-            _decode_partitions(cursor, version, topic, topic_id, min(left, slice_end - len(answers)), answers)
+        _decode_partitions(cursor, version, topic, topic_id, count, answers)
         if flexible:
             decode_topic_tags(cursor, answers, first)
     tags = cursor.raw_tags() if flexible else NO_TAGS

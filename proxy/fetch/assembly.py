@@ -7,6 +7,7 @@ has one answer, in request order.
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from protocol.fetch.messages import (
     NO_SESSION_ID,
@@ -19,13 +20,12 @@ from protocol.fetch.messages import (
 )
 from protocol.fetch.messages import PartitionKey as PartitionKey
 from protocol.fetch.messages import key_of as key_of
-from protocol.fetch.response import encode_response_in_slices
+from protocol.fetch.response import encode_response
 from protocol.fetch.walker import ENDPOINTS_VERSION_MIN, endpoints_of
 from protocol.record_batches import Buffer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
-from protocol.wire.primitives import Slices, at_once, cut
-from proxy.connection.request_handlers import UpstreamWire, in_slices
+from proxy.connection.request_handlers import ITEMS_AT_ONCE, UpstreamWire, off_loop
 from proxy.fetch.known import Authority, Frontier
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
@@ -249,12 +249,13 @@ async def answer_frame(
         endpoints = endpoints_of(answer.sections)
         if endpoints:
             tags = endpoints.section(await wire.advertise(endpoints.nodes))
-    return await in_slices(encode_answer_in_slices(request, answer, session_id, tags))
+    is_large = len(request.partitions) > ITEMS_AT_ONCE or len(answer.partitions) > ITEMS_AT_ONCE
+    return await off_loop(is_large, partial(encode_answer, request, answer, session_id, tags))
 
 
-def encode_answer_in_slices(
+def encode_answer(
     request: FetchRequest, answer: FetchAnswer, session_id: int = NO_SESSION_ID, tags: bytes = NO_TAGS
-) -> Slices[list[Buffer]]:
+) -> list[Buffer]:
     """The same with a tagged section that is ready.
 
     What the version cannot say of the whole it says of each partition.
@@ -266,7 +267,7 @@ def encode_answer_in_slices(
             for asked in request.partitions
         ]
         error_code = ErrorCode.NONE
-    return encode_response_in_slices(
+    return encode_response(
         request.api_version,
         request.correlation_id,
         throttle_time_ms=answer.throttle_time_ms,
@@ -275,9 +276,6 @@ def encode_answer_in_slices(
         answers=partitions,
         tags=tags,
     )
-
-
-encode_answer = at_once(encode_answer_in_slices)
 
 
 def tier_answer(
@@ -355,22 +353,15 @@ def starved_behind(
     ]
 
 
-def assemble_in_slices(
+def assemble(
     request: FetchRequest,
     answers: Mapping[PartitionKey, PartitionAnswer],
     throttle_time_ms: int,
     sections: Sequence[bytes] = (),
-) -> Slices[FetchAnswer]:
+) -> FetchAnswer:
     """One answer per partition of the request; `sections` as FetchAnswer has them."""
-    assembled: list[PartitionAnswer] = []
-    for some in cut(request.partitions):
-        if assembled:
-            yield
-        assembled += [answers.get(key_of(asked)) or _unanswered(asked) for asked in some]
+    assembled = [answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions]
     return FetchAnswer(assembled, throttle_time_ms, sections=sections)
-
-
-assemble = at_once(assemble_in_slices)
 
 
 def is_whole(answer: FetchResponse | FetchAnswer) -> bool:

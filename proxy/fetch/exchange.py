@@ -28,6 +28,7 @@ the moment is put off. So is, of a tier of our own, what lies below the broker's
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -37,13 +38,13 @@ from protocol.record_batches import first_bad_batch
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.audit import ClientAudit
-from proxy.connection.request_handlers import ClientReads, in_slices
+from proxy.connection.request_handlers import ITEMS_AT_ONCE, ClientReads, off_loop
 from proxy.fetch.assembly import (
     FetchAnswer,
     FetchPlan,
     PartitionKey,
     TierPart,
-    assemble_in_slices,
+    assemble,
     first_at_broker,
     key_of,
     lacks_aborts,
@@ -168,7 +169,8 @@ async def exchange(
     meters.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
     sections = [*verdicts.sections, *own_fetch.sections]
-    return await in_slices(assemble_in_slices(request, answers, throttle_time_ms, sections))
+    is_large = len(request.partitions) > ITEMS_AT_ONCE
+    return await off_loop(is_large, partial(assemble, request, answers, throttle_time_ms, sections))
 
 
 def _go_on(

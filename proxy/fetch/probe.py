@@ -16,6 +16,7 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
@@ -23,18 +24,18 @@ from metrics.meters import RelayMeter
 from protocol.fetch.messages import (
     NO_SESSION_ID,
     NO_TAGS,
+    SESSIONLESS_EPOCH,
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionAnswer,
-    encode_request_in_slices,
+    encode_request,
 )
-from protocol.fetch.response import decode_response_in_slices
+from protocol.fetch.response import decode_response
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from protocol.wire.primitives import Slices
-from proxy.connection.request_handlers import PendingAnswer, UpstreamWire, each_slice, in_slices
+from proxy.connection.request_handlers import ITEMS_AT_ONCE, PendingAnswer, UpstreamWire, each_slice, off_loop
 from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, PartitionKey, TierPart, is_whole, key_of
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTail, Authorities, Authority, AuthorityKey, Frontier
 from proxy.fetch.tier import Tier, TierReads
@@ -203,17 +204,15 @@ class OwnFetch:
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
     ) -> None:
         """One Fetch of these partitions as the client asked for them, but without a session."""
-        correlation_id = self._wire.next_correlation_id()
-        frame = encode_request_in_slices(
+        sent = await send_fetch(
+            self._wire,
             request,
             partitions,
-            correlation_id=correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=1 if max_wait_ms else 0,
             # The answer is held whole: what a client asks beyond this it gets with its next request.
             max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
         )
-        sent = await send_fetch(self._wire, request.api_version, correlation_id, frame)
         response = await sent.response()
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
@@ -258,17 +257,15 @@ def _comes_back(answer: PartitionAnswer) -> bool:
 
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
     """All of a request, with the client's own waits, under a session epoch of our own."""
-    correlation_id = wire.next_correlation_id()
-    frame = encode_request_in_slices(
+    sent = await send_fetch(
+        wire,
         request,
         request.partitions,
-        correlation_id=correlation_id,
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=bytes_max,
         session_epoch=session_epoch,
     )
-    sent = await send_fetch(wire, request.api_version, correlation_id, frame)
     return await sent.response()
 
 
@@ -276,42 +273,66 @@ async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, sess
     """Make upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
     afterwards."""
     if session_id != NO_SESSION_ID:
-        own_id = wire.next_correlation_id()
-        frame = encode_request_in_slices(
-            request, (), correlation_id=own_id, max_wait_ms=0, min_bytes=0, max_bytes=0, session_id=session_id
-        )
-        await send_fetch(wire, request.api_version, own_id, frame)
+        await send_fetch(wire, request, (), session_id=session_id)
 
 
 class SentFetch:
     """A Fetch of our own that stands in the stream of the client's requests."""
 
-    __slots__ = ("_answer", "api_version")
+    __slots__ = ("_answer", "_partitions", "api_version")
 
-    def __init__(self, answer: PendingAnswer, api_version: int) -> None:
+    def __init__(self, answer: PendingAnswer, api_version: int, partitions: int) -> None:
         self._answer = answer
+        self._partitions = partitions
         self.api_version = api_version
 
     async def response(self) -> FetchResponse:
         """The broker's answer, whole; its records are views into the frame. Those for which there was no room have been
         dropped as they arrived."""
-        response = await in_slices(decode_response_in_slices(await self._answer.frame(), self.api_version))
+        decode = partial(decode_response, await self._answer.frame(), self.api_version, self._partitions)
+        response = await off_loop(self._partitions > ITEMS_AT_ONCE, decode)
         for answer, dropped_bytes in zip(response.partitions, self._answer.dropped, strict=False):
             answer.dropped_bytes = dropped_bytes
         return response
 
 
 async def send_fetch(
-    wire: UpstreamWire, version: int, correlation_id: int, frame: Slices[bytes], records_bytes_max: int | None = None
+    wire: UpstreamWire,
+    request: FetchRequest,
+    partitions: Sequence[FetchPartition],
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+    session_id: int = NO_SESSION_ID,
+    session_epoch: int = SESSIONLESS_EPOCH,
+    api_version: int | None = None,
+    records_bytes_max: int | None = None,
 ) -> SentFetch:
-    """Send a Fetch of our own, made with the wire's next correlation id.
+    """Send a Fetch of our own on behalf of `request`.
 
     Args:
+        api_version: the request's unless given.
         records_bytes_max: what is more than about so much is dropped as it arrives; None: what may not be held is.
     """
-    request = await in_slices(frame)
-    held_bytes_max = None if records_bytes_max is None else records_bytes_max + ANSWER_OF_REQUEST_MAX * len(request)
-    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, request, held_bytes_max), version)
+    version = request.api_version if api_version is None else api_version
+    correlation_id = wire.next_correlation_id()
+    encode = partial(
+        encode_request,
+        request,
+        partitions,
+        correlation_id=correlation_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        api_version=version,
+    )
+    frame = await off_loop(len(partitions) > ITEMS_AT_ONCE, encode)
+    held_bytes_max = None if records_bytes_max is None else records_bytes_max + ANSWER_OF_REQUEST_MAX * len(frame)
+    pending = await wire.ask(ApiKey.FETCH, version, correlation_id, frame, held_bytes_max)
+    return SentFetch(pending, version, len(partitions))
 
 
 PROBE_BYTES_MAX = 1
@@ -470,7 +491,6 @@ class Prober:
         version = request.api_version
         if self._tier.knows_topic_ids(self.node_id):
             version = max(version, TOPIC_ID_VERSION_MIN)
-        correlation_id = self._wire.next_correlation_id()
         questions = [
             FetchPartition(
                 topic=part.partition.topic,
@@ -484,17 +504,17 @@ class Prober:
             )
             for part, offset in at
         ]
-        frame = encode_request_in_slices(
+        self._meter.on_probe_sent()
+        asked_at_s = trio.current_time()
+        sent = await send_fetch(
+            self._wire,
             request,
             questions,
-            correlation_id=correlation_id,
-            max_wait_ms=0,
-            min_bytes=0,
             max_bytes=PROBE_BYTES_MAX,
             api_version=version,
+            records_bytes_max=PROBE_HELD_BYTES_MAX,
         )
-        self._meter.on_probe_sent()
-        return trio.current_time(), await send_fetch(self._wire, version, correlation_id, frame, PROBE_HELD_BYTES_MAX)
+        return asked_at_s, sent
 
     def _judge(
         self,

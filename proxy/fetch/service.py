@@ -24,9 +24,9 @@ from protocol.fetch.messages import (
     FetchRequest,
     PartitionAnswer,
     PartitionKey,
-    decode_request_in_slices,
+    decode_request,
     key_of,
-    last_mentions_in_slices,
+    last_mentions,
     patch_session,
 )
 from protocol.fetch.response import SESSION_HEAD_BYTES, patch_session_id, peek_session
@@ -34,8 +34,17 @@ from protocol.fetch.sessions import FetchSession, SessionSlots, SessionTable, ne
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from protocol.wire.primitives import SLICE_ITEMS
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire, each_slice, in_slices
+from proxy.connection.request_handlers import (
+    BYTES_AT_ONCE,
+    ITEMS_AT_ONCE,
+    RELAY,
+    Answer,
+    ClientReads,
+    Relay,
+    UpstreamWire,
+    each_slice,
+    off_loop,
+)
 from proxy.fetch.assembly import (
     FETCH_BYTES_MAX,
     FetchAnswer,
@@ -121,7 +130,7 @@ class ClientSessions:
         if not isinstance(session, FetchSession):
             return session
         noted = request
-        if len(request.partitions) + len(request.forgotten) > SLICE_ITEMS and not session.is_unread:
+        if len(request.partitions) + len(request.forgotten) > ITEMS_AT_ONCE and not session.is_unread:
             await each_slice(request.partitions, lambda some: session.update(some, ()))
             await each_slice(request.forgotten, lambda some: session.update((), some))
             noted = replace(request, partitions=[], forgotten=())
@@ -179,11 +188,11 @@ class ClientSessions:
         session.become_ours()
 
     async def _begin(self, request: FetchRequest) -> FetchSession | None:
-        if len(request.partitions) <= SLICE_ITEMS:
+        if len(request.partitions) <= ITEMS_AT_ONCE:
             session = FetchSession(request)
         else:
-            session = FetchSession(replace(request, partitions=request.partitions[:SLICE_ITEMS]))
-            await each_slice(request.partitions[SLICE_ITEMS:], lambda some: session.update(some, ()))
+            session = FetchSession(replace(request, partitions=request.partitions[:ITEMS_AT_ONCE]))
+            await each_slice(request.partitions[ITEMS_AT_ONCE:], lambda some: session.update(some, ()))
         return session if self._table.begin(session, trio.current_time()) else None
 
     def _on_opened(self, api_version: int, session: FetchSession, head: memoryview) -> None:
@@ -283,7 +292,8 @@ class FetchService:
         An answer is followed by `on_answered`.
         """
         self._authorities.age_s_max = self._settings.authority_age_s_max
-        request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
+        header = decode_request_header(frame)
+        request = await off_loop(len(frame) > BYTES_AT_ONCE, partial(decode_request, frame, header))
         if request.replica_id != CONSUMER_REPLICA_ID:
             return RELAY
         edits = None if self._tier.log_starts is None else Edits(self._tier, wire.node_id, trio.current_time())
@@ -292,7 +302,8 @@ class FetchService:
         if request.is_unread:
             self._note_unread(request, len(frame))
         if len(request.partitions) > 1:
-            request.partitions = await in_slices(last_mentions_in_slices(request.partitions))
+            is_large = len(request.partitions) > ITEMS_AT_ONCE
+            request.partitions = await off_loop(is_large, partial(last_mentions, request.partitions))
         if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
             return await self._full(frame, request, wire, wire.node_id, edits)
         return await self._incremental(frame, request, wire, wire.node_id, edits)

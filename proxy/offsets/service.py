@@ -19,6 +19,7 @@ Rules:
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 import trio
@@ -29,15 +30,24 @@ from protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetTimestamp,
-    decode_request_in_slices,
-    decode_response_in_slices,
-    encode_request_in_slices,
-    encode_response_in_slices,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
 )
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, each_slice, in_slices
+from proxy.connection.request_handlers import (
+    BYTES_AT_ONCE,
+    ITEMS_AT_ONCE,
+    RELAY,
+    Answer,
+    Relay,
+    UpstreamWire,
+    each_slice,
+    off_loop,
+)
 from proxy.fetch.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.offsets.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from storage.errors import RemoteStorageError
@@ -68,7 +78,8 @@ class ListOffsetsService:
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed."""
-        request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
+        header = decode_request_header(frame)
+        request = await off_loop(len(frame) > BYTES_AT_ONCE, partial(decode_request, frame, header))
         node_id = wire.node_id
         if request.is_unread:
             self._lookup.meter.on_request_unread(ApiKey.LIST_OFFSETS)
@@ -91,7 +102,8 @@ class ListOffsetsService:
             self._fallback.on_broker_read(partition, 0)
         if any(result.error_code == COME_AGAIN for result in found.values()):
             await trio.sleep_until(comes_again_s(started_s, 0))
-        return [await in_slices(encode_response_in_slices(response, *_form(request)))]
+        is_large = len(response.partitions) > ITEMS_AT_ONCE
+        return [await off_loop(is_large, partial(encode_response, response, *_form(request)))]
 
     async def _search(
         self,
@@ -132,9 +144,11 @@ async def ask_broker(
     partitions = [question for some in await each_slice(request.partitions, ours) for question in some]
     correlation_id = wire.next_correlation_id()
     asked = replace(request, partitions=partitions)
-    frame = await in_slices(encode_request_in_slices(asked, correlation_id=correlation_id))
+    is_large = len(partitions) > ITEMS_AT_ONCE
+    frame = await off_loop(is_large, partial(encode_request, asked, correlation_id=correlation_id))
     pending = await wire.ask(ApiKey.LIST_OFFSETS, request.api_version, correlation_id, frame)
-    return await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
+    response = await pending.frame()
+    return await off_loop(is_large, partial(decode_response, response, request.api_version, len(partitions)))
 
 
 async def _assemble(

@@ -10,6 +10,8 @@ Rule 2. Which topic has the name is asked after the broker's answer. Where that,
         is not known, the partition gets REQUEST_TIMED_OUT too.
 """
 
+from functools import partial
+
 import structlog
 import trio
 
@@ -18,14 +20,14 @@ from protocol.delete_records import (
     HIGH_WATERMARK,
     DeleteRecordsAnswer,
     DeleteRecordsRequest,
-    decode_request_in_slices,
-    decode_response_in_slices,
+    decode_request,
+    decode_response,
     patch,
 )
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, in_slices
+from proxy.connection.request_handlers import BYTES_AT_ONCE, RELAY, Answer, Relay, UpstreamWire, off_loop
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets, forward
 from storage.model import TopicIdPartition
@@ -50,13 +52,15 @@ class DeleteRecordsService:
         Raises:
             PeerProtocolError: the request is malformed, or too large.
         """
-        header = decode_request_header(frame)
-        request = await in_slices(decode_request_in_slices(frame, header))
+        header, is_large = decode_request_header(frame), len(frame) > BYTES_AT_ONCE
+        request = await off_loop(is_large, partial(decode_request, frame, header))
         if not any(self._tier_offsets.may_hold(each.topic) for each in request.partitions):
             return RELAY
         version = header.api_version
         response = await forward(frame, ApiKey.DELETE_RECORDS, version, wire, header.correlation_id)
-        answers = await in_slices(decode_response_in_slices(memoryview(response), version))
+        answers = await off_loop(
+            is_large, partial(decode_response, memoryview(response), version, len(request.partitions))
+        )
         accepted = [each for each in answers if not each.error_code and self._tier_offsets.may_hold(each.topic)]
         if accepted:
             await self._delete(request, accepted, wire.node_id)

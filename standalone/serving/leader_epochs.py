@@ -8,17 +8,18 @@ tier: the highest epoch up to the one that was asked, and where it ends.
 
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 
 from protocol.offset_for_leader_epoch import (
     LeaderEpochAnswer,
     LeaderEpochPartition,
-    decode_request_in_slices,
-    decode_response_in_slices,
+    decode_request,
+    decode_response,
     patch,
 )
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, in_slices
+from proxy.connection.request_handlers import BYTES_AT_ONCE, RELAY, Answer, Relay, UpstreamWire, off_loop
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets, forward
 
@@ -51,13 +52,13 @@ class LeaderEpochsService:
         Raises:
             PeerProtocolError: the request is malformed, or too large.
         """
-        header = decode_request_header(frame)
-        asked = await in_slices(decode_request_in_slices(frame, header))
+        header, is_large = decode_request_header(frame), len(frame) > BYTES_AT_ONCE
+        asked = await off_loop(is_large, partial(decode_request, frame, header))
         if not any(self._tier_offsets.may_hold(each.topic) for each in asked):
             return RELAY
         version = header.api_version
         response = await forward(frame, ApiKey.OFFSET_FOR_LEADER_EPOCH, version, wire, header.correlation_id)
-        answers = await in_slices(decode_response_in_slices(memoryview(response), version))
+        answers = await off_loop(is_large, partial(decode_response, memoryview(response), version, len(asked)))
         told = [each for each in _matched(asked, answers) if each.may_be_forgotten]
         for answer in await self._told_by_tier(told, wire.node_id):
             patch(response, answer)

@@ -22,6 +22,7 @@ Rules:
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import trio
@@ -32,12 +33,21 @@ from protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetTimestamp,
-    decode_request_in_slices,
-    encode_response_in_slices,
+    decode_request,
+    encode_response,
 )
 from protocol.wire.errors import ErrorCode, PeerProtocolError
 from protocol.wire.framing import decode_request_header
-from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, each_slice, in_slices
+from proxy.connection.request_handlers import (
+    BYTES_AT_ONCE,
+    ITEMS_AT_ONCE,
+    RELAY,
+    Answer,
+    Relay,
+    UpstreamWire,
+    each_slice,
+    off_loop,
+)
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
 from proxy.fetch.known import Frontier
 from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_broker, by_key, copy_answer, key_of
@@ -102,7 +112,8 @@ class OwnListOffsetsService:
         Raises:
             PeerProtocolError: the request is malformed, or too large to be read.
         """
-        request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
+        header = decode_request_header(frame)
+        request = await off_loop(len(frame) > BYTES_AT_ONCE, partial(decode_request, frame, header))
         if request.is_unread:
             raise PeerProtocolError("a ListOffsets request of too many partitions: ask for 10,000 at most at once")
         if request.replica_id != CONSUMER_REPLICA_ID:
@@ -125,7 +136,9 @@ class OwnListOffsetsService:
             _put_again(again, response, second)
         if any(each.error_code == COME_AGAIN for each in found.values()):
             await trio.sleep_until(comes_again_s(started_s, 0))
-        return [await in_slices(encode_response_in_slices(response, request.api_version, request.correlation_id))]
+        is_large = len(response.partitions) > ITEMS_AT_ONCE
+        encoded = partial(encode_response, response, request.api_version, request.correlation_id)
+        return [await off_loop(is_large, encoded)]
 
     async def _ours(self, request: ListOffsetsRequest) -> dict[Key, ListOffsetsPartition]:
         """The questions that the tier may have a say in (rule 5)."""

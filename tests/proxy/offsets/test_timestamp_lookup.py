@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.list_offsets import ListOffsetsPartition
-from protocol.wire.primitives import SLICE_ITEMS
+from proxy.connection.request_handlers import ITEMS_AT_ONCE
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
 from storage.reading.timestamp_search import FoundTimestamp
@@ -45,7 +45,7 @@ async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsW
 async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed before: one stretch of all of them."""
     partition = world.add()
-    count, stretches = 3 * SLICE_ITEMS, Stretches()
+    count, stretches = 3 * ITEMS_AT_ONCE, Stretches()
     tier = world.tier
     monkeypatch.setattr(tier, "partition", stretches(tier.partition))
     trio.lowlevel.add_instrument(stretches)
@@ -53,7 +53,7 @@ async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, mon
     trio.lowlevel.remove_instrument(stretches)
     assert [each.partition for each in questions.values()] == [partition]
     assert stretches.calls == count
-    assert stretches.longest <= SLICE_ITEMS
+    assert stretches.longest <= ITEMS_AT_ONCE
 
 
 @pytest.mark.autojump

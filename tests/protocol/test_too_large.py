@@ -1,9 +1,9 @@
-"""Work in slices, and that the large messages are: how many partitions are handled between two yields."""
+"""What is too large to be read, and answers that hold more than was asked for."""
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise, product
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -11,38 +11,17 @@ import pytest
 
 from protocol import list_offsets
 from protocol.fetch import messages as fetch_request
-from protocol.fetch.messages import (
-    PARTITIONS_MAX,
-    REQUEST_BYTES_MAX,
-    FetchPartition,
-    PartitionAnswer,
-    decode_request,
-    decode_request_in_slices,
-)
-from protocol.fetch.response import decode_response_in_slices, encode_response, encode_response_in_slices
+from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, PartitionAnswer, decode_request
+from protocol.fetch.response import decode_response, encode_response
 from protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
-from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX
+from protocol.wire.primitives import TAGS_MAX
 from tests.support.for_each import for_each
 from tests.support.tier_world import client_frame, fetch_of
 
-MANY = 4 * SLICE_ITEMS
 versions_and_topics = for_each("version, topics", product((4, 7, 11, 12, 17), (False, True)))
 TOPIC_ID = bytes(range(16))
-
-
-def stretches(work: Generator[None, None, Any], handled: Callable[[], int]) -> list[int]:
-    """Return how many items were handled up to each yield, and from the last one to the end."""
-    counts = [handled()]
-    for _ in work:
-        counts.append(handled())
-    counts.append(handled())
-    return [after - before for before, after in pairwise(counts)]
-
-
-def slice_count(work: Generator[None, None, Any]) -> int:
-    return sum(1 for _ in work) + 1
 
 
 def asked_of(count: int, version: int, *, topics: bool = False) -> list[FetchPartition]:
@@ -87,24 +66,7 @@ def counted() -> Iterator[Counted]:
         yield counted
 
 
-# --- slices themselves ---
-
-
 # --- requests ---
-
-
-@versions_and_topics
-def test_a_large_fetch_is_decoded_in_slices(version: int, topics: bool, counted: Counted) -> None:
-    """Failed before: one stretch of all of them."""
-    asked = asked_of(MANY, version, topics=topics)
-    frame = frame_of(asked, version)
-    counted.count = 0
-    handled = stretches(decode_request_in_slices(frame, decode_request_header(frame)), lambda: counted.count)
-    assert sum(handled) == MANY
-    assert max(handled) <= SLICE_BYTES // 16 + 1
-    assert decode_request(frame, decode_request_header(frame)).partitions == asked
-    small = frame_of(asked[:100], version)
-    assert slice_count(decode_request_in_slices(small, decode_request_header(small))) == 1
 
 
 def test_a_section_of_too_many_tags_is_no_request() -> None:
@@ -133,10 +95,8 @@ def test_a_million_partitions_are_not_looked_at(counted: Counted) -> None:
     empty = bytes(frame_of([], 4))
     body = empty[4:-4] + struct.pack(">i", 1) + topic + bytes(16 * 1_000_000)
     frame = memoryview(struct.pack(">i", len(body)) + body)
-    work = decode_request_in_slices(frame, decode_request_header(frame))
-    assert slice_count(work) == 1
-    assert counted.count == 0
     assert decode_request(frame, decode_request_header(frame)).is_unread
+    assert counted.count == 0
 
 
 def test_forgotten_partitions_and_empty_topics_count_too() -> None:
@@ -163,15 +123,15 @@ def test_a_request_of_too_many_bytes_is_not_read() -> None:
 
 
 @versions_and_topics
-def test_a_large_response_is_made_and_read_in_slices(version: int, topics: bool) -> None:
-    asked = asked_of(MANY, version, topics=topics)
+def test_a_response_with_more_than_was_asked_for_is_refused(version: int, topics: bool) -> None:
+    """Failed before: a broker's answer was decoded however many partitions it had."""
+    asked = asked_of(20, version, topics=topics)
     answers = [PartitionAnswer(each.topic, each.topic_id, each.partition, 0, 9, 9, -1) for each in asked]
     fields: dict[str, Any] = {"throttle_time_ms": 3, "error_code": 0, "session_id": 0}
-    for count in (MANY, SLICE_ITEMS):
-        some = answers[:count]
-        assert slice_count(encode_response_in_slices(version, 1, answers=some, **fields)) == count // SLICE_ITEMS
-        frame = memoryview(b"".join(encode_response(version, 1, answers=some, **fields)))
-        assert slice_count(decode_response_in_slices(frame, version)) == count // SLICE_ITEMS
+    frame = memoryview(b"".join(encode_response(version, 1, answers=answers, **fields)))
+    assert len(decode_response(frame, version, 20).partitions) == 20
+    with pytest.raises(PeerProtocolError, match="more partitions than were asked for"):
+        decode_response(frame, version, 19)
 
 
 # --- ListOffsets ---
@@ -183,3 +143,11 @@ def test_of_list_offsets_of_too_many_no_question_is_read() -> None:
     with counting(list_offsets, "ListOffsetsPartition") as counted:
         request = list_offsets.decode_request(frame, decode_request_header(frame))
     assert (request.is_unread, request.partitions, counted.count) == (True, [], 0)
+
+
+def test_of_list_offsets_more_answers_than_questions_are_refused() -> None:
+    answers = [list_offsets.ListOffsetsAnswer("orders", number, 0, -1, 7, 0) for number in range(3)]
+    frame = list_offsets.encode_response(list_offsets.ListOffsetsResponse(1, 0, answers), 7, 1)
+    assert len(list_offsets.decode_response(memoryview(frame), 7, 3).partitions) == 3
+    with pytest.raises(PeerProtocolError, match="more partitions than were asked for"):
+        list_offsets.decode_response(memoryview(frame), 7, 2)
