@@ -250,7 +250,7 @@ class Settings:
     metadata_prefix: str = ""
     warnings: list[str] = field(default_factory=list)
     lacks_broker_file: bool = False
-    """It is named and cannot be read, which is told."""
+    """It is named and cannot be read, which a warning says."""
 
     def plugin_of(self, name: str) -> tuple[dict[str, Setting], str] | None:
         """The plug-in's settings that a key belongs to, and what that plug-in calls it; None: no plug-in's."""
