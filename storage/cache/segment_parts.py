@@ -395,8 +395,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
 
     def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
-        """Return where in the segment's log a batch begins at or behind that position, if the index is in memory and
-        says."""
+        """Return where in the segment's log a batch begins at or behind that position, if the index in memory says."""
         index = self.resident(segment)
         return (None if position else 0) if index is None else index.batch_start_at_or_above(position)
 
