@@ -96,7 +96,7 @@ def test_a_reader_begins_anywhere_beside_the_border(client: str, codecs: FilledT
 
 
 def take(connected: ClientLibrary, request: Request, start: int, count: int) -> list[Taken]:
-    """So many records of partition 0 from an offset on."""
+    """Take so many records of partition 0 from an offset on."""
     reader, found = connected.reader(request, {0: start}), list[Taken]()
 
     def has_enough() -> bool:

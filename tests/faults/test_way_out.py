@@ -109,7 +109,7 @@ class Reading:
 
 @contextmanager
 def watched_share(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many partitions the broker had to read at a time, each time that it got some."""
+    """Collect how many partitions the broker had to read at a time, each time that it got some."""
     shares: list[int] = []
     at_broker = Fallback.at_broker
 

@@ -38,7 +38,7 @@ NEEDED = {"java-2.8": "java-clients", "java-3.3": "java-clients", "java-3.9": "j
 
 @pytest.fixture(scope="module")
 def direct(guarded: SecuredKafka) -> Digests:
-    """What the newest librdkafka reads at the broker, without signing in."""
+    """Return what the newest librdkafka reads at the broker, without signing in."""
     ends = {0: guarded.topic.records}
     return read_with_confluent(guarded.cluster.bootstrap_servers, guarded.topic.name, ends, "read_uncommitted")
 

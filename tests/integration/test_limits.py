@@ -19,7 +19,7 @@ RESPONSE_GROWTH_BYTES_MAX = 1 * MIB
 
 
 def reset_peak(running: RunningTidegate) -> None:
-    """Have `peak_resident_bytes` begin again."""
+    """Make `peak_resident_bytes` begin again."""
     Path(f"/proc/{running.process.pid}/clear_refs").write_text("5")
 
 

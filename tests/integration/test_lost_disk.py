@@ -40,7 +40,7 @@ def serving_and_copying(kafka: KafkaCluster, folder: Path, topic: str, **more: s
 
 
 def write(kafka: KafkaCluster, topic: str, served: Serving, count: int, time_ms: int) -> None:
-    """So many records, until the tier has them."""
+    """Write so many records, and wait until the tier has them."""
     records = (Record(0, b"key", b"%d " % number + b"v" * 400, (), time_ms) for number in range(count))
     produce(kafka, topic, records, batch_num_messages=50, batch_size=1_000_000, linger_ms=1000)
     last = kafka.partition_offsets(topic)[0].high_watermark - 1

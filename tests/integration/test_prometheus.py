@@ -96,7 +96,7 @@ def read_all(bootstrap_servers: str, certificate: Path, topic: TieredTopic) -> N
 
 
 def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic, whole: TieredTopic) -> None:
-    """What has no index is read all the same, what has no log is an error; in the other topic a time is looked up."""
+    """Read what has no index, and fail at what has no log; in the other topic look up a time."""
     trusting = ssl.create_default_context(cafile=str(certificate))
     with RawClient(*address, ssl_context=trusting, server_hostname="localhost") as client:
         (broker,) = client.metadata([topic.name]).brokers

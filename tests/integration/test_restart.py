@@ -109,7 +109,7 @@ def has_all(reading: Reading, ends: Mapping[int, int]) -> bool:
 
 
 def cold_topic(kafka: KafkaCluster, records: int) -> TieredTopic:
-    """So many records in each partition, nearly all in the tier alone, in batches that small Fetches end at."""
+    """Fill each partition with so many records, nearly all in the tier alone, in batches that small Fetches end at."""
     return tiered_topic(
         kafka,
         fresh_name("restarted"),

@@ -56,7 +56,7 @@ def seen_bytes(kafka: KafkaCluster, folder: Path, topic: str) -> int:
 
 
 def fill(kafka: KafkaCluster, folder: Path, topic: str, partitions: int = 1) -> None:
-    """Have the copier fetch a round of records for each partition."""
+    """Make the copier fetch a round of records for each partition."""
     wanted = seen_bytes(kafka, folder, topic) + partitions * RECORDS * RECORD_BYTES_MIN
     produce(kafka, topic, orders(partitions * RECORDS, partitions), compression_type="none")
     wait_until(lambda: seen_bytes(kafka, folder, topic) >= wanted, "they are fetched", timeout_s=60)

@@ -166,6 +166,15 @@ def files_open_with_their_contract(path: Path, folder: str, nodes: Sequence[ast.
         yield "1"
 
 
+def docstrings_of_functions_begin_with_no_clause(path: Path, folder: str, nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Such a sentence lacks its verb: "Return whether …", "Check that …", "Note how many …". A test's name has it."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
+            word = (ast.get_docstring(node) or "").partition(" ")[0]
+            if word in ("Have", "How", "So", "What", "Where", "Whether"):
+                yield f"{node.lineno} {node.name}: {word} …"
+
+
 def protocol_imports_the_standard_library_kio_and_a_checksum_only(
     path: Path, folder: str, nodes: Sequence[ast.AST]
 ) -> Iterator[str]:
@@ -196,6 +205,7 @@ RULES: tuple[Rule, ...] = (
     no_error_is_dropped_in_silence,
     no_fake_is_a_subclass_of_a_product_class,
     files_open_with_their_contract,
+    docstrings_of_functions_begin_with_no_clause,
     protocol_imports_the_standard_library_kio_and_a_checksum_only,
 )
 

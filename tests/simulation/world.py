@@ -179,7 +179,7 @@ class World:
         return asked
 
     async def _prime(self) -> None:
-        """Have the case's blocks in the cache before it begins, and the last one of each segment, but nothing else.
+        """Put the case's blocks into the cache before it begins, and the last one of each segment, but nothing else.
 
         A segment's last batch is read: its answer is not cut short by its size, so nothing is read ahead for it. By its
         origin any other bytes of the segment are read.

@@ -377,7 +377,7 @@ def run(spark: SparkSession, topics: SparkTopics, out: Path, like: Path) -> None
 
 
 def leave_half_a_step(out: Path) -> None:
-    """What a job leaves that is killed while tasks of its second step move their files."""
+    """Leave what a job leaves that is killed while tasks of its second step move their files."""
     some = next(out.glob("date=*/run-000001-step-000000-*.parquet"))
     for number in (0, 77):
         (some.parent / f"run-000001-step-000001-{number:05d}-x.c000.snappy.parquet").write_bytes(some.read_bytes())

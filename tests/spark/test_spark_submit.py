@@ -56,7 +56,7 @@ print("RESULT " + json.dumps({
 
 @pytest.fixture
 def config(spark_topics: SparkTopics) -> Path:
-    """What a user gives to `serve` and to Spark alike."""
+    """Return what a user gives to `serve` and to Spark alike."""
     return spark_topics.tidegate.process.properties_path
 
 

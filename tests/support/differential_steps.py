@@ -196,7 +196,7 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
 
 
 def _flush(producer: Producer) -> None:
-    """What was produced since the last flush is one batch to a partition: linger is longer than that takes."""
+    """Flush: what was produced since the last time is one batch to a partition: linger is longer than that takes."""
     left = producer.flush(TIMEOUT_S)
     assert not left, f"{left} records are not written"
 

@@ -32,7 +32,7 @@ min bytes, max bytes, isolation, topics. It has neither sessions nor topic ids."
 
 @contextmanager
 def crowd(address: tuple[str, int], count: int, *, sign_in: tuple[str, str] | None = None) -> Iterator[list[RawClient]]:
-    """So many connections that read nothing by themselves; `sign_in` is a user and a password."""
+    """Open so many connections that read nothing by themselves; `sign_in` is a user and a password."""
     with ExitStack() as stack:
         clients = []
         for _ in range(count):

@@ -126,7 +126,7 @@ class HostileStage:
         self.note_what_is_held()
 
     def note_what_is_held(self) -> None:
-        """What is held now, without clients, is what is to be left in the end."""
+        """Note what is held now, without clients: that is to be left in the end."""
         self.honest.pause()
         self.before = settled(self.tidegate)
         self.honest.go_on()

@@ -108,7 +108,7 @@ def run_standalone(
 
 
 def drop_all(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> None:
-    """Have the broker delete the offsets below `ends` by its own retention."""
+    """Make the broker delete the offsets below `ends` by its own retention."""
     alter_configs(kafka, topic, {"retention.ms": "1"})
     wait_dropped(kafka, topic, ends)
 

@@ -129,7 +129,7 @@ class ScriptedSegment:
         return [get for get in self.gets if not get.is_closed]
 
     def script(self, *scripts: Script) -> None:
-        """What the next GETs do, in this order."""
+        """Set what the next GETs do, in this order."""
         self._scripts.extend(scripts)
 
     def block(self, number: int) -> bytes:

@@ -132,7 +132,7 @@ class SessionPlayer:
         return expected, found
 
     def _follow(self, step: Step, expected: FetchResult) -> None:
-        """What state Tidegate's session is in after the step."""
+        """Follow what state Tidegate's session is in after the step."""
         if expected.error_code or step.session in ("wrong id", "wrong epoch"):
             return
         if step.session in ("open", "close"):

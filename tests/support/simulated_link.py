@@ -101,7 +101,7 @@ class Connection:
         return math.inf if self.has_wanted or self.is_silent else self._heard_s + SILENCE_S_MAX
 
     def flow(self, seconds: float, now_s: float, rate: float) -> None:
-        """So much time has passed at that rate; it is now_s."""
+        """Let so much time pass at that rate; it is now_s."""
         if rate > 0:
             received = self.received_bytes + rate * seconds
             goals = (self.wanted_bytes, self.limit_bytes)

@@ -16,7 +16,7 @@ from tools.spark_package.build import Built, build
 
 @pytest.fixture(scope="session")
 def spark_package() -> Iterator[Built]:
-    """What `make spark-package` makes."""
+    """Yield what `make spark-package` makes."""
     with tempfile.TemporaryDirectory(prefix="tidegate-spark-package-") as folder:
         yield build(Path(folder))
 

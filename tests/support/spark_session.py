@@ -84,7 +84,7 @@ def running_spark(folder: Path, settings: Mapping[str, str] | None = None) -> It
 
 @contextmanager
 def _launch_environ() -> Iterator[None]:
-    """What Spark reads from the environment when it starts, and no other test's program should see."""
+    """Set what Spark reads from the environment when it starts, and no other test's program should see."""
     wanted = {
         "PYSPARK_PYTHON": sys.executable,
         # Python workers unpickle our classes out of this checkout.

@@ -119,7 +119,7 @@ def _half(records: list[Record], half: int) -> Iterator[Record]:
 
 
 def records_of(name: str) -> Iterator[Record]:
-    """What `plain`, `trimmed` and `wide` are filled with, in order; the same each time."""
+    """Yield what `plain`, `trimmed` and `wide` are filled with, in order; the same each time."""
     partitions = TOPICS[name]
     if name == WIDE:
         return varied_records(name, WIDE_RECORDS, (WIDE_VALUE_BYTES, WIDE_VALUE_BYTES + 1))

@@ -96,7 +96,7 @@ def sink_of(spark: SparkSession, name: str, told: list[str] | None = None, **opt
 
 
 def do(spark: SparkSession, sink: TableSink, run: Run, *, steps: int | None = None) -> RunState:
-    """What a driver does: go on with this run, or begin it. `steps`: how many at most; else to its end."""
+    """Go on with this run, or begin it, as a driver does. `steps`: how many at most; else to its end."""
     state = begun(sink, run)
     for step in state.left[:steps]:
         append(spark, sink, run, step)

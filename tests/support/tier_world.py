@@ -345,7 +345,7 @@ class TierWorld:
         return partition
 
     def set_leader(self, partition: TopicIdPartition, node_id: int) -> None:
-        """What the cluster's metadata says."""
+        """Set what the cluster's metadata says."""
         self.cluster.leaders[partition.topic_id, partition.partition] = PartitionLeader(node_id, LEADER_EPOCH)
 
     def log(self, partition: TopicIdPartition) -> FakePartitionLog:

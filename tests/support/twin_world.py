@@ -193,7 +193,8 @@ def _transactions(cluster: KafkaCluster, number: int) -> None:
 
 
 def _delete(cluster: KafkaCluster, known: Sequence[KnownPartition], chance: random.Random) -> None:
-    """What retention would do, at places of all kinds: borders of the broker's segments, batches, the middle of one."""
+    """Delete as retention would, at places of all kinds: borders of the broker's segments, batches, the middle of
+    one."""
     for each in known:
         below = each.last_stable_offset
         places = [*each.borders, *(batch.base_offset for batch in each.batches), below - 1, below // 2]

@@ -34,7 +34,7 @@ class TopicInMemory:
         self.follower = MetadataFollower(self.client, self.catalog)
 
     def describe(self, partitions: int, topic_id: bytes = TOPIC_ID) -> None:
-        """What Metadata says of it; logs stay as they are."""
+        """Set what Metadata says of it; logs stay as they are."""
         logs = self.kafka.topics[METADATA_TOPIC].logs if METADATA_TOPIC in self.kafka.topics else {}
         self.kafka.topics[METADATA_TOPIC] = FakeTopic(topic_id, [1] * partitions, logs=logs)
 

@@ -68,7 +68,7 @@ async def sign_in(talk: Conversation) -> None:
 
 
 async def assert_served(talk: Conversation, is_served: bool) -> None:
-    """Whether a Fetch is given to its handler, or relayed unread; the broker has no answer in that case."""
+    """Check whether a Fetch is given to its handler, or relayed unread; the broker has no answer in that case."""
     talk.handlers.frames.clear()
     await talk.client.send(fetch(90))
     if is_served:

@@ -62,7 +62,7 @@ def exchanged(correlation_id: int, size: int = len(fetch(1)) - 4) -> bytes:
 
 
 async def take_slowly(receiver: RemoteEnd, size: int, source: MemoryTransport, sink: MemoryTransport) -> None:
-    """What was received and not yet sent stays within one buffer."""
+    """Check that what was received and not yet sent stays within one buffer."""
     received_before, sent_before = source.received_bytes, sink.sent_bytes
     while size:
         size -= len(await receiver.receive_exactly(min(size, 100_000)))

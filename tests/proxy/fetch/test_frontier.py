@@ -156,7 +156,7 @@ def old_broker(kafka: FakeKafka) -> FakeBroker:
 
 @pytest.fixture
 def frontiers(old_broker: FakeBroker, nursery: trio.Nursery) -> Frontiers:
-    """What it is asked by."""
+    """Return what it is asked by."""
     cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
     return Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0)
 

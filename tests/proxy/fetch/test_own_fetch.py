@@ -84,7 +84,7 @@ NEWS = ("error", "preferred replica", "diverging epoch")
 
 
 def let_come_back(log: FakePartitionLog, news: str) -> None:
-    """Have the broker answer that at once, each time."""
+    """Make the broker answer that at once, each time."""
     if news == "error":
         log.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif news == "preferred replica":

@@ -41,7 +41,7 @@ class MetadataLog:
             self.kafka.add(node_id, host).on(FETCH, partial(self.fetch, node_id))
 
     def answers(self, code: ErrorCode, batch: bytes = b"") -> None:
-        """What each partition answers from now on."""
+        """Set what each partition answers from now on."""
         for log in self.topics[METADATA_TOPIC].logs.values():
             log.error_code, log.batches = code, [(START, batch)]
 

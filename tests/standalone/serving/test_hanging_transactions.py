@@ -46,7 +46,7 @@ class World:
         )
 
     def has(self, *producers: tuple[int, int], code: ErrorCode = ErrorCode.none) -> None:
-        """What DescribeProducers is answered: producer ids and where their transactions begin."""
+        """Set what DescribeProducers is answered: producer ids and where their transactions begin."""
         active = [
             {
                 "producer_id": producer_id,

@@ -29,7 +29,7 @@ Use = Callable[[int, Hashable], bool]
 
 @pytest.fixture(params=[1, EXTENT])
 def extent(request: pytest.FixtureRequest) -> int:
-    """How many blocks an extent has."""
+    """Return how many blocks an extent has."""
     return int(request.param)
 
 

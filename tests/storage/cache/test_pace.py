@@ -252,7 +252,7 @@ class World:
         self._nursery = nursery
 
     async def send(self, count: int) -> Sequence["Get"]:
-        """So many more; those that are in flight then."""
+        """Send so many more; return those that are in flight then."""
         for _ in range(count):
             self._nursery.start_soon(Get().run, self)
         return await self.now()
@@ -263,7 +263,7 @@ class World:
         return tuple(self.in_flight)
 
     async def end(self, *errors: Exception | None) -> Sequence["Get"]:
-        """So many GETs end thus, the oldest first; those in flight then."""
+        """End so many GETs thus, the oldest first; return those in flight then."""
         for get, error in zip(await self.now(), errors, strict=False):
             get.end(error)
         return await self.now()

@@ -394,7 +394,7 @@ def test_readers_find_every_fault_whatever_was_marked(arrivals: Arrivals, reads:
 
 
 def check_read(log: Log, window: SegmentWindow, start: int, end: int) -> None:
-    """What a read says is what the model says; only, what was verified before counts beyond `end` as well, and where
+    """Check that a read says what the model says; only, what was verified before counts beyond `end` as well, and where
     offsets do not ascend all of the run in front is in doubt."""
     passed, fault = model_walk(log, start, end)
     reached, error = read(window, start, end)

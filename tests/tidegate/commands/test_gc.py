@@ -194,7 +194,7 @@ def _move(world: World) -> None:
 
 
 def _snapshot(world: World, cluster_id: str, topic_id: bytes) -> None:
-    """What a `serve` of the same file has left."""
+    """Leave what a `serve` of the same file leaves."""
     folder = world.folder / "snapshot"
     folder.mkdir()
     file = SnapshotFile(folder)
