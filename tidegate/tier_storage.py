@@ -22,9 +22,10 @@ from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
+from storage.cache.object_gets import ObjectGets, wall_clock_ms
 from storage.cache.pace import Pace, Throttle
 from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
-from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
+from storage.cache.segment_parts import SegmentParts
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
 from storage.reading.reader import TierReader

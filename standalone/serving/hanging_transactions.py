@@ -16,7 +16,7 @@ from protocol.client.leaders import code_name
 from protocol.client.messages import OpenTransaction, producers_question
 from proxy.fetch.known import Frontiers
 from proxy.upstream.cluster import ROLE, Cluster
-from storage.cache.segment_parts import wall_clock_ms
+from storage.cache.object_gets import wall_clock_ms
 from storage.model import TopicIdPartition
 
 LOOK_S = 5.0

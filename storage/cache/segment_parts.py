@@ -12,8 +12,6 @@ What is each kind's own stands with its class: what it means that an index is mi
 """
 
 import abc
-import enum
-import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,20 +23,18 @@ import structlog
 import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome
-from storage.cache.disk_folder import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import outcome_of
-from storage.cache.pace import Throttle
+from storage.cache.kept_indexes import IndexPart, KeptIndexes, Parse
+from storage.cache.object_gets import ObjectGets
 from storage.cache.segment_entries import ENTRIES_MAX, Flight, SegmentEntries
-from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
-from storage.log.block import Block
 from storage.log.rebuilt_offset_index import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
-from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 from storage.tasks import TaskNursery
 
@@ -52,9 +48,6 @@ LOST_S_MAX = 60.0
 EMPTY_MAX = 100_000
 """Segments remembered as having no aborts, the first remembered is forgotten first: 150 bytes each."""
 
-FIRST_NUMBER = 10**17
-"""Number of an index as a block on disk. A file's name has room for it, and earlier versions let it be evicted."""
-
 _ABOVE_ALL = 2**63 - 1
 """Offset or time."""
 
@@ -63,21 +56,6 @@ _NO_ABORTS = TransactionIndex(b"")
 V = TypeVar("V")
 
 _log = structlog.get_logger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """The time of day, as the metadata of segments has it."""
-    return time.time_ns() // 1_000_000
-
-
-class IndexPart(enum.IntEnum):
-    """What is kept of a segment on disk. The values are in names of files and stay as they are."""
-
-    OFFSET = 0
-    TIMESTAMP = 1
-    TRANSACTION = 2
-    REBUILT_OFFSET = 3
-    PRODUCERS = 4
 
 
 class SegmentParts:
@@ -99,7 +77,7 @@ class SegmentParts:
         storage_manager: RemoteStorageManager,
         *,
         nursery: TaskNursery,
-        gets: "ObjectGets",
+        gets: ObjectGets,
         meter: CacheMeter,
         bytes_max: int,
         disk: DiskLevel | None = None,
@@ -124,9 +102,9 @@ class _Shared:
     """What all kinds load with."""
 
     nursery: TaskNursery
-    gets: "ObjectGets"
+    gets: ObjectGets
     meter: CacheMeter
-    kept: "KeptIndexes"
+    kept: KeptIndexes
     entries_max: int
 
 
@@ -187,10 +165,6 @@ class OpenedSegments(_Part[OpenedSegment]):
             segment, self._get_kind, lambda: self._storage_manager.open_log_segment(segment)
         )
         return opened, opened.memory_bytes
-
-
-Parse = Callable[[bytes | bytearray, RemoteLogSegmentMetadata], V]
-"""An index from its bytes, in a worker thread. Raises CorruptObjectError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,106 +569,3 @@ _TRANSACTION: _IndexKind[TransactionIndex] = _IndexKind(
     IndexPart.TRANSACTION,
     {IndexPart.TRANSACTION: segment_transaction_index},
 )
-
-
-class ObjectGets:
-    """GETs of whole small objects: in a worker thread, counted when they end, tried again. Owned by the trio thread.
-
-    What is tried again is `storage.object_store.retries`' to say; a segment's log is read by `storage.cache.gets`.
-
-    Args:
-        limiter: bounds how many run at once; a GET that waits for its next attempt does not count.
-        throttle: shared with all other GETs of the store.
-        now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
-    """
-
-    def __init__(
-        self,
-        limiter: trio.CapacityLimiter,
-        meter: GetMeter,
-        throttle: Throttle,
-        now_ms: Callable[[], int] = wall_clock_ms,
-    ) -> None:
-        self.meter = meter
-        self._limiter = limiter
-        self._throttle = throttle
-        self._now_ms = now_ms
-
-    async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
-        """Return what `get` gives, called in a worker thread until it succeeds or is not to be tried again.
-
-        Args:
-            kind: what an attempt is counted as; None: it is no GET, or counts itself.
-
-        Raises:
-            RemoteStorageError: as the last attempt raised it.
-        """
-        attempts = Attempts()
-        while True:
-            try:
-                return await self.run_once(kind, get)
-            except Exception as error:  # whatever it is, `attempts` knows whether to go on
-                delay_s = attempts.delay_after_s(as_retriable_if_fresh(error, segment, self._now_ms()))
-                if delay_s is None:
-                    raise  # as the store said it: what stays away is the broker's error too
-            await trio.sleep(delay_s)
-            self.meter.on_retry()
-
-    async def run_once(self, kind: GetObject | None, get: Callable[[], V]) -> V:
-        """The same with one attempt."""
-        async with self._throttle.admitted():
-            return await trio.to_thread.run_sync(self._counted, kind, get, limiter=self._limiter)
-
-    def _counted(self, kind: GetObject | None, get: Callable[[], V]) -> V:
-        """In the worker thread: waiting for one is no part of a GET's duration."""
-        if kind is None:
-            return get()
-        sent_s = time.monotonic()
-        try:
-            value = get()
-        except IllegalMetadataError:
-            raise  # it names no object, so nothing was asked for
-        except Exception as error:
-            self.meter.on_end(kind, outcome_of(error), time.monotonic() - sent_s)
-            raise
-        self.meter.on_end(kind, GetOutcome.OK, time.monotonic() - sent_s)
-        return value
-
-
-class KeptIndexes:
-    """Indexes in the disk cache, as blocks of their segment with numbers that no log reaches: so they share the blocks'
-    budget, eviction, checksums and encryption, survive a restart, and go with their segment.
-
-    Args:
-        disk: None: nothing is kept.
-    """
-
-    def __init__(self, disk: DiskLevel | None) -> None:
-        self._disk = disk
-        self._readers = itertools.count()
-        """Each read of an index is a reader of its own: a second read shows that the index is wanted again."""
-
-    async def read(self, segment: RemoteLogSegmentMetadata, part: IndexPart, parse: Parse[V]) -> tuple[V, int] | None:
-        """The index, parsed in a worker thread, and its size in bytes; None if it is not kept."""
-        key = self._key(segment, part)
-        if key is None or self._disk is None:
-            return None
-        index = await self._disk.read_parsed(key, (part, next(self._readers)), lambda data: parse(data, segment))
-        return None if index is None else (index, key.size_bytes)
-
-    def keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes | bytearray) -> None:
-        """Write an index soon, in place of what is there. Nobody waits for it, and it may be left."""
-        if self._disk is None or not data:
-            return
-        self.drop(segment, part)
-        ids = segment.topic_id_partition.topic_id, segment.segment_id.id
-        key = DiskBlockKey(*ids, len(data), FIRST_NUMBER + part, len(data))
-        self._disk.write_soon(key, Block(memoryview(data)), (part, next(self._readers)))
-
-    def drop(self, segment: RemoteLogSegmentMetadata, part: IndexPart) -> None:
-        """Keep it no longer."""
-        if self._disk is not None and (former := self._key(segment, part)) is not None:
-            self._disk.drop(former)
-
-    def _key(self, segment: RemoteLogSegmentMetadata, part: IndexPart) -> DiskBlockKey | None:
-        return None if self._disk is None else self._disk.find(segment.segment_id.id, FIRST_NUMBER + part)

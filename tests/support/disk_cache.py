@@ -23,7 +23,7 @@ from storage.cache import disk_folder
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import RETRY_S, DiskBlocks
 from storage.cache.disk_folder import DiskBlockKey, cost_bytes, file_bytes
-from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
+from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
 from storage.model import Uuid
 from tests.support.segments import uuid_of
 

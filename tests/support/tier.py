@@ -20,7 +20,8 @@ from metrics.registry import Registry
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
-from storage.cache.segment_parts import OffsetIndexes, OpenedSegments, wall_clock_ms
+from storage.cache.object_gets import wall_clock_ms
+from storage.cache.segment_parts import OffsetIndexes, OpenedSegments
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage

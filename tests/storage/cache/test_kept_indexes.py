@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
-from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
+from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from tests.support.disk_cache import files_below

@@ -10,8 +10,8 @@ import trio.testing
 from metrics.cache_meters import GetMeter, GetObject, GetOutcome
 from metrics.registry import Registry
 from storage.cache.gets import outcome_of
+from storage.cache.object_gets import ObjectGets
 from storage.cache.pace import Throttle
-from storage.cache.segment_parts import ObjectGets
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,

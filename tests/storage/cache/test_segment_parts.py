@@ -14,9 +14,10 @@ from trio.testing import MockClock
 
 from metrics.cache_meters import CacheMeter, GetMeter
 from metrics.registry import Registry
+from storage.cache.object_gets import ObjectGets
 from storage.cache.pace import Throttle
 from storage.cache.segment_entries import SegmentEntries
-from storage.cache.segment_parts import ObjectGets, SegmentParts
+from storage.cache.segment_parts import SegmentParts
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction

@@ -9,7 +9,7 @@ import pytest
 
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
-from storage.cache.segment_parts import FIRST_NUMBER
+from storage.cache.kept_indexes import FIRST_NUMBER
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError
 from tests.support.disk_cache import log_blocks_below
 from tests.support.disk_tier import disk_tier
