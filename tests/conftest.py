@@ -253,8 +253,10 @@ def _on_autojump_clock(
     clock: trio.abc.Clock | None,
     instruments: Sequence[trio.abc.Instrument],
 ) -> object:
-    """A test marked `autojump` runs by this instead of by `trio.run`."""
-    return trio.run(function, clock=MockClock(autojump_threshold=0), instruments=instruments)
+    """A test marked `autojump` runs by this instead of by `trio.run`; its `mock_clock`, if it has one, is the clock."""
+    clock = clock if isinstance(clock, MockClock) else MockClock()
+    clock.autojump_threshold = 0
+    return trio.run(function, clock=clock, instruments=instruments)
 
 
 def _forget_logging() -> None:

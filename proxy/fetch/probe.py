@@ -39,6 +39,7 @@ from proxy.connection.request_handlers import ITEMS_AT_ONCE, PendingAnswer, Upst
 from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, PartitionKey, TierPart, is_whole, key_of
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTail, Authorities, Authority, AuthorityKey, Frontier
 from proxy.fetch.tier import Tier, TierReads
+from proxy.turns import move_on_after
 
 # The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back; or the
 # whole of a session that has nothing in the tier at the moment (`fetch_whole`).
@@ -414,7 +415,7 @@ class Prober:
         """Learn the log ends of partitions with large batches: there a probe finds no batch."""
         if not parts:
             return
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
         for part in parts:
             learned = self._tier.frontiers.get(self.node_id, part.partition)
@@ -592,7 +593,7 @@ class Prober:
         """Forget what was known of these parts and ask again; those not the tier's after all are given back."""
         for part in parts:
             self._tier.forget(self.node_id, part.partition)
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
         again: list[TierPart] = []
         for part in parts:

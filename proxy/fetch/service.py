@@ -62,6 +62,7 @@ from proxy.fetch.known import LEARN_WAIT_S_MAX, Authorities, Frontier, LogStartG
 from proxy.fetch.own_tier import AnswerEdits
 from proxy.fetch.probe import LocalEnds, OwnFetch, Prober, close_upstream_session, fetch_whole
 from proxy.fetch.tier import Tier
+from proxy.turns import move_on_after
 from storage.model import TopicIdPartition, Uuid
 
 # The Fetch sessions of one client connection, between the client and upstream (docs/protocol.md#l4).
@@ -430,7 +431,7 @@ class FetchService:
         if ageing:
             frontiers.refresh_soon(node_id, ageing)
         if unknown:
-            with trio.move_on_after(LEARN_WAIT_S_MAX):
+            with move_on_after(LEARN_WAIT_S_MAX):
                 await frontiers.refresh(node_id, unknown)
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
             known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
@@ -455,7 +456,7 @@ class FetchService:
             return await _each(request.partitions, lambda asked: tier.partition(asked.topic_id or b"", asked.partition))
         names = [asked.topic for asked in request.partitions if asked.topic is not None]
         if any(tier.topic_id(name) is None for name in names):
-            with trio.move_on_after(LEARN_WAIT_S_MAX):
+            with move_on_after(LEARN_WAIT_S_MAX):
                 await tier.learn_topic_ids(names)
         return await _each(
             request.partitions, lambda asked: tier.partition(tier.topic_id(asked.topic or "") or b"", asked.partition)
@@ -493,7 +494,7 @@ class FetchService:
         left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
         if not left:
             return left
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             async with trio.open_nursery() as asking:
                 for part in tuple(left):
                     if self._tier.knows_lineage(part.partition, part.frontier.leader_epoch):

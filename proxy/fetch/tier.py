@@ -16,6 +16,7 @@ from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages, LogStarts
+from proxy.turns import LATE_S, arrive, move_on_after
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
 from storage.metadata.catalog import Catalog
@@ -170,7 +171,7 @@ class Tier:
     async def topic_ids(self, node_id: int, names: Sequence[str]) -> Mapping[str, bytes]:
         """The ids that the broker has for these names now; without those that it does not tell in time."""
         try:
-            with trio.move_on_after(LEARN_WAIT_S_MAX):
+            with move_on_after(LEARN_WAIT_S_MAX):
                 return await self.frontiers.client.topic_ids(node_id, names)
         except UpstreamError as error:
             _log.warning("topic_ids_unknown", node=node_id, topics=len(names), reason=str(error))
@@ -339,22 +340,25 @@ def _searched_up_to(records: TierRecords, offset: int) -> bool:
 # The tier reads of one Fetch, side by side, under one deadline (docs/protocol.md#l3).
 #
 # Rule 1. What a read has when the time is up is its answer; one that has nothing yet is answered empty. Its fills go
-#         on, and the next request finds them.
+#         on, and the next request finds them. What came in time counts, however late the loop looks at it
+#         (`proxy.turns`); and that a read is late says nothing of the tier where the loop was late itself.
 # Rule 2. A read that finds no segment is first taken as our own lag (docs/protocol.md#l2): the catalog is read up to
 #         the end that the metadata topic has now, and the read is tried once more. Until that has found the segment it
 #         counts as a miss, also at the deadline, and is given back to the broker.
 # Rule 3. Reads of a client that had the right before start beside the probe, so the probe may make some pointless and
 #         others wrong: `settle` says which. A read that nobody wants any more holds nothing.
-# Rule 4. Nothing is held for a probe that does not come: at the deadline a read that has not been settled lets go of
-#         what it has. If the word comes later, the time begins again then, as it would at a broker that hears of the
-#         request only then, and what was let go of is to be started once more. What is still at hand stays: under load
-#         tasks run long after their time, and a word that came before counts, in whatever order they run.
+# Rule 4. Nothing is held for a probe that does not come: at the deadline reads that have not been settled are let go.
+#         If the word comes later, the time begins again then, as it would at a broker that hears of the request only
+#         then, and what was let go is to be started once more.
 # Rule 5. A failure is a result; what becomes of it is `proxy.fetch.fallback`'s to say, and to log.
 
 
 READS_AT_ONCE_MAX = 64
 """For one Fetch: each may ask for some MiB of the store, and one of thousands of partitions would have all GETs wait
 for its own."""
+
+FINISH_S = 0.25
+"""What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
 
 ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
@@ -383,7 +387,7 @@ class TierReads:
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
         self.expired: set[TierPart] = set()
-        """Parts whose read had nothing at the deadline; not those of which the linger was the end."""
+        """Parts whose read had nothing at the deadline; not those of which the linger, or a late loop, was the end."""
         self.deadline_s = deadline_s
         self.records_since_s = math.inf
         """Since when there are records, and the word that they may be given."""
@@ -402,6 +406,7 @@ class TierReads:
         self._progress = trio.Event()
         self._settled = trio.Event()
         self._is_word_waited_for = False
+        self._is_loop_late = False
         meter.on_delayed_fetch_parked()
 
     @property
@@ -419,13 +424,16 @@ class TierReads:
         for part in parts:
             self.parts[part] = None
             self._start(part)
+        if self.parts and not (self._settled.is_set() or self._is_word_waited_for):
+            self._is_word_waited_for = True
+            self._nursery.start_soon(self._let_go_at_deadline)
 
     def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
         """After the probe: give up the reads that nobody wants, and start those again that are to be read otherwise."""
         if trio.current_time() >= self.deadline_s:
-            for part in [part for part in self.parts if not self._is_at_hand(part)]:
-                self._let_go(part)
             self.deadline_s = trio.current_time() + self._wait_s
+            for time in self._times.values():
+                time.deadline_s = self.deadline_s
         self._settled.set()
         kept, again = set(wanted), set(read_again)
         for part in self.parts:
@@ -438,7 +446,7 @@ class TierReads:
     def stop(self) -> None:
         """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
         self._settled.set()
-        if trio.current_time() >= self.deadline_s:
+        if trio.current_time() >= self.deadline_s and not self._is_loop_late:
             self.expired.update(part for part, time in self._times.items() if not time.has_batch)
         if self.expired:
             self._meter.on_remote_fetch_expired()
@@ -446,21 +454,29 @@ class TierReads:
             part, time = self._line.popleft()
             if self._times.get(part) is time:
                 del self._times[part]
+        if any(time.has_batch for time in self._times.values()):
+            self._nursery.start_soon(self._finish)
         for time in self._times.values():
             time.end()
         self._meter.on_delayed_fetch_completed()
 
     async def wait_until(self, time_s: float) -> None:
-        """Return when all reads have ended, or at that time."""
-        with trio.move_on_at(time_s):
-            while self.pending:
-                await self._wait_progress()
+        """Return when all reads have ended, or at that time and with what has come by then."""
+        await self._wait(time_s, lambda: not self.pending)
+        if self.pending:
+            await arrive()
 
     async def wait_any_until(self, time_s: float) -> None:
         """Return when one read has records or all have ended, or at that time."""
+        await self._wait(time_s, lambda: self.any_records or not self.pending)
+
+    async def _wait(self, time_s: float, is_enough: Callable[[], bool]) -> None:
+        began_s = trio.current_time()
         with trio.move_on_at(time_s):
-            while self.pending and not self.any_records:
+            while not is_enough():
                 await self._wait_progress()
+        if began_s < time_s:
+            self._is_loop_late = trio.current_time() - time_s >= LATE_S
 
     async def _wait_progress(self) -> None:
         self._progress = trio.Event()
@@ -476,14 +492,6 @@ class TierReads:
         else:
             self._tasks += 1
             self._nursery.start_soon(self._run, part, time)
-
-    def _is_at_hand(self, part: TierPart) -> bool:
-        time = self._times.get(part)
-        return part in self.results if time is None else time.has_batch
-
-    def _let_go(self, part: TierPart) -> None:
-        self._give_up(part)
-        self.parts.pop(part, None)
 
     def _give_up(self, part: TierPart) -> None:
         result = self.results.pop(part, None)
@@ -515,26 +523,20 @@ class TierReads:
             return
         del self._times[part]
         self._progress.set()
-        if not self._settled.is_set():
-            self._wait_for_word(part)
-        elif time.ran_out and trio.current_time() >= self.deadline_s:
-            self.expired.add(part)
-
-    def _wait_for_word(self, part: TierPart) -> None:
-        """Rule 4, for a read that has ended before it is settled."""
-        if trio.current_time() >= self.deadline_s:
-            self._let_go(part)
-        elif not self._is_word_waited_for:
-            self._is_word_waited_for = True
-            self._nursery.start_soon(self._let_go_at_deadline)
 
     async def _let_go_at_deadline(self) -> None:
-        with trio.move_on_at(self.deadline_s):
+        """Rule 4."""
+        with move_on_after(self.deadline_s - trio.current_time()):
             await self._settled.wait()
-        if self._settled.is_set():
-            return
-        for part in [part for part in self.parts if part not in self._times]:
-            self._let_go(part)
+        if not self._settled.is_set():
+            for part in self.parts:
+                self._give_up(part)
+            self.parts.clear()
+
+    async def _finish(self) -> None:
+        await self.wait_until(trio.current_time() + FINISH_S)
+        for time in self._times.values():
+            time.give_up()
 
     async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
         try:

@@ -19,6 +19,7 @@ from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.request_handlers import each_slice
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier, Lineages
 from proxy.fetch.tier import Tier
+from proxy.turns import move_on_after
 from proxy.upstream.cluster import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError
@@ -133,7 +134,7 @@ class TimestampLookup:
         by_time = [question for question in asked if question.timestamp >= 0]
         if not by_time:
             return questions
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.learn_topic_ids([question.topic for question in by_time])
             candidates: dict[Key, tuple[ListOffsetsPartition, TopicIdPartition]] = {}
             for some in await each_slice(by_time, self._candidates):

@@ -24,6 +24,7 @@ from protocol.client.errors import (
 )
 from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
+from proxy.turns import move_on_after
 from proxy.upstream.transport import Transport, open_transport
 from proxy.upstream.waiters import Waiter, Waiters
 from storage.tasks import TaskNursery
@@ -40,7 +41,7 @@ async def open_broker_connection(
         UpstreamConnectionError: not reachable within the settings' time, or lost on the way.
         UpstreamAuthenticationError: reached, but not signed in.
     """
-    with trio.move_on_after(settings.connect_timeout_s):
+    with move_on_after(settings.connect_timeout_s):
         transport = await open_transport(host, port, tls=settings.tls)
         return await start_broker_connection(transport, f"{host}:{port}", settings, role, nursery)
     raise UpstreamConnectionError(
@@ -104,7 +105,7 @@ class BrokerConnection:
         """
         version = self._state.version_of(question)
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        with trio.move_on_after(limit_s):
+        with move_on_after(limit_s):
             frame = await self._exchange(question, version)
             try:
                 return self._state.decode(question.api, version, frame)

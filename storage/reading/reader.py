@@ -78,9 +78,6 @@ as large, up to PIECE_BYTES_MAX: a read that gets little of a busy link has litt
 
 PIECE_BYTES_MAX = 16 * 1024 * 1024
 
-FINISH_S = 0.25
-"""What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -154,20 +151,20 @@ class TierRecords:
 
 
 class ReadTime:
-    """The time of one read. What the read has when it is up is its answer; a read that has no batch then is cancelled.
+    """The time of one read. What the read has when it is up is its answer; a read that has no batch then is cancelled
+    by `end`, and not by itself: what it waits for may have come, to a loop that is late.
 
         time = ReadTime(deadline_s)
         with time:
             records = await reader.read(…, time=time)
-        if time.ran_out: …
 
     Args:
-        deadline_s: by trio's clock.
+        deadline_s: by trio's clock: from then on a read that has a batch collects no more of them.
     """
 
     def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-        self._whole = trio.CancelScope(deadline=deadline_s)
+        self.deadline_s = deadline_s
+        self._whole = trio.CancelScope()
         self._more: trio.CancelScope | None = None
 
     def __enter__(self) -> Self:
@@ -180,23 +177,13 @@ class ReadTime:
         return self._whole.__exit__(kind, error, trace)
 
     @property
-    def ran_out(self) -> bool:
-        """Return whether the read was cancelled."""
-        return self._whole.cancelled_caught
-
-    @property
     def has_batch(self) -> bool:
         """Return whether the read will have an answer when the time is up."""
         return self._more is not None
 
     def end(self) -> None:
         """The time is up now."""
-        if self._more is None:
-            self._whole.cancel()
-            return
-        self._deadline_s = min(self._deadline_s, trio.current_time())
-        self._whole.deadline = self._deadline_s + FINISH_S
-        self._more.cancel()
+        (self._whole if self._more is None else self._more).cancel()
 
     def give_up(self) -> None:
         """Nobody wants the answer."""
@@ -205,8 +192,7 @@ class ReadTime:
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """For the reader: it has a batch, and what it waits for in here is more of them."""
-        self._whole.deadline = self._deadline_s + FINISH_S
-        with trio.CancelScope(deadline=self._deadline_s) as self._more:
+        with trio.CancelScope(deadline=self.deadline_s) as self._more:
             yield
 
 

@@ -1,6 +1,7 @@
 """The reads of one Fetch: started, settled after the probe, waited for, given up."""
 
 import math
+import threading
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -14,7 +15,8 @@ from trio.testing import MockClock
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
-from proxy.fetch.tier import READS_AT_ONCE_MAX, TierReads
+from proxy.fetch.tier import FINISH_S, READS_AT_ONCE_MAX, TierReads
+from proxy.turns import LATE_S, TURNS
 from storage.cache.blocks import AnswerBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.errors import RetriableRemoteStorageError
@@ -22,7 +24,7 @@ from storage.log.block import Block
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
-from storage.reading.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
+from storage.reading.reader import OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.tier_world import NODE_ID, ScriptedReader, TierWorld, ask
 
@@ -105,14 +107,15 @@ async def test_many_reads_of_what_is_at_hand_let_others_run(world: TierWorld, mo
     assert begun == len(parts)
 
 
-async def test_the_deadline_ends_reads_by_itself(world: TierWorld) -> None:
+async def test_reads_that_have_nothing_at_the_deadline_are_expired(world: TierWorld) -> None:
     parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 10.0}
     reads = reads_of(world, parts, wait_s=1.0)
-    await reads.wait_until(100.0)
+    await reads.wait_until(reads.deadline_s)
     assert trio.current_time() == 1.0
     assert sizes_of(reads, parts) == [1000, None]
     reads.stop()
+    assert reads.expired == {parts[1]}
     assert world.sample("kafka_server_delayedremotefetchmetrics_expires_total") == 1
 
 
@@ -290,11 +293,83 @@ async def test_a_word_at_the_deadline_leaves_nothing_half_done(holding: TierWorl
     await trio.sleep(1.0)
     reads.settle(parts, [])
     reads.start(part for part in parts if part not in reads.parts)
-    await reads.wait_until(math.inf)
+    await reads.wait_until(reads.deadline_s)
     assert trio.current_time() == 2.0
     assert sizes_of(reads, parts) == [1000, None]
+    reads.stop()
     assert reads.expired == {parts[1]}
     assert held.held == 1
+
+
+class PostedReader(ScriptedReader):
+    """Waits for what a thread posts, in two steps as reads do: who is woken first wakes the read."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self.fetched, self.posted = threading.Event(), threading.Event()
+        self.token = trio.lowlevel.current_trio_token()
+        self._landed, self._lands = trio.Event(), trio.Event()
+
+    def fetch(self) -> None:
+        """In a thread."""
+        self.fetched.wait()
+        self.token.run_sync_soon(self._landed.set)
+        self.posted.set()
+
+    async def land(self) -> None:
+        await self._landed.wait()
+        self._lands.set()
+
+    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+        await self._lands.wait()
+        return await super().read(partition, offset, **wishes)
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_what_came_in_time_is_given_however_late_the_loop_is(
+    nursery: trio.Nursery, mock_clock: MockClock, is_settled: bool
+) -> None:
+    """Failed before: the read was cancelled before anybody looked at what had come."""
+    for _ in range(20):  # the tasks of one turn run in any order
+        world = TierWorld(nursery, open_reader=PostedReader)
+        reader = world.reader
+        assert isinstance(reader, PostedReader)
+        thread = threading.Thread(target=reader.fetch)
+        thread.start()
+        async with trio.open_nursery() as world.nursery:
+            world.nursery.start_soon(reader.land)
+            parts = await parts_of(world, 1)
+            reads = reads_of(world, parts, is_settled=is_settled)
+            await trio.sleep(0.5)
+            # All this is one step of some other task: the block comes in time, and the loop is three seconds late.
+            reader.fetched.set()
+            reader.posted.wait()
+            mock_clock.jump(3.0)
+            if not is_settled:
+                for _ in range(TURNS):
+                    await trio.lowlevel.checkpoint()
+                assert sizes_of(reads, parts) == [1000]
+                reads.settle(parts, [])
+            await reads.wait_until(reads.deadline_s)
+            reads.stop()
+        thread.join()
+        assert sizes_of(reads, parts) == [1000]
+        assert not reads.expired
+
+
+async def test_a_read_is_not_late_where_the_loop_is(world: TierWorld, mock_clock: MockClock) -> None:
+    """Failed before: on a starved machine the tier counted as failing, and the broker had to read."""
+    world.reader.delay_s = 100.0
+    for late_s, is_expired in ((0.0, True), (LATE_S / 2, True), (2 * LATE_S, False), (3.0, False)):
+        (part,) = await parts_of(world, 1)
+        reads = reads_of(world, [part])
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(reads.wait_any_until, reads.deadline_s)
+            await trio.sleep(0.5)
+            mock_clock.jump(0.5 + late_s)
+        await reads.wait_until(reads.deadline_s)  # as who lingers for more
+        reads.stop()
+        assert (part in reads.expired) == is_expired, late_s
 
 
 async def test_what_is_settled_before_the_deadline_stays_however_late_the_loop_is(

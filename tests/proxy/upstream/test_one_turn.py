@@ -91,6 +91,8 @@ async def test_an_answer_meets_its_limit(turns_late: int, answer_first: bool) ->
         await trio.testing.wait_all_tasks_blocked()
         if not answer_first:
             got.nursery.start_soon(give_at_the_limit)
+        await trio.sleep(2 * LIMIT_S)
+        connection.abort()
     assert all(isinstance(error, UpstreamError) for error in got.raised)
     assert len(got.raised) + len(got.returned) == 2
 
