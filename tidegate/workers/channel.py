@@ -3,7 +3,8 @@
 Rule 1. What is to be sent waits in one queue, and one task sends it: a cancelled sender leaves no half frame behind.
 Rule 2. A question whose answer cannot come any more, because the other end has gone, raises ChannelClosedError.
 Rule 3. A connection that was given is the other end's as soon as its frame was sent whole. Until then it is the
-        giver's, who may give it to somebody else.
+        giver's, who may give it to somebody else. Once its turn to be sent has come, whoever gives it waits for the
+        frame, or for the channel's end, even if he is cancelled: a number that he closed may be another one's by then.
 """
 
 import array
@@ -48,6 +49,7 @@ class _Outgoing:
         self.data = data
         self.descriptor = descriptor
         self.done = trio.Event()
+        self.is_begun = False
         self.is_sent = False
         self.is_withdrawn = False
 
@@ -134,6 +136,9 @@ class Channel:
             await outgoing.done.wait()
         finally:
             outgoing.is_withdrawn = True
+            if outgoing.is_begun:
+                with trio.CancelScope(shield=True):
+                    await outgoing.done.wait()
         if not outgoing.is_sent:
             raise ChannelClosedError
 
@@ -153,6 +158,7 @@ class Channel:
             outgoing.done.set()
 
     async def _send(self, outgoing: _Outgoing) -> None:
+        outgoing.is_begun = True
         left = memoryview(outgoing.data)
         ancillary = []
         if outgoing.descriptor is not None:

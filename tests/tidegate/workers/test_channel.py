@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,14 @@ def accepted() -> tuple[socket.socket, trio.socket.SocketType]:
         return client, trio.socket.from_stdlib_socket(sock)
 
 
+def fill(sock: socket.socket) -> None:
+    """Until nothing more can be sent."""
+    sock.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            sock.send(bytes(4096))
+
+
 async def test_questions_are_answered_in_both_directions_at_once() -> None:
     async with pair() as (one, other):
         text = "x" * 3_000_000  # more than any buffer between them holds
@@ -123,6 +131,54 @@ async def test_a_full_channel_keeps_the_connection_with_its_giver() -> None:
             assert waiting.cancelled_caught
             theirs.close()
             await end.ended.wait()
+        assert sock.fileno() >= 0
+
+
+async def test_a_giver_who_is_cancelled_while_it_is_sent_keeps_its_number_until_then() -> None:
+    """Failed before: the giver closed the connection, and the other end was sent what had its number next."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    client, sock = accepted()
+    with theirs, client, trio.fail_after(HANG_S_MAX):
+        fill(mine)
+        end, giver = End(mine), trio.CancelScope()
+
+        async def give() -> None:
+            with giver, sock:
+                await end.channel.give(sock, broker=1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end.run)
+            nursery.start_soon(give)
+            await wait_all_tasks_blocked()
+            giver.cancel()
+            await wait_all_tasks_blocked()
+            others = accepted()  # one of these would have its number
+            descriptors: list[int] = []
+            while not descriptors:
+                await trio.lowlevel.wait_readable(theirs)
+                descriptors += socket.recv_fds(theirs, 65536, 8)[1]
+            theirs.close()
+        with socket.socket(fileno=descriptors[0]) as taken:
+            taken.sendall(b"mine")
+            assert client.recv(10) == b"mine"
+        assert (len(descriptors), sock.fileno()) == (1, -1)
+        for each in others:
+            each.close()
+
+
+async def test_a_giver_who_is_cancelled_is_free_when_the_channel_ends() -> None:
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    client, sock = accepted()
+    with client, sock, trio.fail_after(HANG_S_MAX):
+        fill(mine)
+        end = End(mine)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end.run)
+            async with outcomes() as got:
+                got.start(partial(end.channel.give, sock, broker=1))
+                await wait_all_tasks_blocked()
+                theirs.close()
+        assert [type(error) for error in got.raised] == [ChannelClosedError]
         assert sock.fileno() >= 0
 
 
