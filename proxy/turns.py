@@ -1,7 +1,7 @@
 """Time limits on an event loop that may be late: what has come by then counts before the time does.
 
 A loop that is starved wakes long after a limit, with answers in its sockets and threads that came in time. trio cancels
-before it looks at them. So whoever keeps a limit first lets those run whom an answer wakes.
+before it looks at them. So a limit first lets those run whom an answer wakes.
 """
 
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import Self
 import trio
 
 TURNS = 6
-"""Of the loop, from an answer in a socket or thread to whoever waits for it: each on the way takes one."""
+"""From an answer in a socket or thread to the task that waits for it: each task on the way takes one."""
 
 LATE_S = 0.1
 """A loop that wakes so long after the time has too little of its processor: what it waited for may be no slower than it
@@ -24,7 +24,7 @@ async def arrive() -> None:
 
 
 class move_on_after:  # in place of trio's
-    """As trio's; but what has come in time is not given up, however late the loop is."""
+    """Move on as trio does; but what has come in time is not given up, however late the loop is."""
 
     __slots__ = ("_counting", "_limited", "_seconds")
 
@@ -34,7 +34,7 @@ class move_on_after:  # in place of trio's
 
     @property
     def cancelled_caught(self) -> bool:
-        """Whether the time was up."""
+        """Return whether the time was up."""
         return self._limited.cancelled_caught
 
     def __enter__(self) -> Self:

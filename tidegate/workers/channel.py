@@ -3,8 +3,8 @@
 Rule 1. What is to be sent waits in one queue, and one task sends it: a cancelled sender leaves no half frame behind.
 Rule 2. A question whose answer cannot come any more, because the other end has gone, raises ChannelClosedError.
 Rule 3. A connection that was given is the other end's as soon as its frame was sent whole. Until then it is the
-        giver's, who may give it to somebody else. Once its turn to be sent has come, whoever gives it waits for the
-        frame, or for the channel's end, even if he is cancelled: a number that he closed may be another one's by then.
+        giver's, who may give it to somebody else. Once its turn to be sent has come, the giver waits for the frame,
+        or for the channel's end, even if he is cancelled: a number that he closed may be another one's by then.
 """
 
 import array
