@@ -5,10 +5,12 @@ import importlib.metadata
 import platform
 import threading
 from collections import deque
+from collections.abc import Container
 
 from prometheus_client import Counter, Gauge
 
 from metrics.registry import Children, LabelLimit, Registry
+from metrics.troubles import TroubleId
 
 _CONDITIONS_MAX = 8
 """Readiness has four."""
@@ -55,6 +57,9 @@ class HealthMeter:
         self._partition_problems = registry.gauge(
             "tidegate_metadata_partition_problems", "Metadata partitions that are not being read."
         )
+        self._troubles = registry.gauge_by(
+            "tidegate_trouble", "1 while it lasts; docs/operations.md#troubles tells each.", "id", TroubleId
+        )
         for condition in _CONDITIONS:
             self.on_condition(condition, _PENDING)
 
@@ -71,6 +76,11 @@ class HealthMeter:
     def on_partition_problems(self, count: int) -> None:
         """Note how many metadata partitions are not being read."""
         self._partition_problems.set(count)
+
+    def on_troubles(self, lasting: Container[TroubleId]) -> None:
+        """These last now, and no others."""
+        for trouble in TroubleId:
+            self._troubles[trouble].set(trouble in lasting)
 
 
 class ConfigMeter:

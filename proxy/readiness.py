@@ -1,6 +1,7 @@
 """Readiness: four named conditions, each with a reason, and what they amount to. Used from the loop only.
 
-It does nothing by itself: what watches catalog, brokers and tier tells it, and it tells the metrics.
+It does nothing by itself: what watches catalog, brokers and tier tells it, and it tells the metrics and the log. All
+troubles that last are here (`metrics.troubles`), also those that do not degrade.
 
 Rules:
 1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered (an empty one too),
@@ -19,12 +20,17 @@ Rules:
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
+import structlog
 import trio
 
 from metrics.process_meters import HealthMeter
+from metrics.troubles import DEGRADING, TROUBLES, UNLOGGED, Severity, TroubleId, TroubleView, view
 
 
 class ConditionName(enum.StrEnum):
@@ -57,43 +63,64 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition; the reason is a sentence for an operator."""
+    """One condition; the reason is a sentence for an operator. `trouble`: what it is unless it is met."""
 
     state: ConditionState
     reason: str
+    trouble: TroubleId | None = None
+
+
+Reason = tuple[int | None, str]
+"""Which metadata partition or broker it is, if that can be said, and a sentence."""
 
 
 _NOBODY: Mapping[int, str] = {}
 
 EXAMPLES_MAX = 3
 
+REASONS_MAX = 100
+"""A trouble has at most so many; those with a number are kept all."""
+
+_NUMBERED = {
+    TroubleId.METADATA_PARTITION_NOT_READ: "metadata partition",
+    TroubleId.BROKER_WITHHELD: "broker",
+    TroubleId.CATALOG_BEHIND: "metadata partition",
+}
+"""What the numbers of these stand for."""
+
 _TASKS_RUN = Condition(ConditionState.MET, "all background tasks run")
 
 
-class Readiness:
-    """The process's readiness. All conditions but `tasks` begin pending. `meter`: None in tests of no metric."""
+_log = structlog.get_logger(__name__)
 
-    def __init__(self, meter: HealthMeter | None = None) -> None:
-        self._conditions = {
-            ConditionName.CATALOG: Condition(ConditionState.PENDING, "the catalog is being loaded"),
-            ConditionName.UPSTREAM: Condition(ConditionState.PENDING, "no upstream broker has answered yet"),
-            ConditionName.TIER: Condition(ConditionState.PENDING, "the tier has not answered yet"),
-            ConditionName.TASKS: _TASKS_RUN,
+
+class Readiness:
+    """The process's readiness. All conditions but `tasks` begin pending.
+
+    Args:
+        meter: None in tests of no metric.
+        logs: whether the log gets a line when a trouble begins, and one when it ends: of workers the supervisor's does.
+    """
+
+    def __init__(self, meter: HealthMeter | None = None, *, logs: bool = True) -> None:
+        reasons = {
+            ConditionName.CATALOG: "the catalog is being loaded",
+            ConditionName.UPSTREAM: "no upstream broker has answered yet",
+            ConditionName.TIER: "the tier has not answered yet",
         }
-        self._partition_problems: dict[int, str] = {}
-        self._left_to_brokers: list[str] = []
-        self._metadata_topic_trouble: str | None = None
-        self._hanging: list[str] = []
-        self._client_troubles: list[str] = []
-        self._handshakes: list[str] = []
-        self._identity_trouble: str | None = None
-        self._log_starts_unsure: list[str] = []
-        self._broker_problems: dict[int, str] = {}
+        self._conditions = {
+            name: Condition(ConditionState.PENDING, reason, TroubleId.STARTING) for name, reason in reasons.items()
+        }
+        self._conditions[ConditionName.TASKS] = _TASKS_RUN
+        self._told: dict[TroubleId, list[Reason]] = {}
+        self._since_s: dict[TroubleId, float] = {}
+        """When each trouble that lasts began."""
         self._draining = False
         self._catalog_was_live = trio.Event()
         self._tier_has_answered = False
         self._first_ready = trio.Event()
         self._meter = meter
+        self._logs = logs
         self._tell()
 
     @property
@@ -102,14 +129,19 @@ class Readiness:
         return dict(self._conditions)
 
     @property
-    def partition_problems(self) -> Mapping[int, str]:
-        """Metadata partition to what is wrong with it."""
-        return dict(sorted(self._partition_problems.items()))
+    def told(self) -> Mapping[str, Sequence[Reason]]:
+        """Return what was told of troubles beside the conditions, for `take_told` of another process."""
+        return {trouble.value: reasons for trouble, reasons in self._told.items() if reasons}
+
+    def by_number(self, trouble: TroubleId) -> Mapping[int, str]:
+        """Return what has it, and why."""
+        return {number: reason for number, reason in self._told.get(trouble, ()) if number is not None}
 
     @property
-    def broker_problems(self) -> Mapping[int, str]:
-        """Why a broker cannot be listened for, by node id."""
-        return dict(sorted(self._broker_problems.items()))
+    def troubles(self) -> list[TroubleView]:
+        """Return all there are, the worst first."""
+        found = [view(each, reason, keeps_unready=is_pending) for each, reason, is_pending in self._lasting()]
+        return sorted(found, key=lambda each: (each["about"] != "not ready", each["severity"] != Severity.CRITICAL))
 
     @property
     def stage(self) -> Stage:
@@ -139,15 +171,8 @@ class Readiness:
     @property
     def complaints(self) -> list[str]:
         """Return what is served worse than it should be, whether ready or not."""
-        problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
-        problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
-        if self._metadata_topic_trouble is not None:
-            problems.append(f"nothing is deleted from the tier: {self._metadata_topic_trouble}")
-        if self._identity_trouble is not None:
-            problems.append(self._identity_trouble)
-        problems += self._client_troubles + self._handshakes
-        unsure = self._hanging + self._log_starts_unsure
-        return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers + unsure
+        told = [reason for trouble in TroubleId if trouble in DEGRADING for reason in self._reasons(trouble)]
+        return self._reasons_of(ConditionState.DEGRADED) + told
 
     @property
     def catalog_was_live(self) -> bool:
@@ -166,78 +191,30 @@ class Readiness:
         """The catalog has caught up."""
         self._set(ConditionName.CATALOG, ConditionState.MET, f"{segments} segments")
 
-    def catalog_degraded(self, reason: str) -> None:
+    def catalog_degraded(self, reason: str, trouble: TroubleId = TroubleId.CATALOG_FULL) -> None:
         """The catalog is live but incomplete, as when it is full."""
-        self._set(ConditionName.CATALOG, ConditionState.DEGRADED, reason)
+        self._set(ConditionName.CATALOG, ConditionState.DEGRADED, reason, trouble)
 
-    def catalog_unavailable(self, reason: str) -> None:
+    def catalog_unavailable(self, reason: str, trouble: TroubleId = TroubleId.CATALOG_NOT_READ) -> None:
         """The catalog is behind, or the metadata topic as a whole cannot be trusted."""
-        self._set(ConditionName.CATALOG, ConditionState.PENDING, reason)
+        self._set(ConditionName.CATALOG, ConditionState.PENDING, reason, trouble)
 
-    def metadata_topic_unsafe(self, reason: str | None) -> None:
-        """The metadata topic of a tier of our own is not as it must be; None: it is."""
-        self._metadata_topic_trouble = reason
-        self._tell()
+    def tell(self, trouble: TroubleId, reasons: Iterable[str] | Mapping[int, str] = ()) -> None:
+        """Note why this trouble lasts now, a sentence each; none: it is over."""
+        told: list[Reason]
+        if isinstance(reasons, Mapping):
+            told = [*sorted(reasons.items())]
+        else:
+            told = [(None, reason) for reason in islice(reasons, REASONS_MAX)]
+        self._take({trouble: told})
 
-    def clients_will_fail(self, reasons: Sequence[str]) -> None:
-        """Note what clients will not like of the certificate and the hosts that they meet, a sentence each."""
-        self._client_troubles = [*reasons]
-        self._tell()
-
-    @property
-    def handshakes_failing(self) -> Sequence[str]:
-        """Return what `handshakes_fail` was told last."""
-        return [*self._handshakes]
-
-    def handshakes_fail(self, reasons: Sequence[str]) -> None:
-        """Why most clients' TLS handshakes fail at the moment, a sentence each; none: they do not."""
-        self._handshakes = [*reasons]
-        self._tell()
-
-    def identity_unclear(self, reason: str | None) -> None:
-        """It is not said with whose identity the metadata topic is read; None: it is."""
-        self._identity_trouble = reason
-        self._tell()
-
-    def partition_problem(self, metadata_partition: int, reason: str) -> None:
-        """One metadata partition is not being read; a later reason replaces the earlier."""
-        self._partition_problems[metadata_partition] = reason
-        self._tell()
-
-    def partition_recovered(self, metadata_partition: int) -> None:
-        """The metadata partition is read again."""
-        self._partition_problems.pop(metadata_partition, None)
-        self._tell()
-
-    @property
-    def brokers_read(self) -> Sequence[str]:
-        """Return what `left_to_brokers` was told last."""
-        return [*self._left_to_brokers]
-
-    def left_to_brokers(self, reasons: Sequence[str]) -> None:
-        """Why tier reads are left to the brokers at the moment, a sentence each; none: they are not."""
-        self._left_to_brokers = [*reasons]
-        self._tell()
-
-    def transactions_hang(self, reasons: Sequence[str]) -> None:
-        """Note what keeps READ_COMMITTED readers waiting in standalone mode, a sentence each; none: nothing does."""
-        self._hanging = [*reasons]
-        self._tell()
-
-    def log_starts_unsure(self, reasons: Sequence[str]) -> None:
-        """Why log starts of a tier of our own may be older ones, a sentence each; none: they are not."""
-        self._log_starts_unsure = [*reasons]
-        self._tell()
-
-    def broker_withheld(self, node_id: int, reason: str) -> None:
-        """A broker cannot be listened for, so clients do not hear of it; a later reason replaces the earlier."""
-        self._broker_problems[node_id] = reason
-        self._tell()
-
-    def broker_recovered(self, node_id: int) -> None:
-        """It is listened for, or has left."""
-        self._broker_problems.pop(node_id, None)
-        self._tell()
+    def take_told(self, processes: Sequence[Mapping[str, Sequence[Sequence[Any]]]]) -> None:
+        """Note what several processes tell of all troubles (`told`), as one."""
+        together: dict[TroubleId, list[Reason]] = {}
+        for trouble in TroubleId:
+            reasons = [(number, reason) for told in processes for number, reason in told.get(trouble, ())]
+            together[trouble] = [*dict.fromkeys(reasons)]
+        self._take(together)
 
     def upstream_answered(
         self, brokers: int, withheld: Mapping[int, str] = _NOBODY, silent: Mapping[int, str] = _NOBODY
@@ -250,18 +227,18 @@ class Readiness:
         """
         listened = f"{brokers - len(withheld)} of {brokers} brokers" if withheld else f"{brokers} brokers"
         if 2 * len(withheld) > brokers:
-            state, reason = ConditionState.PENDING, f"this process listens for {listened} only: {_examples(withheld)}"
+            reason = f"this process listens for {listened} only: {_examples(withheld)}"
+            self._set(ConditionName.UPSTREAM, ConditionState.PENDING, reason, TroubleId.BROKER_WITHHELD)
         elif silent:
-            state = ConditionState.DEGRADED
             reason = f"{len(silent)} of {brokers} brokers do not answer our own questions: {_examples(silent)}"
+            self._set(ConditionName.UPSTREAM, ConditionState.DEGRADED, reason, TroubleId.BROKER_SILENT)
         else:
-            state, reason = ConditionState.MET, listened
-        self._set(ConditionName.UPSTREAM, state, reason)
+            self._set(ConditionName.UPSTREAM, ConditionState.MET, listened)
 
     def upstream_unavailable(self, reason: str) -> None:
         """No broker answers."""
-        was_ready = self._first_ready.is_set()
-        self._set(ConditionName.UPSTREAM, ConditionState.DEGRADED if was_ready else ConditionState.PENDING, reason)
+        state = ConditionState.DEGRADED if self._first_ready.is_set() else ConditionState.PENDING
+        self._set(ConditionName.UPSTREAM, state, reason, TroubleId.UPSTREAM_UNAVAILABLE)
 
     def tier_answered(self) -> None:
         """The object store has answered."""
@@ -271,37 +248,75 @@ class Readiness:
     def tier_failed(self, reason: str) -> None:
         """The object store does not answer, or not as it should."""
         state = ConditionState.DEGRADED if self._tier_has_answered else ConditionState.PENDING
-        self._set(ConditionName.TIER, state, reason)
+        self._set(ConditionName.TIER, state, reason, TroubleId.TIER_UNAVAILABLE)
 
     def tasks_fail(self, reasons: Sequence[str]) -> None:
         """Which background tasks fail again and again, a sentence each; none: they run."""
-        failing = Condition(ConditionState.PENDING, "; ".join(reasons)) if reasons else _TASKS_RUN
+        failing = Condition(ConditionState.PENDING, "; ".join(reasons), TroubleId.TASK_FAILS) if reasons else _TASKS_RUN
         self.take(ConditionName.TASKS, failing)
 
     def take(self, name: ConditionName, condition: Condition) -> None:
         """A condition as somebody else has found it: workers, by a supervisor."""
-        self._set(name, condition.state, condition.reason)
+        self._set(name, condition.state, condition.reason, condition.trouble)
 
     def drain(self) -> None:
         """Shutdown has begun: not ready from here on."""
         self._draining = True
         self._tell()
 
-    def _set(self, name: ConditionName, state: ConditionState, reason: str) -> None:
-        self._conditions[name] = Condition(state, reason)
+    def _set(self, name: ConditionName, state: ConditionState, reason: str, trouble: TroubleId | None = None) -> None:
+        self._conditions[name] = Condition(state, reason, trouble)
         self._tell()
         if self._conditions[ConditionName.CATALOG].state is not ConditionState.PENDING:
             self._catalog_was_live.set()
         if self.ready:
             self._first_ready.set()
 
+    def _take(self, told: Mapping[TroubleId, list[Reason]]) -> None:
+        if any(self._told.get(trouble, []) != reasons for trouble, reasons in told.items()):
+            self._told |= told
+            self._tell()
+
+    def _lasting(self) -> Iterator[tuple[TroubleId, str, bool]]:
+        """Yield troubles with a reason each, and whether they keep it from being ready."""
+        if self._draining:
+            yield TroubleId.DRAINING, "draining", True
+        for condition in self._conditions.values():
+            if condition.trouble is not None:
+                yield condition.trouble, condition.reason, condition.state is ConditionState.PENDING
+        for trouble in TroubleId:
+            for reason in self._reasons(trouble):
+                yield trouble, reason, False
+
+    def _reasons(self, trouble: TroubleId) -> list[str]:
+        """Return what was told of it."""
+        told = self._told.get(trouble, ())
+        return [reason if number is None else f"{_NUMBERED[trouble]} {number}: {reason}" for number, reason in told]
+
     def _tell(self) -> None:
+        lasting: dict[TroubleId, str] = {}
+        for trouble, reason, _ in self._lasting():
+            lasting.setdefault(trouble, reason)
+        if self._logs:
+            self._log_changes(lasting)
         if self._meter is None:
             return
         self._meter.on_state(self.ready, self.degraded)
-        self._meter.on_partition_problems(len(self._partition_problems))
+        self._meter.on_partition_problems(len(self.by_number(TroubleId.METADATA_PARTITION_NOT_READ)))
+        self._meter.on_troubles(lasting)
         for name, condition in self._conditions.items():
             self._meter.on_condition(name.value, condition.state.value)
+
+    def _log_changes(self, lasting: Mapping[TroubleId, str]) -> None:
+        for trouble in [each for each in lasting if each not in self._since_s and each not in UNLOGGED]:
+            self._since_s[trouble] = time.monotonic()
+            known = TROUBLES[trouble]
+            log = _log.error if known.severity is Severity.CRITICAL else _log.warning
+            reason = known.sentence(lasting[trouble])
+            log("trouble_begun", id=trouble.value, severity=known.severity.value, reason=reason, runbook=known.runbook)
+        for trouble in [each for each in self._since_s if each not in lasting]:
+            lasted_s = round(time.monotonic() - self._since_s.pop(trouble))
+            _log.info("trouble_ended", id=trouble.value, seconds=lasted_s)
 
     def _reasons_of(self, state: ConditionState) -> list[str]:
         return [f"{name}: {at.reason}" for name, at in self._conditions.items() if at.state is state]

@@ -31,6 +31,7 @@ import structlog
 import trio
 
 from metrics.copy_meters import CopyMeter
+from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
 from protocol.client.messages import Partition
@@ -124,21 +125,29 @@ class Copying:
 
     def problems(self) -> list[str]:
         """Return what keeps topics or partitions from being copied, a sentence each."""
-        found = [f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()]
-        found += [
+        return [reason for reasons in self.troubles().values() for reason in reasons]
+
+    def troubles(self) -> dict[TroubleId, list[str]]:
+        """Return the same by kind, also kinds that there are not now."""
+        membership = None if self._membership is None else self._membership.trouble
+        named = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._unowned)[:UNOWNED_NAMED_MAX])
+        unowned = f"{len(self._unowned)} partitions have no copier in group {self.group_id}, such as {named}"
+        stopped = self._parts.deletions_stopped() if self._parts.guard.admitted.is_set() else None
+        left = [
             f"topic {name} is in the tier, and copied no more; nothing of it is deleted: {reason or _NOT_OF_ONE_MIND}"
             for name, reason in self.topics.left.items()
             if reason is not None or not self._is_of_one_mind
         ]
-        found += [each for each in (self.topics.kept, self._trouble) if each is not None]
-        if self._membership is not None and self._membership.trouble is not None:
-            found.append(f"group {self.group_id}: {self._membership.trouble}")
-        if self._unowned:
-            named = ", ".join(f"{topic}-{number}" for topic, number in sorted(self._unowned)[:UNOWNED_NAMED_MAX])
-            found.append(f"{len(self._unowned)} partitions have no copier in group {self.group_id}, such as {named}")
-        if (reason := self._parts.deletions_stopped()) is not None:
-            found.append(f"nothing is deleted from the tier: {reason}")
-        return found
+        return {
+            TroubleId.TOPIC_NOT_COPIED: [
+                f"topic {name} is not copied: {reason}" for name, reason in self.topics.refused.items()
+            ],
+            TroubleId.TOPIC_KEPT: left + ([] if self.topics.kept is None else [self.topics.kept]),
+            TroubleId.COPYING_IN_TROUBLE: [] if self._trouble is None else [self._trouble],
+            TroubleId.COPY_GROUP_TROUBLE: [] if membership is None else [f"group {self.group_id}: {membership}"],
+            TroubleId.COPY_UNOWNED: [unowned] if self._unowned else [],
+            TroubleId.DELETIONS_STOPPED: [] if stopped is None else [f"nothing is deleted from the tier: {stopped}"],
+        }
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return how far this process's partitions are."""

@@ -15,6 +15,7 @@ so the Host header must name this host. Only GET and HEAD.
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import trio
 
 from metrics.registry import Registry, render
+from metrics.troubles import TroubleId
 from proxy.connection.names import Groups
 from proxy.readiness import Readiness
 from tidegate.config.model import AdminConfig
@@ -192,14 +194,10 @@ def readiness_report(readiness: Readiness) -> dict[str, Any]:
         "degraded": readiness.degraded,
         "reasons": readiness.reasons,
         "complaints": readiness.complaints,
-        "conditions": {
-            name.value: {"state": condition.state.value, "reason": condition.reason}
-            for name, condition in readiness.conditions.items()
-        },
-        "partition_problems": {str(number): reason for number, reason in readiness.partition_problems.items()},
-        "broker_problems": {str(node_id): reason for node_id, reason in readiness.broker_problems.items()},
-        "left_to_brokers": readiness.brokers_read,
-        "handshakes_failing": readiness.handshakes_failing,
+        "troubles": readiness.troubles,
+        "conditions": {name.value: asdict(condition) for name, condition in readiness.conditions.items()},
+        "partition_problems": readiness.by_number(TroubleId.METADATA_PARTITION_NOT_READ),
+        "broker_problems": readiness.by_number(TroubleId.BROKER_WITHHELD),
     }
 
 

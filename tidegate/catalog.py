@@ -440,7 +440,7 @@ async def start_catalog(
         manager.follow_all({} if snapshots is None else await snapshots.adopt())
         if snapshots is not None and config.catalog.snapshot_is_written:
             tasks.keep("catalog snapshots", snapshots.run)
-        tasks.keep("catalog sizes", partial(measure_catalog, event_log, manager, catalog, meters))
+        tasks.keep("catalog sizes", partial(measure_catalog, event_log, manager, catalog, readiness, meters))
 
     tasks.keep("metadata topic", event_log.run)
     tasks.keep("catalog", follow)

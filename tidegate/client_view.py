@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import structlog
 import trio
 
+from metrics.troubles import TROUBLES, Severity, TroubleId
 from proxy.connection.address_book import SniPattern
 from proxy.readiness import Readiness
 from proxy.settings import NODE_ID_VARIABLE, ProxyConfig, ServerTls
@@ -40,34 +40,49 @@ SHOWN_MAX = 5
 
 CERTIFICATE_KEY = "proxy.tls.certificate.file"
 
-_log = structlog.get_logger(__name__)
+OWN_TROUBLES: Final = (
+    TroubleId.CERTIFICATE_EXPIRED,
+    TroubleId.CERTIFICATE_NOT_YET_VALID,
+    TroubleId.CERTIFICATE_NAMES,
+    TroubleId.CERTIFICATE_ISSUER,
+    TroubleId.CERTIFICATE_EXPIRES_SOON,
+    TroubleId.HOST_NOT_FOUND,
+    TroubleId.HOST_ELSEWHERE,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence. `is_fault`: clients are refused now. `is_guess`: it may be as it should."""
+    """`is_guess`: it may be as it should."""
 
-    says: str
-    is_fault: bool = True
+    trouble: TroubleId
+    cause: str
     is_guess: bool = False
+
+    @property
+    def says(self) -> str:
+        """Return a sentence, from the cause to the remedy."""
+        return f"{self.cause}; {TROUBLES[self.trouble].remedy}"
+
+    @property
+    def is_fault(self) -> bool:
+        """Return whether clients are refused now."""
+        return TROUBLES[self.trouble].severity is Severity.CRITICAL and not self.is_guess
 
 
 async def watch_client_view(
     proxy: ProxyConfig, tls: Callable[[], ServerTls | None], cluster: Cluster, readiness: Readiness
 ) -> None:
-    """Tell readiness and the log of what clients will not like, until cancelled."""
+    """Tell readiness of what clients will not like, until cancelled."""
     seen: object = None
-    looked_s, told = -LOOK_S, set[str]()
+    looked_s = -LOOK_S
     while True:
         now = tls(), frozenset(cluster.brokers)
         if now != seen or trio.current_time() - looked_s >= LOOK_S:
             seen, looked_s = now, trio.current_time()
-            found = [each.says for each in await client_view(proxy, now[0], now[1]) if not each.is_guess]
-            for sentence in found:
-                if sentence not in told:
-                    _log.warning("clients_will_fail", reason=sentence)
-            told = set(found)
-            readiness.clients_will_fail(found)
+            found = [each for each in await client_view(proxy, now[0], now[1]) if not each.is_guess]
+            for trouble in OWN_TROUBLES:
+                readiness.tell(trouble, [each.says for each in found if each.trouble is trouble])
         await trio.sleep(CHANGE_S)
 
 
@@ -115,13 +130,15 @@ def _dates(chain: "Sequence[Certificate]", now_s: float) -> Iterator[Finding]:
     ends_s = min(each.not_valid_after_utc.timestamp() for each in chain)
     begins_s = max(each.not_valid_before_utc.timestamp() for each in chain)
     if ends_s <= now_s:
-        yield Finding(f"{CERTIFICATE_KEY} expired at {shown_date(ends_s)}: clients refuse it; renew it")
+        yield Finding(
+            TroubleId.CERTIFICATE_EXPIRED, f"{CERTIFICATE_KEY} expired at {shown_date(ends_s)}: clients refuse it"
+        )
     elif ends_s - now_s < EXPIRES_SOON_S:
-        yield Finding(f"{CERTIFICATE_KEY} expires at {shown_date(ends_s)}: renew it", is_fault=False)
+        yield Finding(TroubleId.CERTIFICATE_EXPIRES_SOON, f"{CERTIFICATE_KEY} expires at {shown_date(ends_s)}")
     if begins_s > now_s:
         yield Finding(
-            f"{CERTIFICATE_KEY} is not valid before {shown_date(begins_s)}: clients refuse it; check the clock of this "
-            "machine and of the one that made it"
+            TroubleId.CERTIFICATE_NOT_YET_VALID,
+            f"{CERTIFICATE_KEY} is not valid before {shown_date(begins_s)}: clients refuse it",
         )
 
 
@@ -132,8 +149,9 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
         names = leaf.extensions.get_extension_for_class(SubjectAlternativeName).value
     except ExtensionNotFound:
         yield Finding(
-            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other: make one with "
-            + ", ".join(hosts)
+            TroubleId.CERTIFICATE_NAMES,
+            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other; it needs "
+            + ", ".join(hosts),
         )
         return
     dns, addresses = names.get_values_for_type(DNSName), names.get_values_for_type(IPAddress)
@@ -144,8 +162,9 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
     for key, wanted in missing.items():
         names_of_it = ", ".join([*dns, *map(str, addresses)])
         yield Finding(
+            TroubleId.CERTIFICATE_NAMES,
             f"{CERTIFICATE_KEY} is for {names_of_it} and not for {', '.join(wanted[:SHOWN_MAX])}, which {key} tells "
-            "clients: they refuse it; add the name to it, or change the key"
+            "clients: they refuse it",
         )
 
 
@@ -172,9 +191,8 @@ def _issuer(chain: "Sequence[Certificate]") -> Iterator[Finding]:
         is_public = False
     issuer = leaf.issuer.rfc4514_string()
     yield Finding(
-        f"{CERTIFICATE_KEY} holds no certificate of the issuer, {issuer}: clients that do not know it refuse ours; "
-        "append it, unless it is the root that clients trust",
-        is_fault=is_public or len(chain) > 1,
+        TroubleId.CERTIFICATE_ISSUER,
+        f"{CERTIFICATE_KEY} holds no certificate of the issuer, {issuer}: clients that do not know it refuse ours",
         is_guess=not is_public and len(chain) == 1,
     )
 
@@ -210,14 +228,10 @@ async def _directions(hosts: Mapping[str, str], *, is_fronted: bool) -> list[Fin
         for host, key in [*hosts.items()][:HOSTS_MAX]:
             nursery.start_soon(look, host, key)
     return [
-        Finding(f"{key} tells clients {_shown(reasons)}: not to be found by DNS; correct the name, or DNS")
+        Finding(TroubleId.HOST_NOT_FOUND, f"{key} tells clients {_shown(reasons)}: not to be found by DNS")
         for key, reasons in lost.items()
     ] + [
-        Finding(
-            f"{key} tells clients {_shown(addresses)}: no address of this machine; correct the name, or DNS; if a "
-            "balancer or NAT is there, say so by proxy.advertised.port.start",
-            is_fault=False,
-        )
+        Finding(TroubleId.HOST_ELSEWHERE, f"{key} tells clients {_shown(addresses)}: no address of this machine")
         for key, addresses in elsewhere.items()
     ]
 

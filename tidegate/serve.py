@@ -16,6 +16,7 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
+from metrics.troubles import TroubleId
 from protocol.client.messages import preload_schemas
 from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
 from proxy.connection.accounts import Accounts
@@ -73,7 +74,7 @@ from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
 from tidegate.standalone_wiring import Standalone, open_standalone, tier_log_starts
-from tidegate.start_lines import say_end, say_errors, say_start
+from tidegate.start_lines import say_end, say_errors, say_start, tell_start
 from tidegate.status.collect import Collector, TierSide
 from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from tidegate.topics import follow_topics
@@ -174,13 +175,14 @@ class Front(Protocol):
 class OwnFront:
     """Implements `Front` with listeners of its own."""
 
-    def __init__(self, config: Config, settings: LiveSettings) -> None:
-        self._config, self._settings = config, settings
+    def __init__(self, config: Config, settings: LiveSettings, workers: int = 1) -> None:
+        self._config, self._settings, self._workers = config, settings, workers
 
     def load(self) -> Config:
         return load(self._config.files[""], os.environ)
 
     async def listen(self, cluster: Cluster, server: Acceptor, readiness: Readiness, tasks: Tasks) -> Listening:
+        tell_start(self._config, readiness, self._workers)
         servers = map(str, self._config.upstream.bootstrap_servers)
         known = KnownBrokersFile(self._config.catalog.snapshot_path, servers)
         addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, tasks.nursery)
@@ -338,9 +340,8 @@ async def run(
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, settings = Readiness(meters.health), LiveSettings(config)
+    readiness, settings = Readiness(meters.health, logs=front is None), LiveSettings(config)
     front = OwnFront(config, settings) if front is None else front
-    readiness.identity_unclear(config.identity_trouble)
     storage_manager = _storage_manager(config, open_storage_manager)
     disk_blocks: DiskBlocks | None = None
     try:
@@ -517,7 +518,7 @@ def _serving(
     fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
     tier_offsets = None
     if standalone is not None:
-        hanging = HangingTransactions(tier.frontiers, cluster, readiness.transactions_hang)
+        hanging = HangingTransactions(tier.frontiers, cluster, partial(readiness.tell, TroubleId.TRANSACTION_HANGS))
         tasks.keep("hanging transactions", hanging.run)
         tier_offsets = TierOffsets(
             catalog=catalog,

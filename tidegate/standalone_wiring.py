@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.registry import Registry
+from metrics.troubles import TroubleId
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
@@ -73,7 +74,7 @@ def open_standalone(
     """
     if log_starts is None:
         return None
-    tasks.keep("log starts", partial(log_starts.run, readiness.log_starts_unsure))
+    tasks.keep("log starts", partial(log_starts.run, partial(readiness.tell, TroubleId.LOG_STARTS_UNSURE)))
     copying = None
     is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
     if is_copied_here or started.event_log is not None:
@@ -123,7 +124,9 @@ def open_guard(
         catalog=catalog,
         storage=storage_manager,
         catalog_was_live=readiness.wait_catalog,
-        tell=readiness.metadata_topic_unsafe,
+        tell=lambda reason: readiness.tell(
+            TroubleId.METADATA_TOPIC_UNSAFE, [] if reason is None else [f"nothing is deleted from the tier: {reason}"]
+        ),
         meter=MetadataTopicMeter(registry),
         interval_s=config.copy.interval_ms / 1000,
     )

@@ -8,9 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
+from metrics.troubles import TroubleId
+from proxy.readiness import Readiness
 from storage.config.masking import without_credentials
 from tidegate.config.model import Config
 from tidegate.log_lines import STANDARD_ERROR
+from tidegate.memory_limit import memory_bytes, memory_shortage
 from tidegate.open_files import raise_limit, shortage
 
 _PLACES = {
@@ -43,7 +46,7 @@ def store_words(config: Config) -> Mapping[str, str]:
 
 
 def say_start(config: Config, workers: int = 1) -> None:
-    """One line, and one more if there are too few open files even after the limit was raised."""
+    """Log one line."""
     raise_limit()
     _log.info(
         "starting",
@@ -56,9 +59,17 @@ def say_start(config: Config, workers: int = 1) -> None:
         proxy_listen=str(config.proxy.listen),
         admin_listen=str(config.admin.listen),
     )
-    problem = shortage(config, workers)
-    if problem is not None:
-        _log.warning("open_files_few", reason=problem)
+
+
+def tell_start(config: Config, readiness: Readiness, workers: int = 1) -> None:
+    """Tell of troubles that stay as they are while it runs."""
+    memory = memory_shortage(config, workers, memory_bytes())
+    for trouble, reason in (
+        (TroubleId.IDENTITY_UNCLEAR, config.identity_trouble),
+        (TroubleId.OPEN_FILES_FEW, shortage(config, workers)),
+        (TroubleId.MEMORY_SHORT, None if memory is None else memory[0]),
+    ):
+        readiness.tell(trouble, filter(None, [reason]))
 
 
 def own_version() -> str:

@@ -15,8 +15,9 @@ from itertools import islice
 import structlog
 import trio
 
-from metrics.meters import Meters
+from metrics.meters import FallbackReason, Meters
 from metrics.process_meters import LoopMeter
+from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamError
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, KnownBrokersFile
@@ -63,6 +64,8 @@ TIER_RETRY_S = 5.0
 TIER_ANSWER_S_MAX = 10.0
 GAUGES_INTERVAL_S = 1.0
 MEASURE_INTERVAL_S = 15.0
+LAG_MAX = 100
+"""Records that a metadata partition may be behind at two looks, one after the other."""
 
 _log = structlog.get_logger(__name__)
 
@@ -130,15 +133,19 @@ async def follow_catalog(
     while True:
         failure, behind = event_log.failure(), _behind(event_log, manager)
         if failure is not None and live and missing_log_starts is not None:
-            readiness.catalog_degraded(failure)  # nobody else serves what is in a tier of our own
+            readiness.catalog_degraded(
+                failure, TroubleId.CATALOG_NOT_READ
+            )  # nobody else serves what is in a tier of our own
         elif failure is not None:
             readiness.catalog_unavailable(failure)
         elif behind is None:
-            readiness.catalog_unavailable("the metadata topic has not been described yet")
+            readiness.catalog_unavailable("the metadata topic has not been described yet", TroubleId.STARTING)
         elif behind:
-            readiness.catalog_unavailable(_why_behind(behind, event_log.problems()))
+            problems = event_log.problems()
+            trouble = TroubleId.CATALOG_NOT_READ if problems or live else TroubleId.STARTING
+            readiness.catalog_unavailable(_why_behind(behind, problems), trouble)
         elif not live and missing_log_starts is not None and (missing := missing_log_starts()) is not None:
-            readiness.catalog_unavailable(missing)
+            readiness.catalog_unavailable(missing, TroubleId.STARTING)
         elif catalog.refused_partitions:
             readiness.catalog_degraded(
                 f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
@@ -149,7 +156,7 @@ async def follow_catalog(
                 live = True
                 # What the catalog holds is not garbage: the collector need not look at it again.
                 gc.freeze()
-        _note_problems(event_log.problems(), readiness)
+        readiness.tell(TroubleId.METADATA_PARTITION_NOT_READ, event_log.problems())
         while undecodable < manager.undecodable_records:
             undecodable += 1
             meters.catalog.on_record_undecodable()
@@ -159,10 +166,15 @@ async def follow_catalog(
 
 
 async def measure_catalog(
-    event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager, catalog: Catalog, meters: Meters
+    event_log: TopicMetadataEventLog,
+    manager: TopicBasedRemoteLogMetadataManager,
+    catalog: Catalog,
+    readiness: Readiness,
+    meters: Meters,
 ) -> None:
     """Take the gauges that cost something: sizes by topic, and how far each metadata partition is behind its end."""
     topics: set[str] = set()
+    behind: dict[int, int] = {}
     while True:
         sizes = await trio.to_thread.run_sync(catalog.topic_sizes)
         meters.catalog.on_memory(await trio.to_thread.run_sync(catalog.memory_bytes))
@@ -176,8 +188,13 @@ async def measure_catalog(
         except RemoteStorageError as error:
             _log.debug("catalog_lag_unknown", reason=str(error))
         else:
-            for number, end_offset in ends.items():
-                meters.catalog.on_partition_lag(number, max(0, end_offset - manager.position(number)))
+            before, behind = behind, {number: max(0, end - manager.position(number)) for number, end in ends.items()}
+            for number, lag in behind.items():
+                meters.catalog.on_partition_lag(number, lag)
+            if readiness.catalog_was_live:
+                stay = {number: lag for number, lag in behind.items() if min(lag, before.get(number, 0)) > LAG_MAX}
+                reasons = {number: f"{lag:,} records behind" for number, lag in stay.items()}
+                readiness.tell(TroubleId.CATALOG_BEHIND, reasons)
         await trio.sleep(MEASURE_INTERVAL_S)
 
 
@@ -196,13 +213,6 @@ def _why_behind(behind: int, problems: Mapping[int, str]) -> str:
         return f"{behind} metadata partitions are being read"
     number = min(problems)
     return f"{behind} metadata partitions are not read; of {len(problems)} partition {number} says: {problems[number]}"
-
-
-def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:
-    for number in readiness.partition_problems.keys() - problems.keys():
-        readiness.partition_recovered(number)
-    for number, reason in problems.items():
-        readiness.partition_problem(number, reason)
 
 
 async def watch_tier(
@@ -296,6 +306,15 @@ async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:
     return False
 
 
+_LEFT_TO_BROKERS = (TroubleId.NOT_DESCRIBED, TroubleId.ICEBERG_SEGMENTS, TroubleId.TIER_READS_FAIL)
+
+
+def trouble_of(reason: FallbackReason) -> TroubleId:
+    """Return what trouble it is that brokers read in the tier's place for this reason."""
+    named = {FallbackReason.NOT_DESCRIBED: TroubleId.NOT_DESCRIBED, FallbackReason.ICEBERG: TroubleId.ICEBERG_SEGMENTS}
+    return named.get(reason, TroubleId.TIER_READS_FAIL)
+
+
 async def take_gauges(
     storage: TierStorage, fallback: Fallback, server: Server, readiness: Readiness, meters: Meters
 ) -> None:
@@ -304,8 +323,10 @@ async def take_gauges(
     while True:
         busy, total, waiting = storage.slots()
         meters.tier.on_reader_slots(busy, total, waiting)
-        readiness.left_to_brokers(fallback.complaints())
-        readiness.handshakes_fail(server.handshakes.complaints())
+        said = fallback.complaints()
+        for trouble in _LEFT_TO_BROKERS:
+            readiness.tell(trouble, [why for reason, why in said.items() if trouble_of(reason) is trouble])
+        readiness.tell(TroubleId.HANDSHAKES_FAIL, server.handshakes.complaints())
         await trio.sleep(GAUGES_INTERVAL_S)
 
 

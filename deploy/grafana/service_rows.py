@@ -62,6 +62,12 @@ HEALTH: Final = Row(
             rate("tidegate_worker_deaths_total", "worker"),
         ),
         graph(
+            "Troubles",
+            "By id, 1 while it lasts: docs/operations.md#troubles tells each.",
+            "none",
+            Query(f"{gauge('tidegate_trouble', 'id').expression} > 0", "{{instance}} {{id}}"),
+        ),
+        graph(
             "Conditions that are not met",
             "catalog, upstream, tier and tasks: 1 while pending or degraded.",
             "none",

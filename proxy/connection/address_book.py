@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 import structlog
 import trio
 
+from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import Readiness
 from proxy.settings import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
@@ -298,7 +299,7 @@ class AddressBook:
         kept = set(node_ids)
         for node_id in self._withheld.keys() - kept:
             del self._withheld[node_id]
-            self._readiness.broker_recovered(node_id)
+        self._tell_withheld()
         for node_id in self._brokers.keys() - kept:
             _log.info("broker_left", node=node_id)
             listener = self._brokers.pop(node_id)
@@ -336,7 +337,7 @@ class AddressBook:
                 self._withhold(node, str(error))
                 return None
             if self._withheld.pop(node.node_id, None) is not None:
-                self._readiness.broker_recovered(node.node_id)
+                self._tell_withheld()
             bound_port = int(listeners[0].socket.getsockname()[1])
             listener = _BrokerListener(
                 Target(node.node_id, ((node.host, node.port),)),
@@ -353,7 +354,10 @@ class AddressBook:
         if node.node_id not in self._withheld:
             _log.error("broker_withheld", node=node.node_id, reason=reason)
         self._withheld[node.node_id] = _Withheld(node, reason, trio.current_time() + RETRY_S)
-        self._readiness.broker_withheld(node.node_id, reason)
+        self._tell_withheld()
+
+    def _tell_withheld(self) -> None:
+        self._readiness.tell(TroubleId.BROKER_WITHHELD, self.withheld)
 
     async def _listen(self, node_id: int, port: int, key: str) -> list[trio.SocketListener]:
         host = self._config.listen.host or None

@@ -291,16 +291,16 @@ class Fallback:
         if spell is not None and len(spell.told) < TOLD_MAX:
             spell.told.add((partition, offset))
 
-    def complaints(self) -> list[str]:
-        """Return what an operator is to know, a line for each spell; spells of which nobody wants anything end."""
+    def complaints(self) -> dict[FallbackReason, str]:
+        """Return what an operator is to know of each spell; spells of which nobody wants anything end."""
         now = trio.current_time()
         for spell in [spell for spell in self._spells.values() if now - spell.asked_s > SPELL_IDLE_S_MAX]:
             self._end(spell, "nobody reads them")
-        return [
-            f"tier reads of {len(spell.partitions)} partitions are {self._left_to} ({spell.reason.value}) "
+        return {
+            reason: f"tier reads of {len(spell.partitions)} partitions are {self._left_to} ({reason.value}) "
             f"for {now - spell.opened_s:.0f} s: {spell.detail}"
-            for spell in self._spells.values()
-        ]
+            for reason, spell in self._spells.items()
+        }
 
     def _begin(self, reason: FallbackReason, detail: str, **example: object) -> _Spell:
         now = trio.current_time()

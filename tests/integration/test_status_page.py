@@ -128,7 +128,7 @@ def test_what_is_left_to_brokers_and_who_is_at_a_limit_are_told(pair: KafkaClust
         wait_until(lambda: tidegate.metric("tidegate_connections_active") == 0, "who asked for the leader has left")
         asker, _idle = stack.enter_context(crowd(leader, 2))
         asker.send_bytes(fetch_v4([(topic, 1)]))
-        status = wait_at_top(tidegate.page, "brokers read 1 partitions in the tier's place (not_found) for ")
+        status = wait_at_top(tidegate.page, "tier reads of 1 partitions are left to the brokers (not_found) for ")
         (spell,) = status["fallbacks"]
         assert spell.keys() == FallbackStatus.__annotations__.keys()
         assert (spell["reason"], spell["partitions"], spell["examples"]) == ("not_found", 1, [f"{topic}-0"])
@@ -137,7 +137,8 @@ def test_what_is_left_to_brokers_and_who_is_at_a_limit_are_told(pair: KafkaClust
         assert (first["topic"], first["left_to_broker"]) == (topic, "not_found")
         assert (second["topic"], second["left_to_broker"]) == (healthy, None)
         at_limit = f"127.0.0.1 has all of {LIMIT}: 2 of 2"
-        assert at_limit in [each["what"] for each in status["troubles"]]
+        (limit,) = [each for each in status["troubles"] if each["id"] == "limit_reached"]
+        assert limit["what"].startswith(f"{at_limit}; ")
         assert {"key": LIMIT, "client": "127.0.0.1", "used": 2, "max": 2} in status["limits"]
         page = tidegate.page("/")
         assert "left to the broker" in page

@@ -201,6 +201,7 @@ MOVED_OTHERWISE = {
     f"{POOL_PREFIX}remotelogreadertaskqueuesize",
     f"{POOL_PREFIX}remotelogreaderavgidle_percent",
     "tidegate_condition_state",
+    "tidegate_trouble",
     "tidegate_build_info",
 }
 """Families that tests below and in `test_process_meters` move."""

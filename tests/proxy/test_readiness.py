@@ -1,10 +1,15 @@
 """Readiness: what is needed, what merely degrades, and what each says of itself."""
 
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
+import structlog
 import trio
 
+from metrics.meters import Meters
+from metrics.registry import Registry
+from metrics.troubles import DEGRADING, TROUBLES, Severity, TroubleId
 from proxy.readiness import ConditionName, Readiness
 
 pytestmark = pytest.mark.autojump
@@ -71,15 +76,11 @@ def test_what_degrades_counts_as_ready_and_complains(readiness: Readiness) -> No
 
 
 def test_a_partition_problem_is_named_degrades_and_heals(readiness: Readiness) -> None:
-    readiness.partition_problem(12, "no leader")
-    readiness.partition_problem(3, "connection refused")
-    readiness.partition_problem(12, "not readable")
+    readiness.tell(TroubleId.METADATA_PARTITION_NOT_READ, {12: "not readable", 3: "connection refused"})
     assert readiness.ready
     assert readiness.degraded
     assert readiness.complaints == ["metadata partition 3: connection refused", "metadata partition 12: not readable"]
-    readiness.partition_recovered(3)
-    readiness.partition_recovered(12)
-    readiness.partition_recovered(12)
+    readiness.tell(TroubleId.METADATA_PARTITION_NOT_READ)
     assert not readiness.degraded
 
 
@@ -132,3 +133,70 @@ def test_silent_brokers_make_it_unready_before_its_first_readiness_alone() -> No
     ]
     readiness.upstream_unavailable("no broker answers")
     assert (readiness.ready, readiness.complaints) == (True, ["upstream: no broker answers"])
+
+
+def test_a_trouble_is_told_by_its_id_in_every_place_while_it_lasts() -> None:
+    """Failed before: each had words of its own in each place, and most were in one or two of them only."""
+    registry = Registry()
+    readiness = Readiness(Meters(registry).health)
+
+    def gauge(trouble: TroubleId) -> float | None:
+        return registry.sample_value("tidegate_trouble", {"id": trouble.value})
+
+    assert {each["id"] for each in readiness.troubles} == {"starting"}
+    assert gauge(TroubleId.STARTING) == 1
+    for meet in MEET.values():
+        meet(readiness)
+    assert (readiness.troubles, gauge(TroubleId.STARTING)) == ([], 0)
+    for trouble in TroubleId:
+        with structlog.testing.capture_logs() as logs:
+            readiness.tell(trouble, ["orders fails", "payments fails"])
+            first, _second = readiness.troubles
+            assert {name: value for name, value in first.items() if name != "what"} == {
+                "id": trouble.value,
+                "severity": TROUBLES[trouble].severity.value,
+                "about": TROUBLES[trouble].about,
+                "runbook": TROUBLES[trouble].runbook,
+            }
+            assert first["what"] == TROUBLES[trouble].sentence("orders fails")
+            assert gauge(trouble) == 1
+            assert readiness.complaints == (["orders fails", "payments fails"] if trouble in DEGRADING else [])
+            assert readiness.ready
+            readiness.tell(trouble, ["payments fails"])
+            readiness.tell(trouble)
+        assert (readiness.troubles, gauge(trouble)) == ([], 0)
+        assert [(line["event"], line["id"]) for line in logs] == (
+            []
+            if trouble in (TroubleId.STARTING, TroubleId.DRAINING)
+            else [("trouble_begun", trouble.value), ("trouble_ended", trouble.value)]
+        )
+
+
+def test_what_keeps_it_from_being_ready_comes_first_and_then_what_is_critical(readiness: Readiness) -> None:
+    readiness.tell(TroubleId.CLIENT_STUCK, ["a client takes nothing"])
+    readiness.tell(TroubleId.NOT_DESCRIBED, ["ACL Describe is missing"])
+    readiness.tasks_fail(["copying has failed"])
+    told = [(each["id"], each["about"], each["severity"]) for each in readiness.troubles]
+    assert told == [
+        ("task_fails", "not ready", Severity.CRITICAL),
+        ("not_described", "tier", Severity.CRITICAL),
+        ("client_stuck", "client", Severity.WARNING),
+    ]
+
+
+def test_what_several_processes_tell_is_one(readiness: Readiness) -> None:
+    """Failed before: transactions that hang and unsure log starts of a worker never reached the supervisor."""
+    workers = [Readiness(logs=False) for _ in range(2)]
+    for worker in workers:
+        worker.tell(TroubleId.TRANSACTION_HANGS, ["orders-0: a transaction is open"])
+    workers[0].tell(TroubleId.METADATA_PARTITION_NOT_READ, {3: "no leader"})
+    workers[1].tell(TroubleId.LOG_STARTS_UNSURE, ["they are as they were heard last"])
+    readiness.take_told([json.loads(json.dumps(worker.told)) for worker in workers])
+    assert readiness.complaints == [
+        "metadata partition 3: no leader",
+        "orders-0: a transaction is open",
+        "they are as they were heard last",
+    ]
+    assert readiness.by_number(TroubleId.METADATA_PARTITION_NOT_READ) == {3: "no leader"}
+    readiness.take_told([Readiness(logs=False).told])
+    assert readiness.troubles == []

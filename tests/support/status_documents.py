@@ -15,7 +15,6 @@ from tidegate.status.model import (
     Query,
     Status,
     pages_of,
-    with_troubles,
 )
 
 
@@ -27,7 +26,7 @@ def document(**parts: Any) -> Status:
     readiness.tier_answered()
     status = empty_status(readiness, Query())
     status["errors"] = []
-    return with_troubles(cast(Status, {**status, **parts}))
+    return cast(Status, {**status, **parts})
 
 
 def metadata_partition(number: int, *, lag: int | None = 0, problem: str | None = None) -> MetadataPartitionStatus:

@@ -20,7 +20,7 @@ from tidegate.admin import OwnPages, Streams, serve_admin
 from tidegate.config.model import AdminConfig
 from tidegate.http import REQUEST_HEAD_BYTES_MAX
 from tidegate.status.collect import empty_status
-from tidegate.status.model import Query, Status, with_troubles
+from tidegate.status.model import Query, Status
 
 
 class Admin:
@@ -55,7 +55,7 @@ def admin_config(port: int = 0, **keys: Any) -> AdminConfig:
 
 def pages_of(readiness: Readiness, meters: Meters, streams: Streams = list) -> OwnPages:
     async def status(query: Query) -> Status:
-        return with_troubles(empty_status(readiness, query))
+        return empty_status(readiness, query)
 
     return OwnPages(readiness, meters.registry, streams, status, None)
 
@@ -138,14 +138,13 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
             "reasons": [],
             "complaints": [],
             "conditions": {
-                "catalog": {"state": "met", "reason": "7 segments"},
-                "upstream": {"state": "met", "reason": "3 brokers"},
-                "tier": {"state": "met", "reason": "the tier answers"},
-                "tasks": {"state": "met", "reason": "all background tasks run"},
+                "catalog": {"state": "met", "reason": "7 segments", "trouble": None},
+                "upstream": {"state": "met", "reason": "3 brokers", "trouble": None},
+                "tier": {"state": "met", "reason": "the tier answers", "trouble": None},
+                "tasks": {"state": "met", "reason": "all background tasks run", "trouble": None},
             },
             "broker_problems": {},
-            "left_to_brokers": [],
-            "handshakes_failing": [],
+            "troubles": [],
             "partition_problems": {},
         }
 

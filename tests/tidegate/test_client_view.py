@@ -169,7 +169,7 @@ async def test_a_running_serve_tells_until_it_is_mended(
         await settled()
         (complaint,) = await step(views.LOOK_S)
         assert "not for localhost" in complaint
-        assert [entry["event"] for entry in logs] == ["clients_will_fail"], "once"
+        assert [(entry["event"], entry["id"]) for entry in logs] == [("trouble_begun", "certificate_names")], "once"
         tls = tls_of("localhost")  # it was renewed, and read again
         assert await step(views.CHANGE_S) == []
         del resolver["localhost"]

@@ -100,7 +100,7 @@ async def test_a_topic_that_we_may_not_describe_is_told_until_we_may(world: Worl
         "topic_not_described",
         "tier_fallback_begun",
     ]
-    (complaint,) = world.fallback.complaints()
+    (complaint,) = world.fallback.complaints().values()
     assert "tier reads of 2 partitions are left to the brokers (not_described)" in complaint
     assert "ACL Describe on Topic secret is missing for an anonymous client" in complaint
     assert complaint.endswith(f"{GRANT}secret")
@@ -121,7 +121,7 @@ async def test_a_topic_that_we_may_not_describe_is_told_until_we_may(world: Worl
     world.upstream("secret")
     await step(mock_clock, topics.TOPICS_INTERVAL_S)
     await step(mock_clock, topics.NEW_TOPICS_INTERVAL_S)
-    assert (world.fallback.complaints(), world.gauge) == ([], 0)
+    assert (world.fallback.complaints(), world.gauge) == ({}, 0)
     assert world.fallback.reason_of(partitions[0]) is None
 
 
@@ -139,7 +139,7 @@ async def test_a_right_that_goes_is_told_and_a_topic_that_leaves_the_tier_is_not
     apply_all(world.catalog, *(moved(segment, state) for state in (DELETE_STARTED, DELETE_FINISHED)))
     world.catalog.forget(partition.topic_id, 0)
     await step(mock_clock, topics.NEW_TOPICS_INTERVAL_S)
-    assert (world.fallback.complaints(), world.gauge) == ([], 0)
+    assert (world.fallback.complaints(), world.gauge) == ({}, 0)
 
 
 async def test_of_many_topics_some_are_named(world: World, mock_clock: MockClock) -> None:
@@ -147,7 +147,7 @@ async def test_of_many_topics_some_are_named(world: World, mock_clock: MockClock
         world.upstream(f"secret-{number}", DENIED)
         world.tier(f"secret-{number}")
     await step(mock_clock, topics.NEW_TOPICS_INTERVAL_S)
-    (complaint,) = world.fallback.complaints()
+    (complaint,) = world.fallback.complaints().values()
     assert "Topic secret-0, secret-1, secret-2, secret-3, secret-4 and 2 more is missing" in complaint
     assert complaint.endswith(f"{GRANT}'*'")
 

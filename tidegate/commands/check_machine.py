@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 
 import trio
 
-from metrics.meters import Meters
-from metrics.registry import Registry
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
 from proxy.readiness import Readiness
@@ -112,8 +110,7 @@ async def _check_broker_ports(
     async def hold(listeners: list[trio.SocketListener], _target: Target) -> None:
         await _hold(listeners)
 
-    meters = Meters(Registry(config.metrics.kip405_names, 0))
-    book = AddressBook(config.proxy, nursery, hold, readiness=Readiness(meters.health))
+    book = AddressBook(config.proxy, nursery, hold, readiness=Readiness(logs=False))
     told = await book.advertise(nodes)
     for node_id, reason in book.withheld.items():
         sentence = f"clients will not hear of broker {node_id}: {reason}"

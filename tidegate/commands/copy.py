@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -52,10 +52,10 @@ from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
 from tidegate.sizes import shown_size
 from tidegate.standalone_wiring import open_guard
-from tidegate.start_lines import say_end, say_errors, say_start
-from tidegate.status.collect import empty_status
-from tidegate.status.copying import copy_status
-from tidegate.status.model import Query, Status, with_troubles
+from tidegate.start_lines import say_end, say_errors, say_start, tell_start
+from tidegate.status.collect import TROUBLES_LOOK_S, empty_status
+from tidegate.status.copying import copy_status, tell_copying
+from tidegate.status.model import Query, Status
 from tidegate.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
 
 PROGRESS_INTERVAL_S: Final = 10.0
@@ -163,6 +163,7 @@ async def _application(
     storage_manager = open_remote_storage_manager(
         config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
     )
+    tell_start(config, readiness)
     try:
         async with trio.open_nursery() as nursery:
             tasks = Tasks(nursery, meters.tasks, readiness.tasks_fail, ends=(StorageConfigError, MembershipError))
@@ -183,7 +184,8 @@ async def _application(
                 is_disabled=lambda: not settings.copies,
                 copies_all=options.once,
             )
-            pages = OwnPages(readiness, meters.registry, lambda: (), _StatusPage(readiness, copying).status, None)
+            status_page = _StatusPage(readiness, copying)
+            pages = OwnPages(readiness, meters.registry, lambda: (), status_page.status, None)
             admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
@@ -193,6 +195,7 @@ async def _application(
             tasks.keep("loop", partial(watch_loop, meters.loop))
             tasks.keep("metadata guard", guard.run)
             tasks.keep("copying", copying.run)
+            tasks.keep("status", status_page.run)
             tasks.keep("progress", partial(_tell_progress, copying))
             if options.once:
                 tasks.keep("end", partial(_end_when_copied, copying, stop, outcome))
@@ -212,9 +215,16 @@ class _StatusPage:
     async def status(self, query: Query) -> Status:
         """Return what there is to see of a copier alone."""
         await trio.lowlevel.checkpoint()
-        status: Any = empty_status(self._readiness, query)
+        tell_copying(self._copying, self._readiness)
+        status = empty_status(self._readiness, query)
         status["copy"] = copy_status(self._copying)
-        return with_troubles(status)
+        return status
+
+    async def run(self) -> None:
+        """Tell readiness of what copying runs into, for ever."""
+        while True:
+            tell_copying(self._copying, self._readiness)
+            await trio.sleep(TROUBLES_LOOK_S)
 
 
 async def _follow_brokers(cluster: Cluster, readiness: Readiness) -> None:

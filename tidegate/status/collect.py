@@ -10,7 +10,7 @@ Rule 3. What fails is a part of the page that says so; the others are shown.
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Final, cast
 
@@ -19,6 +19,7 @@ import trio
 
 from metrics.cache_meters import CacheLevel
 from metrics.meters import Meters
+from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamError
 from proxy.connection.server import Server
 from proxy.connection.slots import Spells
@@ -36,7 +37,7 @@ from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
 from tidegate.standalone_wiring import Standalone
 from tidegate.start_lines import own_version
-from tidegate.status.copying import copy_status
+from tidegate.status.copying import copy_status, tell_copying
 from tidegate.status.model import (
     PAGE_ROWS,
     VERSION,
@@ -46,6 +47,7 @@ from tidegate.status.model import (
     CacheStatus,
     CatalogStatus,
     ClientStatus,
+    ConditionStatus,
     CopyStatus,
     FailedStatus,
     FallbackStatus,
@@ -60,7 +62,7 @@ from tidegate.status.model import (
     TrafficStatus,
     hit_ratio,
     pages_of,
-    with_troubles,
+    shown_troubles,
 )
 from tidegate.status.traffic import Traffic
 from tidegate.tier_storage import TierStorage, stream_row
@@ -77,6 +79,9 @@ IN_A_ROW: Final = 500
 """Rows that are made before other tasks are let run."""
 
 WAITS_S_MIN: Final = 1.0
+
+TROUBLES_LOOK_S: Final = 5.0
+"""Between two looks at what nobody else tells readiness of, while nobody looks at the page."""
 
 TIER_MODE: Final = "read_replica"
 OWN_TIER_MODE: Final = "full"
@@ -113,14 +118,27 @@ class Collector:
     def __init__(self, readiness: Readiness, cluster: Cluster, tier: TierSide, server: Server, meters: Meters) -> None:
         self._readiness, self._cluster, self._server, self._meter = readiness, cluster, server, meters.cache
         self._tier = tier
+        self._copying = None if tier.standalone is None else tier.standalone.copying
         self._traffic = Traffic(lambda: meters.relay.served_bytes, lambda: meters.gets.ended)
         self._brokers_asked = _Asked(self._ask_brokers)
         self._ends_asked = _Asked(self._ask_ends)
         self._spells = Spells(trio.current_time)
 
     async def run(self) -> None:
-        """Look at what passes, until cancelled."""
-        await self._traffic.run()
+        """Look at what passes, and tell readiness of what nobody else does, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._traffic.run)
+            while True:
+                self._tell(await self._limits(), await self._clients(), await self._cache())
+                await trio.sleep(TROUBLES_LOOK_S)
+
+    def _tell(
+        self, limits: Sequence[LimitStatus], clients: Sequence[ClientStatus], caches: Sequence[CacheStatus]
+    ) -> None:
+        for trouble, reasons in shown_troubles(limits, clients, caches).items():
+            self._readiness.tell(trouble, reasons)
+        if self._copying is not None:
+            tell_copying(self._copying, self._readiness)
 
     async def status(self, query: Query) -> Status:
         """Everything as it is now."""
@@ -147,7 +165,11 @@ class Collector:
             nursery.start_soon(section, "copy", self._copy)
             nursery.start_soon(section, "about", self._about)
             nursery.start_soon(section, "traffic", self._traffic_now)
-        return with_troubles(cast(Status, {**empty_status(self._readiness, query), **found, "failed_sections": failed}))
+        self._tell(*(found.get(name, ()) for name in ("limits", "clients", "cache")))
+        self._readiness.tell(
+            TroubleId.STATUS_SECTION_FAILED, [f"{each['section']}: {each['reason']}" for each in failed]
+        )
+        return cast(Status, {**empty_status(self._readiness, query), **found, "failed_sections": failed})
 
     # --- upstream and the catalog ---
 
@@ -329,8 +351,7 @@ class Collector:
         return self._traffic.status()
 
     async def _copy(self) -> CopyStatus | None:
-        copying = None if self._tier.standalone is None else self._tier.standalone.copying
-        return None if copying is None else copy_status(copying)
+        return None if self._copying is None else copy_status(self._copying)
 
     async def _cache(self) -> list[CacheStatus]:
         memory, disk = self._tier.storage.blocks.memory, self._tier.disk
@@ -422,10 +443,9 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
         degraded=readiness.degraded,
         reasons=readiness.reasons,
         complaints=readiness.complaints,
-        troubles=[],
+        troubles=readiness.troubles,
         conditions={
-            name.value: {"state": condition.state.value, "reason": condition.reason}
-            for name, condition in readiness.conditions.items()
+            name.value: cast(ConditionStatus, asdict(condition)) for name, condition in readiness.conditions.items()
         },
         about=about(),
         traffic=TrafficStatus(tier_bytes_per_s=0, tier_bytes=0, gets_per_s=0, gets=0),

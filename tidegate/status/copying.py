@@ -1,7 +1,11 @@
 """What the status page says of the copier (standalone mode), as plain data."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from metrics.copy_meters import Stall
+from metrics.troubles import TroubleId
+from proxy.readiness import Readiness
 from tidegate.status.model import CopyDeletionStatus, CopyPartitionStatus, CopyStatus
 
 if TYPE_CHECKING:
@@ -42,6 +46,25 @@ def copy_status(copying: "Copying") -> CopyStatus:
     )
 
 
+def tell_copying(copying: "Copying", readiness: Readiness) -> None:
+    """Tell of what is wrong now."""
+    found: dict[TroubleId, list[str]] = {trouble: [] for trouble in _OF_PARTITIONS} | copying.troubles()
+    for each in (*copying.progress(), *copying.gone()):
+        for trouble, reason in _troubles(each):
+            found[trouble].append(f"{each.topic}-{each.partition}: {reason}")
+    for trouble, reasons in found.items():
+        readiness.tell(trouble, reasons)
+
+
+_OF_PARTITIONS: Final = (
+    TroubleId.COPY_POISONED,
+    TroubleId.COPY_LATE,
+    TroubleId.COPY_STALLED,
+    TroubleId.DELETION_ALARMING,
+    TroubleId.DEAD_SEGMENTS,
+)
+
+
 def _row(progress: "PartitionProgress") -> CopyPartitionStatus:
     return CopyPartitionStatus(
         topic=progress.topic,
@@ -57,7 +80,7 @@ def _row(progress: "PartitionProgress") -> CopyPartitionStatus:
         dead_bytes=progress.dead_bytes,
         copied=progress.is_copied,
         last_error=progress.last_error,
-        trouble=_trouble(progress),
+        trouble=next((reason for trouble, reason in _troubles(progress) if trouble in _OF_PARTITIONS[:2]), None),
     )
 
 
@@ -76,13 +99,19 @@ def _deletion(progress: "PartitionProgress") -> CopyDeletionStatus | None:
     )
 
 
-def _trouble(progress: "PartitionProgress") -> str | None:
+def _troubles(progress: "PartitionProgress") -> Iterator[tuple[TroubleId, str]]:
     if progress.is_poisoned:
-        return f"it is not copied any further: {progress.last_error or progress.waits_for}"
-    if progress.retention_share > RETENTION_SHARE_MAX:
-        return (
+        yield TroubleId.COPY_POISONED, f"it is not copied any further: {progress.last_error or progress.waits_for}"
+    elif progress.retention_share > RETENTION_SHARE_MAX:
+        yield (
+            TroubleId.COPY_LATE,
             f"records that are {progress.lag_ms // 1000} s old are not in the tier: "
             f"{progress.retention_share:.0%} of what upstream keeps (retention.ms, retention.bytes); see "
-            "copy.segment.ms and what the copier waits for"
+            "copy.segment.ms and what the copier waits for",
         )
-    return None
+    if progress.stall not in (None, Stall.DISABLED, Stall.POISON):
+        yield TroubleId.COPY_STALLED, f"its records are not copied ({progress.stall}): {progress.waits_for}"
+    if progress.deletion is not None and progress.deletion.is_alarming:
+        yield TroubleId.DELETION_ALARMING, f"{progress.deletion.segments} segments wait: {progress.deletion.why}"
+    if progress.dead_segments:
+        yield TroubleId.DEAD_SEGMENTS, f"{progress.dead_segments} segments hold only what upstream has lost"

@@ -4,14 +4,17 @@ Rule 1. Fields stay: a console may rely on those that are here. New ones may com
         another name. `null` is "not known". Redpanda's names stand for what Redpanda's admin API has, with inclusive
         last offsets.
 Rule 2. Everything is JSON as it stands, since workers send theirs to the supervisor.
-Rule 3. Trouble comes first: what keeps it from being ready, then what fails, then what is slow.
+Rule 3. Trouble comes first, as `proxy.readiness` has it: what keeps it from being ready, then what is critical. What
+        only a part of the document shows the collector tells readiness (`shown_troubles`), so that all places know it.
 """
 
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, TypedDict, cast
+from typing import Any, Final, Self, TypedDict, cast
+
+from metrics.troubles import TroubleId, TroubleView
 
 VERSION: Final = 1
 
@@ -37,15 +40,10 @@ class Query:
         return cls(max(1, number), query.get("topic", "")[:249])
 
 
-class Trouble(TypedDict):
-    severity: Literal["error", "warning"]
-    about: str
-    what: str
-
-
 class ConditionStatus(TypedDict):
     state: str
     reason: str
+    trouble: str | None
 
 
 class AboutStatus(TypedDict):
@@ -246,7 +244,7 @@ class Status(TypedDict):
     degraded: bool
     reasons: list[str]
     complaints: list[str]
-    troubles: list[Trouble]
+    troubles: list[TroubleView]
     conditions: dict[str, ConditionStatus]
     about: AboutStatus
     traffic: TrafficStatus
@@ -289,84 +287,26 @@ def failed_last(status: Status) -> ErrorStatus | None:
     return status["errors"][0] if status["errors"] else None
 
 
-def with_troubles(status: Status) -> Status:
-    """The document with its troubles found."""
-    errors = [Trouble(severity="error", about="not ready", what=reason) for reason in status["reasons"]]
-    warnings = [*_told(status), *_lagging(status), *_unreachable(status), *_not_copied(status)]
-    warnings += [*_fallen_back(status), *_stuck(status)]
-    warnings += [
-        _warning("cache", f"blocks are not kept on the disk: {cache['trouble']}")
-        for cache in status["cache"] or ()
-        if cache["trouble"] is not None
-    ]
-    warnings += [
-        _warning("limit", f"{_whose(limit)} has all of {limit['key']}: {limit['used']:,} of {limit['max']:,}")
-        for limit in status["limits"]
-        if limit["used"] >= limit["max"]
-    ]
-    warnings += [
-        _warning(failed["section"], f"this part of the page failed: {failed['reason']}")
-        for failed in status["failed_sections"]
-    ]
-    return cast(Status, {**status, "troubles": [*errors, *warnings]})
-
-
-def _warning(about: str, what: str) -> Trouble:
-    return Trouble(severity="warning", about=about, what=what)
-
-
-def _told(status: Status) -> Iterable[Trouble]:
-    """Yield what readiness complains of, without what is said better below."""
-    for complaint in status["complaints"]:
-        if not complaint.startswith(("metadata partition ", "tier reads of ")):
-            yield _warning("degraded", complaint)
-
-
-def _lagging(status: Status) -> Iterable[Trouble]:
-    for found in sorted(status["catalog"]["metadata_partitions"], key=_badness, reverse=True):
-        behind = "" if found["lag_records"] is None else f", {found['lag_records']:,} records behind"
-        name = f"metadata partition {found['metadata_partition']}"
-        if found["problem"] is not None:
-            yield _warning("catalog", f"{name} is not read{behind}: {found['problem']}")
-        elif found["lag_records"]:
-            yield _warning("catalog", f"{name} is{behind.removeprefix(',')}")
-
-
-def _unreachable(status: Status) -> Iterable[Trouble]:
-    for broker in status["brokers"]:
-        if broker["reachable"] is False:
-            name = f"broker {broker['node_id']} ({broker['host']}:{broker['port']})"
-            yield _warning("upstream", f"{name} does not answer: {broker['reason']}")
-
-
-def _not_copied(status: Status) -> Iterable[Trouble]:
-    copy = status["copy"]
-    if copy is None:
-        return
-    for row in copy["rows"]:
-        if row["trouble"] is not None:
-            yield _warning("copy", f"{row['topic']}-{row['partition']}: {row['trouble']}")
-    for problem in copy["problems"]:
-        yield _warning("copy", problem)
-
-
-def _fallen_back(status: Status) -> Iterable[Trouble]:
-    for spell in status["fallbacks"]:
-        yield _warning(
-            "tier",
-            f"brokers read {spell['partitions']:,} partitions in the tier's place ({spell['reason']}) "
-            f"for {spell['since_ms'] // 1000} s: {spell['detail']}",
-        )
-
-
-def _stuck(status: Status) -> Iterable[Trouble]:
-    for client in status["clients"]:
-        if client["waits_ms"] >= STUCK_MS:
-            yield _warning(
-                "client",
-                f"{client['client']} is stuck: it has taken nothing for {client['waits_ms'] // 1000} s, "
-                f"and {client['holds_bytes']:,} bytes are held for it",
-            )
+def shown_troubles(
+    limits: Iterable[LimitStatus], clients: Iterable[ClientStatus], caches: Iterable[CacheStatus]
+) -> dict[TroubleId, list[str]]:
+    """Return what these parts of the document show, a sentence each."""
+    return {
+        TroubleId.CLIENT_STUCK: [
+            f"{client['client']} is stuck: it has taken nothing for {client['waits_ms'] // 1000} s, "
+            f"and {client['holds_bytes']:,} bytes are held for it"
+            for client in clients
+            if client["waits_ms"] >= STUCK_MS
+        ],
+        TroubleId.LIMIT_REACHED: [
+            f"{_whose(limit)} has all of {limit['key']}: {limit['used']:,} of {limit['max']:,}"
+            for limit in limits
+            if limit["used"] >= limit["max"]
+        ],
+        TroubleId.CACHE_DISK_UNAVAILABLE: [
+            f"blocks are not kept on the disk: {cache['trouble']}" for cache in caches if cache["trouble"] is not None
+        ],
+    }
 
 
 def _whose(limit: LimitStatus) -> str:
@@ -380,7 +320,7 @@ def _whose(limit: LimitStatus) -> str:
 def merged(own: Status, workers: Mapping[str, Status]) -> Status:
     """The supervisor's document, of which readiness, errors and limits are its own, with those of its workers."""
     if not workers:
-        return with_troubles(own)
+        return own
     told = [*workers.values()]
     status = cast(Status, dict(own))
     status["about"] = told[0]["about"]
@@ -403,7 +343,7 @@ def merged(own: Status, workers: Mapping[str, Status]) -> Status:
     errors = [cast(ErrorStatus, {**row, "worker": name}) for name, each in workers.items() for row in each["errors"]]
     status["errors"] = sorted([*own["errors"], *errors], key=lambda error: error["age_ms"])
     status["failed_sections"] = [*own["failed_sections"], *(row for each in told for row in each["failed_sections"])]
-    return with_troubles(status)
+    return status
 
 
 def _sum_of(traffics: Sequence[TrafficStatus]) -> TrafficStatus:

@@ -36,7 +36,7 @@ td,dd,li,h1{overflow-wrap:anywhere}.pill{color:#fff;border-radius:4px;padding:2p
 .good{background:var(--good)}.warn{background:var(--warn)}.bad{background:var(--bad)}
 dl{display:grid;grid-template-columns:6.5rem 1fr;gap:4px 8px;margin:0}dt{font-weight:600}dd{margin:0}
 ul.trouble{list-style:none;margin:10px 0;padding:0}ul.trouble li{border-left:5px solid var(--warn);padding:3px 8px;
-margin:3px 0;background:#b26a0014}ul.trouble li.error{border-color:var(--bad);background:#c6282814}
+margin:3px 0;background:#b26a0014}ul.trouble li.critical{border-color:var(--bad);background:#c6282814}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:3px 8px;border-bottom:1px solid var(--line);
 vertical-align:top}.bar{display:flex;height:12px;min-width:120px;background:var(--gone);margin:4px 0}
 .bar i{display:block}.bar .tier{background:var(--tier)}.bar .local{background:var(--good)}
@@ -140,7 +140,8 @@ def _last_failure(status: Status) -> str:
 
 def _troubles(status: Status) -> str:
     items = "".join(
-        f'<li class="{_e(each["severity"])}"><b>{_e(each["about"])}</b>: {_e(_cut(each["what"]))}</li>'
+        f'<li class="{_e(each["severity"])}"><b>{_e(each["about"])}</b>: {_e(_cut(each["what"]))} '
+        f"<small>{_e(each['id'])}</small></li>"
         for each in status["troubles"]
     )
     return f'<ul class="trouble" id="troubles">{items}</ul>' if items else '<p id="troubles">No trouble.</p>'

@@ -68,7 +68,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **_rules(
         Rule.OWN,
         """
-        tidegate_ready tidegate_degraded tidegate_condition_state
+        tidegate_ready tidegate_degraded tidegate_condition_state tidegate_trouble
         tidegate_worker_up tidegate_worker_connections tidegate_worker_deaths
         """,
     ),

@@ -22,6 +22,7 @@ import trio
 
 from metrics.meters import Meters, RelayMeter
 from metrics.registry import Registry, render
+from metrics.troubles import TroubleId
 from protocol.client.messages import preload_schemas
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, Target
@@ -46,7 +47,7 @@ from tidegate.reload import Cause, Reloader
 from tidegate.serve import OwnFront, ready_line
 from tidegate.start_lines import say_end, say_errors, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
-from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged
+from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged, shown_troubles
 from tidegate.upkeep import follow_brokers, watch_loop
 from tidegate.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
 from tidegate.workers.samples import Collected, Together
@@ -65,6 +66,8 @@ SILENT_S_MAX: Final = 5.0
 PAGE_S_MAX: Final = 5.0
 """What a page waits for workers; below what Prometheus waits for the page, 10 s."""
 
+
+_STARTS: Final = "is starting"
 
 _log = structlog.get_logger(__name__)
 
@@ -249,7 +252,7 @@ class Supervisor:
         self._crew, self._acceptor, self._cluster = crew, acceptor, cluster
         self._settings, self._own_reloader, self._meters = settings, reloader, meters
         self._own_view = own_view
-        """What the supervisor finds of upstream by itself."""
+        """What the supervisor finds by itself."""
         self._together = Together(meters.registry)
         self._collecting = trio.Lock()
         for member in crew.members:
@@ -366,18 +369,12 @@ class Supervisor:
             if name in (ConditionName.UPSTREAM, ConditionName.TASKS):
                 found["supervisor"] = self._own_view.conditions[name]
             self.readiness.take(name, worst(found))
-        told = [report for report in reports.values() if not isinstance(report, str)]
-        problems = {int(number): reason for report in told for number, reason in report["partition_problems"].items()}
-        for number in self.readiness.partition_problems.keys() - problems.keys():
-            self.readiness.partition_recovered(number)
-        for number, reason in problems.items():
-            self.readiness.partition_problem(number, reason)
-        self.readiness.left_to_brokers(
-            [*dict.fromkeys(reason for report in told for reason in report["left_to_brokers"])]
+        limits = self._acceptor.addresses_at_limit()
+        self._own_view.tell(TroubleId.LIMIT_REACHED, shown_troubles(limits, (), ())[TroubleId.LIMIT_REACHED])
+        workers = (
+            member.state["told"] for member in members if member.state and isinstance(reports[member.name], dict)
         )
-        self.readiness.handshakes_fail(
-            [*dict.fromkeys(reason for report in told for reason in report["handshakes_failing"])]
-        )
+        self.readiness.take_told([self._own_view.told, *workers])
 
     def _on_death(self, member: Member) -> None:
         self._together.ended(member.name)
@@ -389,7 +386,7 @@ def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
     if member.state is None:
         if member.last_death is not None:
             return f"starts again ({member.last_death})"
-        return "has ended" if member.starts and member.channel is None else "is starting"
+        return "has ended" if member.starts and member.channel is None else _STARTS
     if now_s - member.heard_at_s > SILENT_S_MAX:
         return f"has not answered for {SILENT_S_MAX:g} s"
     report: Mapping[str, Any] = member.state["report"]
@@ -404,23 +401,26 @@ def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_exc
     """One worker's condition. `is_excused`: others do its work until it can, so all together are not unready."""
     pending = ConditionState.DEGRADED if is_excused else ConditionState.PENDING
     if isinstance(report, str):
-        return Condition(pending, report)
+        return Condition(pending, report, TroubleId.STARTING if report == _STARTS else TroubleId.WORKER_DOWN)
     if name is ConditionName.CATALOG and report["state"] == Stage.DRAINING.value:
-        return Condition(pending, "is draining")
+        return Condition(pending, "is draining", TroubleId.DRAINING)
     told = report["conditions"][name.value]
-    state = ConditionState(told["state"])
-    return Condition(pending if state is ConditionState.PENDING else state, told["reason"])
+    state, trouble = ConditionState(told["state"]), told["trouble"] and TroubleId(told["trouble"])
+    return Condition(pending if state is ConditionState.PENDING else state, told["reason"], trouble)
 
 
 def worst(found: Mapping[str, Condition]) -> Condition:
     """Return what a condition of several amounts to: their worst state, and who says why."""
     for state in (ConditionState.PENDING, ConditionState.DEGRADED):
         reasons: dict[str, list[str]] = {}
+        troubles = set[TroubleId]()
         for who, condition in found.items():
             if condition.state is state:
                 reasons.setdefault(condition.reason, []).append(who)
+                troubles.add(condition.trouble or TroubleId.STARTING)
         if reasons:
-            return Condition(state, "; ".join(f"{', '.join(who)}: {reason}" for reason, who in reasons.items()))
+            said = "; ".join(f"{', '.join(who)}: {reason}" for reason, who in reasons.items())
+            return Condition(state, said, max(troubles, key=[*TroubleId].index))
     return Condition(ConditionState.MET, next(iter(found.values())).reason)
 
 
@@ -432,20 +432,19 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
         OSError: a listener cannot be bound (names address and key).
     """
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, own_view = Readiness(meters.health), Readiness()
-    readiness.identity_unclear(config.identity_trouble)
+    readiness, own_view = Readiness(meters.health), Readiness(logs=False)
     # It finds nothing of these by itself: its own view is ready when upstream has answered.
     own_view.catalog_live(0)
     own_view.tier_answered()
     settings = LiveSettings(config)
-    front = OwnFront(config, settings)
+    front = OwnFront(config, settings, len(crew.members))
     async with trio.open_nursery() as nursery:
         tasks = Tasks(nursery, meters.tasks, own_view.tasks_fail)
         cluster = Cluster(client_settings(config.upstream), tasks)
         limits = None if config.proxy.protocol else lambda: settings.server_settings.slots
         acceptor = Acceptor(crew, tasks, meters.relay, limits)
         try:
-            listening = await front.listen(cluster, acceptor, readiness, tasks)
+            listening = await front.listen(cluster, acceptor, own_view, tasks)
             reloader = Reloader(config, front.load, settings.follow, meters)
             supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
             supervisor.bootstrap, supervisor.addresses = listening.bootstrap, listening.addresses

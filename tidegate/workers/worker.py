@@ -201,7 +201,11 @@ class WorkerFront:
             return {}
         match question["what"]:
             case "state":
-                return {"report": await pages.report(), "segments": application.catalog.finished_count}
+                return {
+                    "report": await pages.report(),
+                    "told": application.readiness.told,
+                    "segments": application.catalog.finished_count,
+                }
             case "metrics":
                 return {"families": await trio.to_thread.run_sync(samples_of, pages.registry)}
             case "streams":

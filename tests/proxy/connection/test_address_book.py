@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import RETRY_S, AddressBook, Target
 from proxy.readiness import Readiness
@@ -121,7 +122,7 @@ async def test_a_port_out_of_range_names_broker_and_key() -> None:
         readiness = Readiness()
         async with open_book(readiness=readiness, **changes) as (book, targets):
             assert await book.advertise([NodeAddress(1000, "k", 1)]) == {}
-            assert key in readiness.broker_problems[1000]
+            assert key in readiness.by_number(TroubleId.BROKER_WITHHELD)[1000]
             assert any(complaint.startswith("broker 1000: ") for complaint in readiness.complaints)
             await trio.testing.wait_all_tasks_blocked()
             assert (targets, book.advertised) == ([], {}), changes
@@ -151,7 +152,8 @@ async def test_a_taken_port_is_tried_again(mock_clock: MockClock) -> None:
             await book.retry_withheld()
             assert await book.advertise([ONE]) == {1: ("127.0.0.1", port)}
             assert (book.withheld, readiness.complaints) == ({}, [])
-    assert [entry["event"] for entry in logs] == ["broker_withheld", "broker_listening"]
+    events = [entry["event"] for entry in logs]
+    assert events == ["broker_withheld", "trouble_begun", "trouble_ended", "broker_listening"]
 
 
 async def test_the_brokers_that_are_followed_have_listeners_before_any_answer_names_them() -> None:
@@ -210,9 +212,9 @@ async def test_a_withheld_broker_that_leaves_is_no_problem_any_more() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with open_book(readiness=readiness, broker_ports={1: int(taken.getsockname()[1])}) as (book, _):
             await book.follow([ONE, TWO])
-            assert readiness.broker_problems.keys() == {1}
+            assert readiness.by_number(TroubleId.BROKER_WITHHELD).keys() == {1}
             await book.follow([TWO])
-            assert (book.withheld, readiness.broker_problems) == ({}, {})
+            assert (book.withheld, readiness.by_number(TroubleId.BROKER_WITHHELD)) == ({}, {})
 
 
 async def test_a_broker_that_moves_keeps_its_listener_and_new_connections_follow() -> None:

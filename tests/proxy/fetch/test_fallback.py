@@ -344,7 +344,7 @@ async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_la
     answers = [await one(client, partition) for _ in range(11)]
     assert answers[:10] == [(COME_AGAIN, b"")] * 10
     assert answers[10] == from_broker(partition)
-    (complaint,) = world.fallback.complaints()
+    (complaint,) = world.fallback.complaints().values()
     assert "connection refused" in complaint
 
 
@@ -372,7 +372,7 @@ async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, part
     await trio.sleep(fallback.SPELL_IDLE_S_MAX)
     assert len(world.fallback.complaints()) == 1
     await trio.sleep(1.0)
-    assert world.fallback.complaints() == []
+    assert world.fallback.complaints() == {}
 
 
 async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world: TierWorld) -> None:
@@ -383,5 +383,5 @@ async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world
     await trio.sleep(fallback.SPELL_S_MIN)
     world.reader.failures[partition] = errors.CorruptObjectError("crc")
     await one(client, partition)
-    (complaint,) = world.fallback.complaints()
+    (complaint,) = world.fallback.complaints().values()
     assert "(corrupt)" in complaint

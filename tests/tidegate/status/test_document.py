@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+from metrics.troubles import TroubleView
 from tidegate.status import model
 
 PAGE = Path(__file__).parents[3] / "docs" / "status.md"
 
 SECTIONS: dict[str, Any] = {
     "The document": model.Status,
-    "Troubles": model.Trouble,
+    "Troubles": TroubleView,
     "Conditions": model.ConditionStatus,
     "About": model.AboutStatus,
     "Traffic": model.TrafficStatus,

@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any, cast
 
+from metrics.troubles import TroubleView
 from tests.support.status_documents import broker, catalog, copied, document, error, metadata_partition, partitions, row
 from tidegate.status.model import Status
 from tidegate.status.page import render_page
@@ -42,7 +43,8 @@ def full(word: str) -> Status:
         ready=False,
         reasons=[word],
         complaints=[word],
-        conditions={word: {"state": word, "reason": word}},
+        troubles=[dict.fromkeys(TroubleView.__annotations__, word) | {"about": "not ready"}],
+        conditions={word: {"state": word, "reason": word, "trouble": word}},
         brokers=[{**broker(1, reachable=False, reason=word), "host": word}],
         catalog=catalog(metadata_partition(1, lag=3, problem=word)),
         cache=[{"level": word, "size_bytes": 1, "max_bytes": 2, "trouble": word, "hit_ratio": 0.5}],
@@ -59,7 +61,7 @@ def full(word: str) -> Status:
 
 def test_all_text_from_outside_is_escaped_and_nothing_is_loaded_or_run() -> None:
     page = render_page(full("word"))
-    assert "not ready: word" in text_of(page, "troubles")
+    assert "not ready: word word" in text_of(page, "troubles")
     assert "metadata partition 1" in text_of(page, "catalog")
     harmless, hostile = Tags(page), Tags(render_page(full(HOSTILE)))
     assert (hostile.elements, hostile.attributes) == (harmless.elements, harmless.attributes)

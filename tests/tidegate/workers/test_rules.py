@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import Condition, ConditionName, ConditionState
 from tidegate.workers.channel import Channel, ChannelClosedError
@@ -28,19 +29,22 @@ def test_deaths_that_are_a_minute_old_do_not_count() -> None:
 
 
 def test_a_condition_of_several_is_the_worst() -> None:
-    fine, slow = Condition(MET, "fine"), Condition(DEGRADED, "slow")
-    starts, waits = Condition(PENDING, "starts"), Condition(PENDING, "waits")
+    fine, slow = Condition(MET, "fine"), Condition(DEGRADED, "slow", TroubleId.BROKER_SILENT)
+    starts, waits = (Condition(PENDING, word, TroubleId.STARTING) for word in ("starts", "waits"))
+    fails = Condition(PENDING, "fails", TroubleId.TASK_FAILS)
     for states, expected in (
         ({"a": fine, "b": Condition(MET, "fine too")}, fine),
-        ({"a": fine, "b": slow}, Condition(DEGRADED, "b: slow")),
-        ({"a": slow, "b": starts}, Condition(PENDING, "b: starts")),
-        ({"a": starts, "b": waits, "c": starts}, Condition(PENDING, "a, c: starts; b: waits")),
+        ({"a": fine, "b": slow}, Condition(DEGRADED, "b: slow", TroubleId.BROKER_SILENT)),
+        ({"a": slow, "b": starts}, Condition(PENDING, "b: starts", TroubleId.STARTING)),
+        ({"a": starts, "b": waits, "c": starts}, Condition(PENDING, "a, c: starts; b: waits", TroubleId.STARTING)),
+        ({"a": fails, "b": starts}, Condition(PENDING, "a: fails; b: starts", TroubleId.TASK_FAILS)),
     ):
         assert worst(states) == expected
 
 
 def report(state: ConditionState, reason: str, stage: str = "serving") -> Mapping[str, Any]:
-    return {"state": stage, "conditions": {"catalog": {"state": state.value, "reason": reason}}}
+    trouble = None if state is MET else "starting"
+    return {"state": stage, "conditions": {"catalog": {"state": state.value, "reason": reason, "trouble": trouble}}}
 
 
 def test_a_worker_that_starts_again_beside_others_only_degrades() -> None:
