@@ -95,7 +95,7 @@ class Tiered:
     cluster: KafkaCluster
     offsets: Mapping[int, PartitionOffsets]
     tier_properties: Path
-    """As a broker would name the tier to who reads it."""
+    """Name the tier to its readers as a broker would."""
 
 
 def main() -> int:

@@ -298,7 +298,7 @@ class TidegateDataSource(DataSource):
         options = schema_options(self.options)
         if not options.values.columns:
             return spark_schema(options.columns)
-        from pipeline.values.settled import spark_types  # what decodes values: only for who asks for it
+        from pipeline.values.settled import spark_types  # what decodes values: only for reads that want it
 
         assert options.config is not None
         assert options.selection is not None

@@ -16,8 +16,8 @@
   connection (SaslServerAuthenticator.handleSaslToken). No header says when requests begin again, but the answer that
   means success does. A mechanism whose success shows only in later requests, like GSSAPI, is refused at version 0 and
   passes at version 1.
-- Who has signed in stays so when the client signs in again on the same connection (KIP-368), whatever comes of it: the
-  broker closes a connection whose second sign-in fails.
+- A client that has signed in stays so when it signs in again on the same connection (KIP-368), whatever comes of it:
+  the broker closes a connection whose second sign-in fails.
 """
 
 import enum

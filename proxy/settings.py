@@ -343,9 +343,9 @@ class ProxyConfig:
     send_stall_ms: int = key(
         "expert.proxy.send.stall.ms",
         integer(100, 3_600_000),
-        "A client that takes no bytes for so long may keep others from theirs no longer: what its answer holds of the "
-        "tier is given up, and read again when the client goes on. While nobody waits for the memory, clients may take "
-        "their time.",
+        "After this time without progress, memory held for the client's answer is released if other clients need it: "
+        "what it holds of the tier is read again when the client goes on. While nobody waits for the memory, clients "
+        "may take their time.",
         default="30000",
         reload=Reload.AT_ONCE,
     )

@@ -1,4 +1,4 @@
-"""Lines for standard error, written by a thread: who reads them slowly, or not at all, stops nothing else.
+"""Lines for standard error, written by a thread: a slow reader of them, or none, stops nothing else.
 
 A terminal that is held (Ctrl-S) and a container's log driver that waits for its disk take nothing for as long as they
 like. A pipe holds 64 KiB for them.
@@ -124,7 +124,7 @@ def lines_lost() -> int:
 
 @contextmanager
 def lines_in_thread() -> Iterator[None]:
-    """Until the block ends, nobody waits for who reads standard error; where a program has put something without a
+    """Until the block ends, nobody waits for the reader of standard error; where a program has put something without a
     descriptor in its place, that is written to as before."""
     sys.stderr.flush()
     try:

@@ -3,8 +3,8 @@
 A job that starts while yesterday's still runs would otherwise take it for killed, and delete what it is writing.
 
 Rules:
-1. A claim is rewritten every BEAT_S. Who finds one looks whether it changes: if so, another job lives, and ours is
-   refused; if it stays as it is for STALE_S, its job was killed. No clocks of two machines are compared.
+1. A claim is rewritten every BEAT_S. A job that finds one looks whether it changes: if so, another job lives, and ours
+   is refused; if it stays as it is for STALE_S, its job was killed. No clocks of two machines are compared.
 2. A claim of a process of this machine that has ended is nobody's, and nothing is waited for.
 3. File systems differ in what they promise two writers at once. So a job that finds another's claim in place of its own
    says so, and its steps are not done (rule 2 of pipeline.jobs.backfill_folder).

@@ -1,6 +1,6 @@
 """The options of values with a schema, read as `pipeline.planning.options` reads its own: one sentence a problem.
 
-`schemaRegistry` is an address alone. Who asks there is in the file of `config`: options show in Spark's plan.
+`schemaRegistry` is an address alone. The credentials for it are in the file of `config`: options show in Spark's plan.
 """
 
 from dataclasses import dataclass

@@ -51,7 +51,7 @@ class TaskReader:
         keep_archive_directories()
         batches = self._read(task)
         if self.values is not None:
-            from pipeline.values.typed_columns import typed_batches  # a format's library: only for who asks for it
+            from pipeline.values.typed_columns import typed_batches  # a format's library: only for reads that want it
 
             batches = typed_batches(batches, task, self.values)
         return batches

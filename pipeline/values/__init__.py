@@ -1,4 +1,4 @@
-"""Values and keys with a schema: from a batch's binary columns to typed ones. Imported only for who asks for it.
+"""Values and keys with a schema: from a batch's binary columns to typed ones. Imported only for reads that want it.
 
 | file | |
 |---|---|

@@ -2,7 +2,7 @@
 
 Rules:
 1. A registry that does not answer, or not now (429, 5xx), is asked again with growing pauses, then it is a
-   RegistryError: the task fails, and Spark runs it again. So does one that refuses who asks.
+   RegistryError: the task fails, and Spark runs it again. So does one that refuses our credentials.
 2. What the registry says is not there is an UnknownSchemaError, which concerns one record's schema only.
 3. No answer is larger than ANSWER_BYTES_MAX, no schema has more than REFERENCES_MAX others behind it.
 4. No message and no repr has a credential. The credentials are sent to the registry's own address: redirects are not
@@ -34,7 +34,7 @@ _NOT_NOW: Final = (408, 429, 500, 502, 503, 504)
 
 
 class RegistryError(RemoteStorageError):
-    """The registry does not answer, or refuses who asks."""
+    """The registry does not answer, or refuses our credentials."""
 
 
 class UnknownSchemaError(SchemaError):
@@ -146,8 +146,8 @@ class SchemaRegistry:
     def _checked(self, status: int, body: bytes, path: str) -> Mapping[str, Any]:
         if status in (401, 403):
             raise RegistryError(
-                f"the schema registry at {self.name} refuses who asks (HTTP {status}): see schema.registry.* in the "
-                "properties file"
+                f"the schema registry at {self.name} refuses our credentials (HTTP {status}): see schema.registry.* in "
+                "the properties file"
             )
         if len(body) > ANSWER_BYTES_MAX:
             raise RegistryError(f"the schema registry at {self.name} gives more than {ANSWER_BYTES_MAX} bytes: {path}")

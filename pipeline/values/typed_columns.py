@@ -225,7 +225,7 @@ def typed_batches(batches: Iterator[pa.RecordBatch], task: Task, plan: ValuesPla
     """The batches with the plan's columns.
 
     Raises:
-        RegistryError: the registry does not answer, or refuses who asks.
+        RegistryError: the registry does not answer, or refuses our credentials.
         UndecodableValueError: see there.
         RemoteStorageError: dead letters cannot be written.
     """

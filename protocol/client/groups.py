@@ -44,7 +44,7 @@ LOG_START_GROUP = "tidegate.log-start"
 """Keeps the log starts of a tier of our own, by topic id (docs/standalone.md#log-starts)."""
 
 COMMITTED_BY = "tidegate"
-"""Kept beside an offset, for who asks where it is from."""
+"""Kept beside an offset, to say where it is from."""
 
 _GROUP_AUTHORIZATION_FAILED = 30
 _SETTLED_STATES = frozenset({"Stable", "Empty", "Dead"})

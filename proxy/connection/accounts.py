@@ -1,8 +1,8 @@
-"""What is held in memory for each client connection, and who gives way when that is too much (docs/protocol.md#l6).
+"""What is held in memory for each client connection, and which gives way when that is too much (docs/protocol.md#l6).
 
 Two budgets, each for all connections: `held` for requests that are decoded, responses that are rewritten or merged;
-`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.blocks`). Who finds no room
-waits in line, and then somebody gives way:
+`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.blocks`). A request
+without room waits in line, and then a client gives way:
 
 Rule 1. A wait for a client that takes bytes counts again whenever PROGRESS_BYTES have passed: one that takes a byte now
         and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.

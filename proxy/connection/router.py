@@ -69,7 +69,7 @@ _STANDALONE_ROUTES: dict[int, RequestRoute] = {
 """What the broker alone decides where the tier is its own."""
 
 _COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS, *_STANDALONE_ROUTES.values()})
-"""Decoded, and followed by questions and reads of ours: only for who has signed in."""
+"""Decoded, and followed by questions and reads of ours: only for clients that have signed in."""
 
 _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
     ApiKey.API_VERSIONS: ResponseRoute.API_VERSIONS,

@@ -7,7 +7,7 @@ import trio
 
 
 class Slots:
-    """`copy.concurrent.max`: who takes a slot copies or deletes one segment and gives it back. First come, first
+    """`copy.concurrent.max`: a task takes a slot, copies or deletes one segment and gives it back. First come, first
     served, so partitions with much to do take turns.
 
     Args:

@@ -121,6 +121,6 @@ class PartitionCopier:
         self._tools.meter.on_stall((self.partition.topic, self.partition.partition), stall)
 
     def _noted(self, error: Exception) -> dict[str, str]:
-        """The error for the log, and kept for who asks for the progress."""
+        """The error for the log, and kept for `progress`."""
         self.progress.last_error = str(error)
         return {"partition": str(self.partition), "reason": str(error), "kind": type(error).__name__}

@@ -1,7 +1,7 @@
 """Upstream's partitions as the copier reads them: ranges, raw batches, ends of leader epochs, each from the leader.
 
 - Implements `standalone.copier.seams.BrokerLog` by the conversations of protocol.client.leaders, one attempt each:
-  who asks has the back-off.
+  the caller has the back-off.
 - A partition is named with its topic's id. Where the name is another topic's by now, the answer is TopicGoneError, and
   records are fetched by the id. A name that upstream does not know, or does not tell us of, may pass: whether the topic
   was deleted is for `standalone.copy_topics` to find out.

@@ -2,7 +2,7 @@
 
 - A text is a note (standalone.copier.waits); its offset means nothing.
 - A note that cannot be read was written by a newer version: then nothing is deleted.
-- Offsets of groups without members expire: who has partitions commits them again when a day has passed.
+- Offsets of groups without members expire: the owner of partitions commits them again when a day has passed.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What is known of a tier of our own (mode standalone), for the requests about offsets.
 
-The broker has been asked first, so who gets here may ask. Everything is looked up after its answer: which topic has the
-name now, where its local log starts, which leader epochs there are.
+The broker has been asked first, so a client that gets here may ask. Everything is looked up after its answer: which
+topic has the name now, where its local log starts, which leader epochs there are.
 
 Rule 1. A topic name that the catalog never had is no topic of the tier, once the catalog has been read.
 Rule 2. What is not known (no answer to our own question, a partition whose metadata are not read yet, or which the

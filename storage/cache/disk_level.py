@@ -100,12 +100,12 @@ class DiskRun:
             data = None if self.keys[at] in self._bad else read
             try:
                 self._deliver(at, None if data is None else memoryview(data))
-            except Exception as error:  # it belongs to who waits; nothing may be raised from a post
+            except Exception as error:  # it belongs to the waiters; nothing may be raised from a post
                 self.end(error)
         self._is_over = self._is_over or self._delivered == len(self.keys)
 
     def end(self, error: Exception) -> None:
-        """Tell who waits that no more comes, if any is still to come."""
+        """Tell the waiters that no more comes, if any is still to come."""
         if not self._is_over:
             self._is_over = True
             self._fail(error)
@@ -299,8 +299,8 @@ class DiskLevel:
 # Blocks that are on their way from disk to memory: who waits for which. They are read in runs, ahead of need as well.
 #
 # Rule 1. A block is on its way once, however many want it. It lands where it is kept before those who wait for it wake.
-# Rule 2. One that is not there after all, or bad, is no error of a reader's: who waits gets it from the store. What
-#         nobody waits for is left to who comes for it.
+# Rule 2. One that is not there after all, or bad, is no error of a reader's: a waiter gets it from the store. What
+#         nobody waits for is left to its next reader.
 # Rule 3. At the application's end all waiters are woken.
 
 

@@ -412,7 +412,7 @@ class Gets:
         for transfer in get.transfers:
             if not transfer.is_waited_for:
                 transfer.is_waited_for = True
-                # What came since somebody last looked was not told of.
+                # Blocks received since the last look were not announced.
                 trio.lowlevel.current_trio_token().run_sync_soon(self.on_blocks, get, transfer)
         self._watch_soon()
         return wanted.flight
@@ -448,7 +448,7 @@ class Gets:
         self._report()
 
     def _slots_now(self) -> int:
-        """As few as the throttle allows: who waits here goes by Rule 2, who waits there does not."""
+        """As few as the throttle allows: waiters here go by Rule 2, waiters there do not."""
         return min(self._gets_max, self._throttle.gets_max)
 
     def _send(self, get: _Get, *, delay_s: float = 0.0, is_second: bool = False) -> None:

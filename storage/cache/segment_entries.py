@@ -2,7 +2,7 @@
 
 Rule 1. A load runs in the application's nursery and outlives those who asked for it (docs/protocol.md#l3).
 Rule 2. A failure goes to everyone who waits at that moment and is not kept.
-Rule 3. A segment that is dropped while its entry is loaded keeps nothing: who waits gets the entry, it does not land,
+Rule 3. A segment that is dropped while its entry is loaded keeps nothing: a waiter gets the entry, it does not land,
         and the next question loads it again.
 Rule 4. One entry may be larger than all that may be kept: it stays until the next lands.
 

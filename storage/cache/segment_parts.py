@@ -301,7 +301,7 @@ class TransactionIndexes(_Index[TransactionIndex]):
         return index
 
     def distrust(self, segment: RemoteLogSegmentMetadata) -> None:
-        """It does not agree with the log: the next who asks has it fetched once more."""
+        """It does not agree with the log: the next question has it fetched once more."""
         self._entries.drop(segment.segment_id.id)
         self._shared.kept.drop(segment, IndexPart.TRANSACTION)
 

@@ -5,7 +5,7 @@
 - RetriableRemoteStorageError: ATTEMPTS_MAX in all, with exponential back-off and jitter, and not before the store
   wants to be asked again.
 - StalledTransferError: one other GET at once, over another connection and for what is missing; what has been silent
-  twice is not waited for a third time, since who waits can ask the broker by then.
+  twice is not waited for a third time, since the waiter can ask the broker by then.
 - CorruptObjectError: one fresh GET at once; the bytes may have been hurt on their way.
 - RemoteResourceNotFoundError soon after the segment was FINISHED is tried like the first: object stores may lag
   behind the metadata topic. If it is still absent after that, the error says so, as the broker's does.

@@ -67,10 +67,10 @@ LOOK_AHEAD_BYTES = 64 * 1024
 """How far beyond the index position the first read asks: an index entry every 4 KiB, batches mostly below 64 KiB."""
 
 GUESS_ANSWER_BYTES_MIN = 256 * 1024
-"""Who asks for less looks at a record here and there: a guess would cost more than all that it reads."""
+"""A client that asks for less looks at a record here and there: a guess would cost more than all that it reads."""
 
 LIKELY_ANSWERS = 4
-"""Who asks for so much at an offset asks for as much again behind it, more often than not: the first GET brings it."""
+"""Clients that read this much usually continue, so the first GET covers four answers."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """So much of an answer is asked for at first. The next piece is asked for when half of the last has come, and is twice

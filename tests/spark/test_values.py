@@ -236,7 +236,7 @@ def test_the_registrys_password_is_used_and_is_in_nothing_that_spark_shows(
         assert rows.where("value is not null").count() == RECORDS - 2
         rows.explain(mode="extended")
         config.write_text(f"{serve}\n{keys}you:{PASSWORD}\n", "utf-8")
-        with pytest.raises(PySparkException, match=r"refuses who asks \(HTTP 401\)") as caught:
+        with pytest.raises(PySparkException, match=r"refuses our credentials \(HTTP 401\)") as caught:
             read(spark, spark_topics, values.avro, options)
         assert any("/schemas/ids/" in path for path in guard.paths), "executors asked, too"
     texts = [("explain()", capsys.readouterr().out.encode()), ("error", f"{caught.value!r}".encode())]

@@ -69,7 +69,7 @@ def test_who_asks_is_told_to_the_registry_alone(url: str, kind: str) -> None:
         sent = f"Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}"
     with guarded_registry(url, authorization=sent) as guard:
         assert client_of(guard.url, **config).latest("address").kind == "AVRO"
-        with pytest.raises(RegistryError, match=r"refuses who asks \(HTTP 401\)") as caught:
+        with pytest.raises(RegistryError, match=r"refuses our credentials \(HTTP 401\)") as caught:
             client_of(guard.url, token="wrong").latest("address")
     assert "wrong" not in str(caught.value)
     assert PASSWORD not in repr(SchemaRegistryConfig(url=url, user_info=PASSWORD, token=PASSWORD))
