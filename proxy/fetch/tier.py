@@ -197,8 +197,8 @@ class Tier:
         """In standalone mode, below the broker's log: return where the log that the client has read parts from the
         leader's, as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
 
-        Same rule as Partition.readRecords: the logs part if the leader's epoch is lower than the client's, or ends below
-        what it asks for.
+        Same rule as Partition.readRecords: the logs part if the leader's epoch is lower than the client's, or ends
+        below what it asks for.
 
         Raises:
             UpstreamError: the lineage cannot be learned.

@@ -3,7 +3,7 @@
 Rule 1. A line is fair by bytes, as in weighted fair queueing: with each request that is let in, its clock goes on by
         that size divided by the number in line; a request's turn is its own size behind the clock, or behind the
         last turn of its owner. So an owner that asks for little waits neither for many that ask for much nor for the
-        many requests of another, and the clock reaches every large request. One owner's requests are served in their order.
+        many requests of another, and the clock reaches every large request. One owner's requests are served in order.
 Rule 2. Owners who are said to take at once what they get (`prefer`) have a line of their own, and the two lines take
         turns: many who hold what they do not take keep nobody else waiting for longer than one of them.
 Rule 3. A request larger than the whole budget is let in when nothing else is held (or little, where small requests
