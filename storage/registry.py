@@ -7,12 +7,14 @@ configures it; names of its own begin with `tidegate.`.
 import enum
 from collections.abc import Callable, Iterable, Mapping
 
-from storage.errors import StorageConfigError
+from storage.errors import CorruptObjectError, StorageConfigError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.aiven.segment_objects import decode_custom_metadata
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.formats.segment_files import SegmentFiles
 from storage.formats.tier_folder import TierFolder
+from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.object_store.nearest import which_is_known
 from storage.remote_storage_manager import RemoteStorageManager
@@ -20,13 +22,12 @@ from storage.remote_storage_manager import RemoteStorageManager
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
 METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
 
+_AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 _STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str], str], RemoteStorageManager]] = {
     "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": lambda config, prefix: LocalTieredStorage(
         config, prefix=prefix
     ),
-    "io.aiven.kafka.tieredstorage.RemoteStorageManager": lambda config, prefix: AivenRemoteStorageManager(
-        config, prefix=prefix
-    ),
+    _AIVEN: lambda config, prefix: AivenRemoteStorageManager(config, prefix=prefix),
     "tidegate.PlainObjects": lambda config, prefix: PlainObjects(config, prefix=prefix),
 }
 
@@ -60,6 +61,16 @@ def folder_of(manager: RemoteStorageManager) -> TierFolder:
     """All that lies where this manager keeps segments, for upkeep."""
     assert isinstance(manager, SegmentFiles | AivenRemoteStorageManager), "every format has a folder"
     return manager.folder()
+
+
+def stored_bytes(class_name: str, segment: RemoteLogSegmentMetadata) -> int | None:
+    """Return what the segment takes in the store by its metadata: Aiven's say so with REMOTE_SIZE. None: unknown."""
+    if class_name.strip() != _AIVEN:
+        return None
+    try:
+        return decode_custom_metadata(segment.custom_metadata).remote_size_bytes
+    except CorruptObjectError:
+        return None
 
 
 def metadata_manager_kind(class_name: str) -> MetadataManagerKind:

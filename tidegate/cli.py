@@ -303,13 +303,17 @@ _LINES_ANYWAY = "JSON lines, as without it: every tool takes the option"
 
 def _ls_arguments(parser: argparse.ArgumentParser) -> None:
     _place_arguments(parser)
+    parser.add_argument("--stored", action="store_true", help="list the store, for sizes as stored")
     _json_argument(parser)
 
 
 def _ls(config: "Config", options: argparse.Namespace) -> int:
     from tidegate.commands.ls import LsOptions, run
 
-    return run(config, LsOptions(place=options.place, topic_id=options.topic_id, as_json=options.as_json), sys.stdout)
+    given = LsOptions(
+        place=options.place, topic_id=options.topic_id, lists_store=options.stored, as_json=options.as_json
+    )
+    return run(config, given, sys.stdout)
 
 
 def _stat_arguments(parser: argparse.ArgumentParser) -> None:

@@ -59,7 +59,7 @@ from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.metadata.snapshot import Snapshot
-from storage.registry import open_remote_storage_manager
+from storage.registry import open_remote_storage_manager, stored_bytes
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.admin import OwnPages, Pages, serve_admin
@@ -539,6 +539,7 @@ def _serving(
         parts.disk_blocks,
         fallback,
         parts.storage_manager.identity,
+        partial(stored_bytes, config.remote_storage_manager_class_name),
         standalone,
     )
 

@@ -24,6 +24,7 @@ from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segme
 from tests.support.s3_server import S3Server
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tidegate import cli
+from tidegate.sizes import shown_size
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
@@ -145,6 +146,22 @@ def test_ls_drills_down_to_the_segments(tool: Tool, stage: Stage) -> None:
     table = tool("ls", stage.place)
     assert (table.code, table.err) == (0, "")
     assert [line.split()[0] for line in table.out.splitlines()[1:]] == [each["segment_id"] for each in segments]
+
+
+def test_ls_tells_sizes_as_stored(tool: Tool, stage: Stage) -> None:
+    """Failed before: what is billed was in no place but `verify`."""
+    assert [each["stored_bytes"] for each in tool("ls", stage.topic, "--json").document["partitions"]] == [None]
+    stored = {}
+    for start, log in stage.logs.items():
+        files = log.parent.glob(f"{log.name.removesuffix('.log')}.*")
+        stored[start] = sum(path.stat().st_size for path in files)
+        assert stored[start] > log.stat().st_size
+    segments = tool("ls", stage.place, "--stored", "--json").document["segments"]
+    assert {each["start_offset"]: each["stored_bytes"] for each in segments} == stored
+    [partition] = tool("ls", stage.topic, "--stored", "--json").document["partitions"]
+    topics = {each["topic"]: each for each in tool("ls", "--stored", "--json").document["topics"]}
+    assert partition["stored_bytes"] == topics[stage.topic]["stored_bytes"] == sum(stored.values())
+    assert shown_size(partition["stored_bytes"]) in tool("ls", stage.topic, "--stored").out
 
 
 def test_stat_tells_of_every_object_and_index(tool: Tool, stage: Stage) -> None:

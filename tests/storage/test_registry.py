@@ -1,14 +1,19 @@
 """Class names of a broker's configuration, to what runs here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage.errors import StorageConfigError
+from storage.formats.aiven.encoding import encode_custom_metadata
+from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
-from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+from storage.model import CustomMetadata
+from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager, stored_bytes
 from tests.support.cases import case
+from tests.support.metadata_records import started
 
 KAFKAS_LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
@@ -49,6 +54,19 @@ def test_an_unknown_storage_manager_is_answered_with_the_nearest_known_one() -> 
             open_remote_storage_manager(class_name, {})
         assert str(caught.value).endswith(f"the nearest one is {nearest}")
         assert "remote.log.storage.manager.class.name" in str(caught.value)
+
+
+def test_what_a_segment_takes_in_the_store_is_known_where_the_metadata_say_so() -> None:
+    aiven, noted = "io.aiven.kafka.tieredstorage.RemoteStorageManager", CustomMetadataFields(remote_size_bytes=700)
+    for class_name, custom, known in (
+        (aiven, encode_custom_metadata(noted), 700),
+        (aiven, encode_custom_metadata(CustomMetadataFields(object_prefix="tier/")), None),
+        (aiven, CustomMetadata(b"broken"), None),
+        (aiven, None, None),
+        (KAFKAS_LOCAL, encode_custom_metadata(noted), None),
+    ):
+        with case(class_name, custom):
+            assert stored_bytes(class_name, replace(started("s", 0, 9), custom_metadata=custom)) == known
 
 
 def test_metadata_managers_are_found_by_kafkas_name_and_by_ours() -> None:

@@ -1,7 +1,8 @@
 """`tidegate ls FILE [TOPIC[:PARTITION]]`: what the tier holds, by the metadata alone (docs/tools.md#ls).
 
 Without a place its topics, of a topic the partitions, of a partition the segments. No object is looked at: that is
-`stat` and `verify`. Holes are offsets between finished segments that no finished segment holds; whether the leader
+`stat` and `verify`. What segments take as stored is known where their metadata say so, and with `--stored`, which lists
+the store. Holes are offsets between finished segments that no finished segment holds; whether the leader
 epochs make more of them `verify` says, which asks the brokers. Segments are dead as far as the tier tells
 (tidegate.commands.tier_lineage). What waits to be deleted is shown for partitions where it is noted (mode=standalone)
 and we may read it.
@@ -9,13 +10,17 @@ and we may read it.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
+
+import trio
 
 from storage.config.model import Mode
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
+from storage.registry import stored_bytes
 from tidegate.commands.deletion_waits import Waits, waits_of
 from tidegate.commands.output import iso_time, print_json, print_table
 from tidegate.commands.selection import Place, finished, holes, matching
@@ -37,7 +42,12 @@ _SHORT_STATES = {
 class LsOptions:
     place: Place | None
     topic_id: Uuid | None = None
+    lists_store: bool = False
     as_json: bool = False
+
+
+Stored = Callable[[RemoteLogSegmentMetadata], int | None]
+"""What a segment takes in the store; None: nothing says so."""
 
 
 @dataclass(slots=True)
@@ -47,6 +57,7 @@ class Summary:
     partitions: int = 0
     segments: int = 0
     size_bytes: int = 0
+    stored_bytes: int | None = 0
     start_offset: int | None = None
     end_offset: int | None = None
     max_timestamp_ms: int = -1
@@ -56,7 +67,7 @@ class Summary:
     dead_segments: int = 0
 
     @classmethod
-    def of(cls, segments: Sequence[RemoteLogSegmentMetadata]) -> "Summary":
+    def of(cls, segments: Sequence[RemoteLogSegmentMetadata], stored: Stored = lambda _: None) -> "Summary":
         """Return the summary of one partition."""
         whole = finished(segments)
         found_holes, lineage = holes(whole), TierLineage(whole)
@@ -64,6 +75,7 @@ class Summary:
             partitions=1,
             segments=len(segments),
             size_bytes=sum(each.segment_size_bytes for each in whole),
+            stored_bytes=_sum(map(stored, whole)),
             start_offset=min((each.start_offset for each in whole), default=None),
             end_offset=max((each.end_offset for each in whole), default=None),
             max_timestamp_ms=max((each.max_timestamp_ms for each in whole), default=-1),
@@ -78,6 +90,7 @@ class Summary:
         self.partitions += other.partitions
         self.segments += other.segments
         self.size_bytes += other.size_bytes
+        self.stored_bytes = _sum([self.stored_bytes, other.stored_bytes])
         self.max_timestamp_ms = max(self.max_timestamp_ms, other.max_timestamp_ms)
         self.states += other.states
         self.hole_count += other.hole_count
@@ -88,6 +101,7 @@ class Summary:
         return {
             "segments": self.segments,
             "size_bytes": self.size_bytes,
+            "stored_bytes": self.stored_bytes,
             "max_timestamp_ms": self.max_timestamp_ms,
             "states": {state.name: self.states[state] for state in sorted(self.states)},
             "dead_segments": self.dead_segments,
@@ -104,22 +118,47 @@ def run(config: Config, options: LsOptions, out: TextIO) -> int:
 
     async def work(tier: OpenTier) -> int:
         partitions = matching(tier.catalog, options.place, options.topic_id)
+        stored: Stored = partial(stored_bytes, config.remote_storage_manager_class_name)
+        if options.lists_store:
+            topic = None if options.place is None else options.place.topic
+            stored = await trio.to_thread.run_sync(_listed, tier, topic, abandon_on_cancel=True)
         if options.place is None:
-            list_topics(tier, partitions, options, out)
+            list_topics(tier, partitions, stored, options, out)
         elif options.place.partition is None:
-            list_partitions(tier, partitions, await _waits(tier, partitions), options, out)
+            list_partitions(tier, partitions, await _waits(tier, partitions), stored, options, out)
         else:
-            list_segments(tier, partitions, options, out)
+            list_segments(tier, partitions, stored, options, out)
         return tier.tell_problems()
 
     return run_on_tier(config, work)
 
 
-def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options: LsOptions, out: TextIO) -> None:
+def _listed(tier: OpenTier, topic: str | None) -> Stored:
+    """Blocks. A segment without objects takes nothing."""
+    sizes = Counter[Uuid]()
+    for found in tier.storage_manager.list_objects(topic):
+        if found.segment_id is not None:
+            sizes[found.segment_id.id] += found.size_bytes
+    return lambda segment: sizes[segment.segment_id.id]
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """None where one is not known."""
+    listed = [*sizes]
+    return None if None in listed else sum(size for size in listed if size is not None)
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else shown_size(size_bytes)
+
+
+def list_topics(
+    tier: OpenTier, partitions: Iterable[TopicIdPartition], stored: Stored, options: LsOptions, out: TextIO
+) -> None:
     topics: dict[tuple[str, Uuid], Summary] = {}
     for partition in partitions:
         summary = topics.setdefault((partition.topic, partition.topic_id), Summary())
-        summary.add(Summary.of(tier.segments(partition)))
+        summary.add(Summary.of(tier.segments(partition), stored))
     if options.as_json:
         found = [
             {
@@ -140,6 +179,7 @@ def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options:
             each.partitions,
             each.segments,
             shown_size(each.size_bytes),
+            _size(each.stored_bytes),
             iso_time(each.max_timestamp_ms),
             each.hole_count,
             each.shown_states(),
@@ -147,8 +187,8 @@ def list_topics(tier: OpenTier, partitions: Iterable[TopicIdPartition], options:
         )
         for (topic, topic_id), each in topics.items()
     ]
-    headings = ("topic", "topic id", "partitions", "segments", "size", "newest record", "holes", "unfinished", "dead")
-    print_table(out, headings, rows)
+    headings = ("topic", "topic id", "partitions", "segments", "size", "stored", "newest record", "holes")
+    print_table(out, (*headings, "unfinished", "dead"), rows)
 
 
 async def _waits(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> Mapping[TopicIdPartition, Waits]:
@@ -166,10 +206,11 @@ def list_partitions(
     tier: OpenTier,
     partitions: Iterable[TopicIdPartition],
     waits: Mapping[TopicIdPartition, Waits],
+    stored: Stored,
     options: LsOptions,
     out: TextIO,
 ) -> None:
-    summaries = [(partition, Summary.of(tier.segments(partition))) for partition in partitions]
+    summaries = [(partition, Summary.of(tier.segments(partition), stored)) for partition in partitions]
     if options.as_json:
         found = [
             {
@@ -192,6 +233,7 @@ def list_partitions(
             each.end_offset,
             each.segments,
             shown_size(each.size_bytes),
+            _size(each.stored_bytes),
             iso_time(each.max_timestamp_ms),
             _shown_holes(each.holes),
             each.shown_states(),
@@ -201,7 +243,7 @@ def list_partitions(
         for partition, each in summaries
     ]
     offsets = ("first offset", "last offset")
-    columns = ("segments", "size", "newest record", "holes", "unfinished", "dead", "to be deleted")
+    columns = ("segments", "size", "stored", "newest record", "holes", "unfinished", "dead", "to be deleted")
     print_table(out, ("partition", "topic id", *offsets, *columns), rows)
 
 
@@ -211,7 +253,9 @@ def _dead(tier: OpenTier, partition: TopicIdPartition) -> set[Uuid]:
     return {segment.segment_id.id for segment in whole if lineage.is_dead(segment)}
 
 
-def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], options: LsOptions, out: TextIO) -> None:
+def list_segments(
+    tier: OpenTier, partitions: Sequence[TopicIdPartition], stored: Stored, options: LsOptions, out: TextIO
+) -> None:
     dead = set[Uuid]().union(*(_dead(tier, partition) for partition in partitions))
     segments = [
         segment
@@ -219,7 +263,10 @@ def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], option
         for segment in sorted(tier.segments(partition), key=lambda each: (each.start_offset, each.event_timestamp_ms))
     ]
     if options.as_json:
-        found = [{**segment_fields(segment), "dead": segment.segment_id.id in dead} for segment in segments]
+        found = [
+            {**segment_fields(each), "stored_bytes": stored(each), "dead": each.segment_id.id in dead}
+            for each in segments
+        ]
         print_json(out, {**tier.identity(), "segments": found})
         return
     rows = [
@@ -228,6 +275,7 @@ def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], option
             segment.start_offset,
             segment.end_offset,
             shown_size(segment.segment_size_bytes),
+            _size(stored(segment)),
             iso_time(segment.max_timestamp_ms),
             ", ".join(f"{epoch}@{start}" for epoch, start in segment.segment_leader_epochs.items()),
             "dead" if segment.segment_id.id in dead else _SHORT_STATES[segment.state],
@@ -235,7 +283,7 @@ def list_segments(tier: OpenTier, partitions: Sequence[TopicIdPartition], option
         )
         for segment in segments
     ]
-    headings = ("segment", "first offset", "last offset", "size", "newest record", "epochs", "state", "since")
+    headings = ("segment", "first offset", "last offset", "size", "stored", "newest record", "epochs", "state", "since")
     print_table(out, headings, rows)
 
 

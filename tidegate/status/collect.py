@@ -32,7 +32,7 @@ from storage.cache.disk import DiskBlocks
 from storage.cache.read_ahead import Stream
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog, PartitionSummary
-from storage.model import TopicIdPartition
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
 from tidegate.standalone_wiring import Standalone
@@ -87,8 +87,12 @@ TIER_MODE: Final = "read_replica"
 OWN_TIER_MODE: Final = "full"
 """Redpanda's words for a tier that somebody else writes, and for one of our own."""
 
-Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None]
-"""A partition, and what the catalog has of it; None: no segment that can be read."""
+STORED_SEGMENTS_MAX: Final = 1000
+"""More of one partition are not looked at: each costs a hundred thousandth of a second."""
+
+Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None, int | None]
+"""A partition, what the catalog has of it (None: no segment that can be read), and how much that is as stored, if that
+is known."""
 
 _STARTED_MS: Final = time.time_ns() // 1_000_000
 
@@ -109,6 +113,8 @@ class TierSide:
     disk: DiskBlocks | None
     fallback: Fallback
     identity: str
+    stored_bytes: Callable[[RemoteLogSegmentMetadata], int | None]
+    """What a segment takes in the store, if that is known without asking it."""
     standalone: Standalone | None = None
 
 
@@ -260,11 +266,12 @@ class Collector:
 
     async def _partitions(self, query: Query) -> PartitionsStatus:
         total, page, shown = await trio.to_thread.run_sync(self._page, query)
-        reason = await self._learn([partition for partition, _ in shown])
+        reason = await self._learn([partition for partition, _, _ in shown])
         rows = []
-        for partition, summary in shown:
+        for partition, summary, stored_bytes in shown:
             try:
                 rows.append(self._row(partition, summary, reason))
+                rows[-1]["cloud_stored_size_bytes"] = stored_bytes
             except Exception as error:  # one bad partition never blanks the page
                 rows.append(_row_of(partition, None, None, f"{type(error).__name__}: {error}"))
         return PartitionsStatus(total=total, page=page, pages=pages_of(total), topic=query.topic, rows=rows)
@@ -281,10 +288,22 @@ class Collector:
         shown: list[Counted] = []
         for partition in found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]:
             try:
-                shown.append((partition, self._tier.catalog.summary(partition)))
+                summary = self._tier.catalog.summary(partition)
+                shown.append((partition, summary, self._stored_bytes(partition, summary)))
             except Exception as error:
-                shown.append((partition, error))
+                shown.append((partition, error, None))
         return len(found), page, shown
+
+    def _stored_bytes(self, partition: TopicIdPartition, summary: PartitionSummary | None) -> int | None:
+        if summary is None or summary.segments > STORED_SEGMENTS_MAX:
+            return None
+        total = 0
+        for segment in self._tier.catalog.list_segments(partition.topic_id, partition.partition):
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                if (size_bytes := self._tier.stored_bytes(segment)) is None:
+                    return None
+                total += size_bytes
+        return total
 
     async def _learn(self, partitions: Sequence[TopicIdPartition]) -> str | None:
         """Learn leaders and offsets of these; return why some are not known."""
@@ -507,6 +526,7 @@ def _row_of(
         topic_id=str(partition.topic_id),
         cloud_storage_mode=TIER_MODE,
         cloud_log_size_bytes=None if summary is None else summary.size_bytes,
+        cloud_stored_size_bytes=None,
         cloud_log_segment_count=None if summary is None else summary.segments,
         cloud_log_start_offset=None if summary is None else summary.start_offset,
         cloud_log_last_offset=None if summary is None else summary.last_offset,

@@ -110,6 +110,7 @@ class PartitionStatus(TypedDict):
     topic_id: str
     cloud_storage_mode: str
     cloud_log_size_bytes: int | None
+    cloud_stored_size_bytes: int | None
     cloud_log_segment_count: int | None
     cloud_log_start_offset: int | None
     cloud_log_last_offset: int | None

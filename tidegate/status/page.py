@@ -229,9 +229,11 @@ def _partition(row: PartitionStatus) -> list[Cell]:
         f"stable {_n(row['last_stable_offset'])}, high watermark {_n(row['high_watermark'])}, "
         f"end {_n(row['log_end_offset'])}"
     )
+    stored = row["cloud_stored_size_bytes"]
     tier = (
         f"{_n(row['cloud_log_start_offset'])} to {_n(row['cloud_log_last_offset'])}<br>"
         f"{_bytes(row['cloud_log_size_bytes'])} in {_n(row['cloud_log_segment_count'])} segments"
+        + ("" if stored is None else f", {_bytes(stored)} as stored")
     )
     return [f"{_e(row['topic'])}-{_n(row['partition'])}", _bar(row), tier, offsets, trouble]
 

@@ -8,10 +8,12 @@ import httpx
 import pytest
 
 from proxy.fetch.known import Frontier
+from storage.formats.aiven.encoding import encode_custom_metadata
+from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.metadata.catalog import PartitionSummary
 from storage.model import TopicIdPartition
 from tests.support.config_files import load_lines
-from tests.support.metadata_records import finish, named_partition, started
+from tests.support.metadata_records import COPY_FINISHED, apply_all, finish, moved, named_partition, started
 from tests.support.serving import without_kafka
 from tidegate.serve import Application, run
 from tidegate.status.collect import hole_of
@@ -20,9 +22,11 @@ pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[Application, httpx.AsyncClient]]:
+async def running(folder: Path, **more: str) -> AsyncIterator[tuple[Application, httpx.AsyncClient]]:
+    """`more`: keys with _ for a dot."""
     (folder / "tier").mkdir()
-    lines = [f"{key}={value}\n" for key, value in without_kafka(folder).items()]
+    keys = without_kafka(folder) | {name.replace("_", "."): value for name, value in more.items()}
+    lines = [f"{key}={value}\n" for key, value in keys.items()]
     config = load_lines(folder, "".join(lines), minimal=False)
     async with run(config) as application:
         host, port = application.admin
@@ -54,6 +58,25 @@ async def test_a_part_that_fails_is_named_and_others_are_shown(tmp_path: Path, m
         page = (await admin.get("/")).text
         assert "ZeroDivisionError" in page
         assert "proxy.connections.max" in page
+
+
+async def test_sizes_are_told_as_stored_where_every_segment_says_so(tmp_path: Path) -> None:
+    """Failed before: what is billed was in no place but `verify`."""
+    async with running(
+        tmp_path,
+        remote_log_storage_manager_class_name="io.aiven.kafka.tieredstorage.RemoteStorageManager",
+        rsm_config_storage_backend_class="io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+        rsm_config_storage_root=str(tmp_path / "tier"),
+    ) as (application, admin):
+        whole, part = named_partition("all-say-so"), named_partition("one-does-not")
+        for partition, sizes in ((whole, (300, 400)), (part, (300, None))):
+            for number, size_bytes in enumerate(sizes):
+                segment = started(f"{partition.topic}{number}", 10 * number, 10 * number + 9, partition=partition)
+                custom = encode_custom_metadata(CustomMetadataFields(remote_size_bytes=size_bytes))
+                apply_all(application.catalog, segment, moved(segment, COPY_FINISHED, custom))
+        rows = (await admin.get("/status.json")).json()["partitions"]["rows"]
+        told = {row["topic"]: (row["cloud_log_size_bytes"], row["cloud_stored_size_bytes"]) for row in rows}
+        assert told == {"all-say-so": (2000, 700), "one-does-not": (2000, None)}
 
 
 def test_offsets_that_nobody_has_are_a_hole() -> None:

@@ -86,3 +86,10 @@ def test_one_bad_row_or_section_never_blanks_the_page() -> None:
     assert "last-0" in page
     assert page.count("not shown") == 2
     assert "ready" in text_of(page, "state")
+
+
+def test_sizes_are_shown_as_stored_too_where_that_is_known() -> None:
+    known, unknown = row("known", cloud_log_size_bytes=2 << 20, cloud_stored_size_bytes=1 << 20), row("unknown")
+    page = render_page(document(partitions=partitions(known, unknown)))
+    assert "2.0 MiB in ? segments, 1.0 MiB as stored" in page
+    assert page.count("as stored") == 1
