@@ -126,7 +126,7 @@ async def follow_catalog(
     """Tell readiness how far the catalog is, and which metadata partitions are in trouble.
 
     Args:
-        missing_log_starts: of a tier of our own, why not all are known; waited for once.
+        missing_log_starts: in standalone mode, why not all are known; waited for once.
     """
     live = False
     undecodable = 0

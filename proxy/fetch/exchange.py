@@ -22,7 +22,7 @@ without an end of our own: to answer in a hung broker's place would hide from cl
 it. But from the deadline on nothing is held for it (`proxy.fetch.tier`, rule 4).
 
 A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.md#l2); what the broker cannot take at
-the moment is put off. So is, of a tier of our own, what lies below the broker's log: it would call that out of range
+the moment is put off. So is, in standalone mode, what lies below the broker's log: it would call that out of range
 (docs/protocol.md#standalone).
 """
 

@@ -216,7 +216,7 @@ class ClientSessions:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Makes the editors of what a broker says, of a tier of our own (proxy.fetch.own_tier)."""
+    """Makes the editors of what a broker says in standalone mode (proxy.fetch.own_tier)."""
 
     tier: Tier
     node_id: int | None

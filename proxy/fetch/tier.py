@@ -63,7 +63,7 @@ class Tier:
     """Owned by the trio thread.
 
     Args:
-        segment_s_max: of a tier of our own, how long records may take to come into it, in seconds
+        segment_s_max: in standalone mode, how long records may take to come into the tier, in seconds
             (storage.reading.holes).
         is_loaded: whether the catalog has been read to its end once.
     """
@@ -254,7 +254,7 @@ class Tier:
 
         Raises:
             ReachesLocalLogError: the segment ends at or above `ends_below`.
-            HoleUpToLocalLogError: of a tier of our own, nothing lies between the offset and the local log.
+            HoleUpToLocalLogError: in standalone mode, nothing lies between the offset and the local log.
             OffsetNotInTierError: the tier does not hold the offset, or not all that follows up to `ends_below`, as
                 far as the catalog knows.
             RemoteStorageError: it does, and cannot be read.

@@ -353,7 +353,7 @@ class LeaderEpochLineage:
     Args:
         leader_epoch: the current leader epoch under which upstream was asked.
         answers: epoch asked → (epoch answered, end offset), as OffsetForLeaderEpoch gave them.
-        tier_starts: of a tier of our own, where each epoch begins in it (rule 5).
+        tier_starts: in standalone mode, where each epoch begins in the tier (rule 5).
     """
 
     __slots__ = ("_asked", "_end_of", "_ends", "_epochs", "leader_epoch")

@@ -103,7 +103,7 @@ class AbortSearch:
         Args:
             start_offset: base offset of the first batch of the answer.
             upper_bound_offset: all offsets of the answer are below it.
-            own_find: of a tier of our own, in place of the search's; may give a segment that begins above the offset.
+            own_find: in standalone mode, in place of the search's; may give a segment that begins above the offset.
             log: of the answer, against which indexes are held (rule 6).
 
         Raises:

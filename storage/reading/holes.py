@@ -109,7 +109,7 @@ class SegmentFinder:
     def segment_for(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier | None = None
     ) -> RemoteLogSegmentMetadata:
-        """The FINISHED segment on the lineage that holds `offset`; of a tier of our own, or the one behind the hole
+        """The FINISHED segment on the lineage that holds `offset`; in standalone mode, or the one behind the hole
         that the offset is in.
 
         Raises:
@@ -133,7 +133,7 @@ class SegmentFinder:
         return segment if segment is not None and lineage.holds(segment, offset) else None
 
     def of(self, own: OwnTier | None) -> FindSegment:
-        """Finds the segment that holds an offset; of a tier of our own, or the one behind the hole that it is in."""
+        """Finds the segment that holds an offset; in standalone mode, or the one behind the hole that it is in."""
         if own is None:
             return self.holding
 

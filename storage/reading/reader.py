@@ -304,7 +304,7 @@ class TierReader:
             time: that the caller has entered; None: until all of the answer is there.
             reader: whose read it is: sequential reads of one reader are read ahead for.
             committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
-            own: of a tier of our own, where the broker's log begins; None: the broker has its tier itself.
+            own: in standalone mode, where the broker's log begins; None: the broker has its tier itself.
 
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
