@@ -56,17 +56,16 @@ class CopyMeter:
         self._superseded = registry.counter(
             "tidegate_copy_superseded", "Partitions that were given up because another copier had claimed them."
         )
-        self._poisoned: set[Partition] = set()
-        registry.gauge(
-            "tidegate_copy_poisoned_partitions",
-            "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
-        ).set_function(lambda: len(self._poisoned))
         self._unowned = registry.gauge(
             "tidegate_copy_unowned_partitions",
             "Partitions of copied topics that no member of the copiers' group has; all copiers tell the same.",
         )
         self._declare_deletions(registry)
         self._stalls: dict[Partition, Stall] = {}
+        registry.gauge(
+            "tidegate_copy_poisoned_partitions",
+            "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
+        ).set_function(lambda: [*self._stalls.values()].count(Stall.POISON))
         self._stalled = registry.gauge_by(
             "tidegate_copy_stalled_partitions",
             "Partitions with records that are not copied because of something that does not pass by itself.",
@@ -193,21 +192,12 @@ class CopyMeter:
         """Another copier has a partition that this one took for its own."""
         self._superseded.inc()
 
-    def on_poisoned(self, partition: Partition) -> None:
-        """A partition has a batch that cannot be copied."""
-        self._poisoned.add(partition)
-
-    def on_cured(self, partition: Partition) -> None:
-        """Upstream does not have that batch any more: it is copied again."""
-        self._poisoned.discard(partition)
-
     def on_unowned(self, partitions: int) -> None:
         """Note how many partitions that are to be copied have no owner in the whole group."""
         self._unowned.set(partitions)
 
     def on_released(self, partition: Partition) -> None:
         """Forget the partition: another copier has it now, or its copy restarts."""
-        self._poisoned.discard(partition)
         self.on_stall(partition, None)
         for gauge in (
             self._waiting_segments,

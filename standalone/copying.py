@@ -89,7 +89,6 @@ class Copying:
 
     Args:
         make_copier: gives who copies, with what it publishes by and the topics.
-        topics_looked: is called after each look at the topics.
     """
 
     def __init__(self, parts: CopyingParts, make_copier: MakeCopier) -> None:
@@ -281,7 +280,7 @@ class Copying:
             properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
         )
         membership.subscribe(self._taken_part_for())
-        await copier.follow_gone(self._gone)
+        copier.follow_gone(self._gone)
         nursery.start_soon(self._follow_topics, copier, membership)
         nursery.start_soon(_stop_when_cancelled, membership)
         if self._stop_asked.is_set():
@@ -299,7 +298,7 @@ class Copying:
                 continue
             self._note_trouble(None)
             membership.subscribe(self._taken_part_for())
-            await copier.follow_gone(self._gone)
+            copier.follow_gone(self._gone)
 
     async def _look(self) -> None:
         await self._parts.clock.look()

@@ -11,6 +11,8 @@ from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
 from standalone.copier.librdkafka import client_properties
 from standalone.copier.membership import MembershipError
+from standalone.copier.threads import WorkerThreads
+from standalone.copier.tools import CopierTools
 from standalone.copying import Copying, CopyingParts
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.broker_log import ROLE, ClusterBrokerLog
@@ -74,22 +76,25 @@ def open_copying(
     return Copying(
         parts,
         lambda publish, topics: Copier(
-            settings=config.copy,
-            brokers=ClusterBrokerLog(cluster),
-            event_log=event_log_read,
-            publish=publish,
-            storage=storage_manager,
-            log_starts=CopierLogStarts(log_starts),
-            notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),
-            confirm_gone=topics.confirm_gone,
-            meter=meter,
-            retention_of=topics.retention_of,
-            upstream_retention=topics.upstream_retention,
-            is_disabled=is_disabled,
-            is_copied=topics.is_copied,
-            deletions_stopped=deletions_stopped,
-            copies_all=copies_all,
-            now_ms=clock.now_ms,
+            CopierTools(
+                settings=config.copy,
+                brokers=ClusterBrokerLog(cluster),
+                event_log=event_log_read,
+                publish=publish,
+                storage=storage_manager,
+                kept_log_starts=CopierLogStarts(log_starts),
+                kept_notes=DeletionNotes(GroupOffsets(cluster, DELETIONS_GROUP)),
+                confirm_gone=topics.confirm_gone,
+                meter=meter,
+                retention_of=topics.retention_of,
+                upstream_retention=topics.upstream_retention,
+                is_disabled=is_disabled,
+                is_copied=topics.is_copied,
+                deletions_stopped=deletions_stopped,
+                copies_all=copies_all,
+                threads=WorkerThreads(config.copy.concurrent_max),
+                now_ms=clock.now_ms,
+            )
         ),
     )
 

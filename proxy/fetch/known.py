@@ -18,7 +18,7 @@ from protocol.client.messages import EpochEndOffset, OffsetAnswer, Partition
 from protocol.fetch.messages import PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient, leader_id
 from proxy.upstream.gathered import Gathered
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -580,7 +580,7 @@ class Lineages:
             UpstreamError: the leader is not known, does not answer, or refuses.
         """
         named = (partition.topic, partition.partition)
-        answers = await self._client.epoch_end_offsets(await self._leader_of(partition), {named: [epoch]})
+        answers = await self._client.epoch_end_offsets(await leader_id(self._cluster, partition), {named: [epoch]})
         answer = answers[named][epoch]
         if answer.error_code:
             said = f"{partition}: leader epoch {epoch} is not told, error code {answer.error_code}"
@@ -588,19 +588,10 @@ class Lineages:
         return answer
 
     async def _ask_leader(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage:
-        answer = await self._questions_to(await self._leader_of(partition)).get((partition, leader_epoch))
+        answer = await self._questions_to(await leader_id(self._cluster, partition)).get((partition, leader_epoch))
         if isinstance(answer, UpstreamRefusedError):
             raise answer.with_traceback(None)
         return answer
-
-    async def _leader_of(self, partition: TopicIdPartition) -> int:
-        leader = self._cluster.leader_of(partition.topic_id, partition.partition)
-        if leader is None or leader.leader_id < 0:
-            await self._cluster.learn_names([partition.topic])
-            leader = self._cluster.leader_of(partition.topic_id, partition.partition)
-        if leader is None or leader.leader_id < 0:
-            raise UpstreamError(f"{partition}: upstream names no leader")
-        return leader.leader_id
 
     def _questions_to(self, node_id: int) -> Gathered[_Question, LeaderEpochLineage | UpstreamRefusedError]:
         questions = self._questions.get(node_id)

@@ -40,6 +40,7 @@ from protocol.wire.identifiers import IsolationLevel
 from proxy.upstream.connection import BrokerConnection, PooledConnection, open_broker_connection
 from proxy.upstream.gathered import Gathered
 from proxy.upstream.transport import race
+from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
 
 METADATA_ROLE = "metadata"
@@ -389,3 +390,18 @@ class FrontierClient:
                 raise body
         broker_name = self._cluster.name_of(node_id)
         return [question.read(body, broker_name) for question, body in zip(questions, bodies, strict=True)]
+
+
+async def leader_id(cluster: Cluster, partition: TopicIdPartition) -> int:
+    """Return who leads the partition, as last heard; that is asked for if nobody is known to.
+
+    Raises:
+        UpstreamError: no answer, or nobody leads it.
+    """
+    leader = cluster.leader_of(partition.topic_id, partition.partition)
+    if leader is None or leader.leader_id < 0:
+        await cluster.learn_names([partition.topic])
+        leader = cluster.leader_of(partition.topic_id, partition.partition)
+    if leader is None or leader.leader_id < 0:
+        raise UpstreamError(f"{partition}: upstream names no leader")
+    return leader.leader_id

@@ -1,6 +1,6 @@
 """Topics of the tier that upstream does not have any more: marked, waited for, asked for once more, then deleted.
 
-    gone = GoneTopics(tools, confirm, take, give_back)
+    gone = GoneTopics(tools, take, give_back)
     gone.follow(partitions, nursery)        # after each look at the topics: all that are gone now
 
 - The wait is `copy.delete.grace.ms` from the partition's last DELETE_PARTITION_MARKED on, which is in the metadata
@@ -10,7 +10,7 @@
 - A partition whose deletion was begun by anybody waits no more, but is asked for as well.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 import trio
@@ -24,26 +24,21 @@ from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
 from storage.model import TopicIdPartition
 
-Confirm = Callable[[Sequence[TopicIdPartition]], Awaitable[Sequence[TopicIdPartition]]]
-"""Those of the partitions whose topics surely are gone, as every broker says now. Raises RemoteStorageError."""
-
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class GoneTopics:
     """Args:
-    take: stops what is under way with the partition, here; `give_back` ends that, and begins again if it is to.
+    take: ends what is under way with the partition, here; `give_back` begins it again.
     """
 
     def __init__(
         self,
         tools: CopierTools,
-        confirm: Confirm,
         take: Callable[[TopicIdPartition], Awaitable[None]],
-        give_back: Callable[[TopicIdPartition, bool], Awaitable[None]],
+        give_back: Callable[[TopicIdPartition], Awaitable[None]],
     ) -> None:
         self._tools = tools
-        self._confirm = confirm
         self._take = take
         self._give_back = give_back
         self._gone: frozenset[TopicIdPartition] = frozenset()
@@ -68,7 +63,7 @@ class GoneTopics:
             self._tools.meter.on_released((partition.topic, partition.partition))
         if not is_deleted:
             _log.warning("deletion_withdrawn", partition=str(partition), reason="upstream has its topic")
-        await self._give_back(partition, not is_deleted)
+            await self._give_back(partition)
 
     async def _delete(self, partition: TopicIdPartition, is_new: bool) -> bool:
         """Return whether the partition is deleted; else its topic is not gone."""
@@ -110,7 +105,7 @@ class GoneTopics:
             stopped = tools.deletions_stopped() or tools.steps.deletion_refusal()
             if until_ms <= tools.now_ms() and stopped is None:
                 # Asked for once more: a broker may have been away when it was taken for gone.
-                return partition in await self._confirm([partition])
+                return partition in await tools.confirm_gone([partition])
             self._tell(partition, ledger, until_ms, stopped)
             await trio.sleep(tools.settings.interval_ms / 1000)
         return False
@@ -126,8 +121,8 @@ class GoneTopics:
             is_alarming=True,
         )
         progress = self.waiting[partition]
-        self._tools.tell_waiting(partition, waiting, progress.deletion)
-        progress.deletion, progress.waits_for = waiting, waiting.why
+        self._tools.tell_waiting(partition, progress, waiting)
+        progress.waits_for = waiting.why
 
 
 HELD_MS = 2**62

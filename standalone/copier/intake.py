@@ -12,22 +12,22 @@
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 
+from protocol.client.leaders import FetchedRecords
 from protocol.record_batches import CorruptBatchError
 from standalone.copier.backlog import Backlog
 from standalone.copier.kept_logs import cut, whole_batches
 from standalone.copier.ledger import Ledger
-from standalone.copier.resumption import common_offset, resume
-from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError
+from standalone.copier.resumption import common_offset, read_unless_lost, resume
+from standalone.copier.seams import LogRange, OffsetBelowLogStartError
 from standalone.copier.staging import PartitionStaging, RollLimits, StagedSegment, UncopyableBatchError
 from standalone.copier.tools import CopierTools
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType
 
@@ -55,7 +55,6 @@ class Intake:
         note_gap: Callable[[int, int, str], None],
     ) -> None:
         self._partition = ledger.partition
-        self._series = (ledger.partition.topic, ledger.partition.partition)
         self._ledger = ledger
         self._folder = folder
         self._tools = tools
@@ -81,6 +80,12 @@ class Intake:
         return None if self.staging is None else self.staging.open_offset
 
     @property
+    def staged_bytes(self) -> int:
+        """Bytes of log that are staged."""
+        open_bytes = 0 if self.staging is None else self.staging.staged_bytes
+        return open_bytes + sum(segment.size_bytes for segment in self.ready)
+
+    @property
     def is_pressed(self) -> bool:
         """Return whether upstream has deleted what is staged, or is about to."""
         return self.staged_from is not None and self._backlog.is_pressed(self.staged_from)
@@ -98,9 +103,9 @@ class Intake:
         self._backlog.see(upstream.log_start_offset, upstream.high_watermark, self._tools.now_ms())
         has_new_leader = before is not None and before.leader_epoch != upstream.leader_epoch
         if self.staging is not None:
-            if self.poison and (has_new_leader or self._is_poison_over(upstream, self.staging)):
+            is_gone = upstream.log_start_offset > self.staging.next_offset
+            if has_new_leader or is_gone or self._tools.now_ms() - self._poisoned_ms >= POISON_MS:
                 self.poison = None
-                self._tools.meter.on_cured(self._series)
             if has_new_leader:
                 await self._verify(self.staging)
         self.upstream = upstream  # last: a question that failed is asked again
@@ -112,7 +117,7 @@ class Intake:
             RemoteStorageError: it cannot be found out where that is.
         """
         tools, settings = self._tools, self._tools.settings
-        state = await resume(self._ledger, tools.brokers, tools.storage, tools.threads)
+        state = await resume(self._ledger, tools)
         begins = self._ledger.end_offset() < 0 and tools.is_copied(self._partition.topic)
         if begins and self.upstream is not None:
             # Where copying began is kept: else nobody would count what is lost before the first segment.
@@ -159,51 +164,34 @@ class Intake:
         Args:
             keeps_logs: as far as upstream has it. Else it is read again from here.
         """
-        staging, self.staging = self.staging, None
-        ready = [*self.ready]
+        if self.staging is None:
+            return
+        dropped: list[StagedSegment | PartitionStaging] = [*self.ready, self.staging]
+        self.staging = None
         self.ready.clear()
-
-        def discard() -> None:
-            for segment in ready:
-                segment.discard()
-            if staging is not None:
-                staging.discard()
-
         if not keeps_logs:
-            await self._tools.threads.run(discard)
+            await self._tools.threads.run(lambda: _discard(dropped))
 
     async def on_copied(self, staged: StagedSegment) -> None:
         """The first that is ready is in the tier."""
         self.ready.popleft()
         staging = self.staging
+        assert staging is not None, "what is ready is dropped with it"
 
         def discard() -> None:
             staged.discard()
-            if staging is not None:
-                staging.kept.drop_below(staged.end_offset + 1)
+            staging.kept.drop_below(staged.end_offset + 1)
 
         with trio.CancelScope(shield=True):
             await self._tools.threads.run(discard)
-        if staging is not None:
-            lineage = staging.lineage
-            self._ledger.follow_lineage([(epoch, start) for epoch, start in lineage if start <= staged.end_offset])
-
-    def bytes_behind(self, staged: StagedSegment) -> int:
-        """Log behind the segment. Upstream tells only offsets of what has not been fetched: they are taken to be as
-        large as those of the segment."""
-        if self.staging is None:
-            return 0
-        offsets = max(0, self.last_stable_offset - self.staging.next_offset)
-        rest = offsets * staged.size_bytes // (staged.end_offset + 1 - staged.start_offset)
-        return self.staging.staged_bytes + rest
+        self._ledger.follow_lineage([(epoch, start) for epoch, start in staging.lineage if start <= staged.end_offset])
 
     def waiting_bytes(self) -> int:
         """Upstream's log that is not in the tier. What has not been fetched is taken to be as large as what is staged,
         or else as the tier's last segment."""
         begin = end = self._ledger.end_offset() + 1
-        staged_bytes = sum(segment.size_bytes for segment in self.ready)
+        staged_bytes = self.staged_bytes
         if self.staging is not None:
-            staged_bytes += self.staging.staged_bytes
             begin, end = begin if self.staged_from is None else self.staged_from, self.staging.next_offset
         upstream = self.upstream
         offsets = 0 if upstream is None else upstream.high_watermark - max(end, upstream.log_start_offset)
@@ -258,20 +246,18 @@ class Intake:
         segment = next(holds, None)
         if segment is None:
             return b""
-        storage, threads = self._tools.storage, self._tools.threads
-        try:
-            index = await threads.run(lambda: storage.fetch_index(segment, IndexType.OFFSET))
+        storage = self._tools.storage
+
+        def read() -> bytes:
+            index = storage.fetch_index(segment, IndexType.OFFSET)
             position = OffsetIndex(index, segment.start_offset).lookup(offset)[1]
-            data = await threads.run(lambda: storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX))
-        except RemoteStoreNotFoundError:
-            raise
-        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
-            _log.error("producer_snapshot_lost", segment=str(segment.segment_id), reason=str(error))
-            return b""
+            return storage.fetch_log_segment(segment, position, position + TIER_BYTES_MAX)
+
+        data = await read_unless_lost(self._tools, segment, read) or b""
         # What is behind its end on the lineage is of a branch that was lost.
         return data[: _bytes_before(data, min(self._replay_until, self._ledger.live_end(segment) + 1))]
 
-    async def _take(self, staging: PartitionStaging, fetched: FetchedBatches) -> bool:
+    async def _take(self, staging: PartitionStaging, fetched: FetchedRecords) -> bool:
         """Stage what came; whether all of it could be."""
         now_ms = self._tools.now_ms()
         try:
@@ -289,12 +275,7 @@ class Intake:
     def _stop_for(self, error: CorruptBatchError) -> None:
         self.poison = f"nothing: {error}. It is not copied any further"
         self._poisoned_ms = self._tools.now_ms()
-        self._tools.meter.on_poisoned(self._series)
         _log.error("copy_poisoned", partition=str(self._partition), reason=str(error))
-
-    def _is_poison_over(self, upstream: LogRange, staging: PartitionStaging) -> bool:
-        is_gone = upstream.log_start_offset > staging.next_offset
-        return is_gone or self._tools.now_ms() - self._poisoned_ms >= POISON_MS
 
     async def _skip_to(self, staging: PartitionStaging, offset: int) -> None:
         """Go on at an offset before which there is nothing any more."""
@@ -334,6 +315,11 @@ class Intake:
             return False
         self._verified_epoch = lineage[-1][0] if lineage else -1
         return True
+
+
+def _discard(dropped: Iterable[StagedSegment | PartitionStaging]) -> None:
+    for each in dropped:
+        each.discard()
 
 
 def _bytes_before(data: bytes, offset: int) -> int:

@@ -1,6 +1,6 @@
 """What is kept of the partitions that one copier has, read together and believed for a while."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -26,13 +26,11 @@ class Kept(Generic[V]):
     """For one trio run.
 
     Args:
-        partitions: those that are owned now: all of them are asked for at once.
+        partitions: those that are owned, as they are now: all of them are asked for at once.
         age_s_max: how old an answer may be.
     """
 
-    def __init__(
-        self, store: KeptStore[V], partitions: Callable[[], Iterable[TopicIdPartition]], age_s_max: float
-    ) -> None:
+    def __init__(self, store: KeptStore[V], partitions: Iterable[TopicIdPartition], age_s_max: float) -> None:
         self._store = store
         self._partitions = partitions
         self._age_s_max = age_s_max
@@ -50,7 +48,7 @@ class Kept(Generic[V]):
         async with self._lock:
             is_old = trio.current_time() - self._asked_at_s > self._age_s_max
             if is_old or partition not in self._asked:
-                asked = frozenset((partition, *self._partitions()))
+                asked = frozenset((partition, *self._partitions))
                 self._known = dict(await self._store.get(asked))
                 self._asked, self._asked_at_s = asked, trio.current_time()
             return self._known.get(partition)

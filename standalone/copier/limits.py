@@ -21,12 +21,12 @@ class Slots:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """A slot, as long as this is open. Not to be entered twice by one task."""
-        async with self._slots:
-            self._tell()
-            try:
+        try:
+            async with self._slots:
+                self._tell()
                 yield
-            finally:
-                self._on_change(max(0, int(self._slots.borrowed_tokens) - 1), int(self._slots.total_tokens))
+        finally:
+            self._tell()
 
     def _tell(self) -> None:
         self._on_change(int(self._slots.borrowed_tokens), int(self._slots.total_tokens))

@@ -103,23 +103,18 @@ class Membership:
         self._group = group
         self._listener = listener
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
         self._wanted: Mapping[str, Uuid] = {}
+        """Replaced as a whole, from any thread."""
         self._subscribed: frozenset[str] = frozenset()
         self._generations: dict[tuple[str, int], int] = {}
         """By the partitions that the group has assigned to us."""
         self._owned: dict[tuple[str, int], TopicIdPartition] = {}
-        self._trouble: str | None = None
+        self.trouble: str | None = None
+        """Why partitions may not be assigned as they should be, a sentence; None: nothing was heard."""
 
     def subscribe(self, topics: Mapping[str, Uuid]) -> None:
         """Take part for these topics, by the ids that they have now, and no other, from the next moment on."""
-        with self._lock:
-            self._wanted = dict(topics)
-
-    @property
-    def trouble(self) -> str | None:
-        """Why partitions may not be assigned as they should be, a sentence; None: nothing was heard."""
-        return self._trouble
+        self._wanted = dict(topics)
 
     def owned(self) -> list[TopicIdPartition]:
         """Return what the listener was told of."""
@@ -148,8 +143,7 @@ class Membership:
             consumer.close()  # which calls _revoked
 
     def _follow_topics(self, consumer: Consumer) -> None:
-        with self._lock:
-            wanted = frozenset(self._wanted)
+        wanted = frozenset(self._wanted)
         if wanted == self._subscribed:
             return
         self._subscribed = wanted
@@ -190,8 +184,7 @@ class Membership:
 
     def _hand_on(self) -> None:
         """Tell of partitions that are new to us, or of another topic than before under the same name."""
-        with self._lock:
-            ids = self._wanted
+        ids = self._wanted
         replaced = [key for key, known in self._owned.items() if ids.get(key[0], known.topic_id) != known.topic_id]
         if replaced:
             _log.warning("copy_topics_made_again", topics=sorted({topic for topic, _ in replaced}))
@@ -214,9 +207,9 @@ class Membership:
         self._note_trouble(f"{error.str()}{f': {hint}' if hint else ''}")
 
     def _note_trouble(self, trouble: str | None) -> None:
-        if trouble is not None and trouble != self._trouble:
+        if trouble is not None and trouble != self.trouble:
             _log.warning("copy_group_trouble", group=self._group, reason=trouble)
-        self._trouble = trouble
+        self.trouble = trouble
 
 
 def generation_of(metadata: object) -> int:

@@ -10,6 +10,7 @@
 """
 
 import threading
+from concurrent.futures import Future
 from typing import Final
 
 import structlog
@@ -129,18 +130,24 @@ class MetadataPublisher:
             RetriableRemoteStorageError: it failed, and may be there nevertheless.
             MetadataLogError: it is refused for good, or the publisher is closed.
         """
-        delivery, producer = _Delivery(), self._open()
+        delivery: Future[tuple[KafkaError | None, int]] = Future()
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            delivery.set_result((error, message.offset() or 0))
+
+        producer = self._open()
         try:
-            producer.produce(self._topic, value=value, partition=partition, on_delivery=delivery.told)
-        except BufferError as error:
-            raise RetriableRemoteStorageError(f"{self._topic}-{partition}: too many records wait: {error}") from error
-        except KafkaException as error:
-            raise self._failed(producer, partition, _kafka_error(error)) from error
-        if not delivery.is_told.wait(self._report_s_max):
-            raise RetriableRemoteStorageError(f"{self._topic}-{partition}: no word of a record that was sent")
-        if delivery.error is not None:
-            raise self._failed(producer, partition, delivery.error)
-        return delivery.offset
+            producer.produce(self._topic, value=value, partition=partition, on_delivery=told)
+            error, offset = delivery.result(self._report_s_max)
+        except BufferError as full:
+            raise RetriableRemoteStorageError(f"{self._topic}-{partition}: too many records wait: {full}") from full
+        except KafkaException as refused:
+            raise self._failed(producer, partition, _kafka_error(refused)) from refused
+        except TimeoutError as late:
+            raise RetriableRemoteStorageError(f"{self._topic}-{partition}: no word of a record that was sent") from late
+        if error is not None:
+            raise self._failed(producer, partition, error)
+        return offset
 
     def close(self) -> None:
         """End it; calls that still wait fail. Idempotent. Blocking."""
@@ -183,20 +190,6 @@ class MetadataPublisher:
         is_old = error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
         missing = "IdempotentWrite on Cluster (brokers before 3.0)" if is_old else f"Write on Topic {self._topic}"
         return _storage_error(f"{self._topic}-{partition}: not published", error, f"ACL {missing} is missing")
-
-
-class _Delivery:
-    """What became of one record."""
-
-    def __init__(self) -> None:
-        self.is_told = threading.Event()
-        self.error: KafkaError | None = None
-        self.offset = -1
-
-    def told(self, error: KafkaError | None, message: Message) -> None:
-        offset = message.offset()
-        self.error, self.offset = error, -1 if offset is None else offset
-        self.is_told.set()
 
 
 def _kafka_error(error: KafkaException) -> KafkaError:

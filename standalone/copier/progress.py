@@ -30,8 +30,12 @@ class PartitionProgress:
     stall: Stall | None = None
     last_error: str | None = None
     looks: int = 0
-    is_poisoned: bool = False
     is_pressed: bool = False
     deletion: Waiting | None = None
     dead_segments: int = 0
     dead_bytes: int = 0
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Return whether a batch ends the copying that can never be copied."""
+        return self.stall is Stall.POISON

@@ -8,8 +8,9 @@ segment's snapshot is lost. If the one before is lost too, no producer is known,
 open there then begins with its next batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -17,17 +18,19 @@ from standalone.copier.ledger import Ledger
 from standalone.copier.producers import ProducerStates
 from standalone.copier.seams import BrokerLog
 from standalone.copier.staging import PartitionState
-from standalone.copier.threads import Threads
+from standalone.copier.tools import CopierTools
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from storage.remote_storage_manager import RemoteStorageManager
 
+T = TypeVar("T")
+
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManager, threads: Threads) -> PartitionState:
+async def resume(ledger: Ledger, tools: CopierTools) -> PartitionState:
     """The state from which batches are to be taken. The ledger learns which of its segments are on upstream's lineage.
 
     A `next_offset` of 0 with no lineage is a partition of which nothing was copied: it begins wherever upstream's log
@@ -41,10 +44,10 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
     newest_first = sorted(ledger.finished(), key=_recency, reverse=True)
     if not newest_first:
         return PartitionState(next_offset=0)
-    lineage = await _read_lineage(newest_first, storage, threads)
+    lineage = await _read_lineage(newest_first, tools)
     ledger.follow_lineage(lineage)
     next_offset = ledger.end_offset() + 1
-    common = await common_offset(ledger.partition, brokers, lineage, next_offset, known_epoch=lineage[-1][0])
+    common = await common_offset(ledger.partition, tools.brokers, lineage, next_offset, known_epoch=lineage[-1][0])
     if common < next_offset:
         _log.warning(
             "copied_records_not_upstreams", partition=str(ledger.partition), from_offset=common, to_offset=next_offset
@@ -53,7 +56,7 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
     whole = [segment for segment in ledger.finished() if 0 <= segment.end_offset == ledger.live_end(segment) < common]
     if not whole:
         return PartitionState(next_offset=0, replay_until=common)
-    last, producers = await _last_producers(whole, storage, threads)
+    last, producers = await _last_producers(whole, tools)
     return PartitionState(
         next_offset=last.end_offset + 1,
         lineage=[(epoch, start) for epoch, start in lineage if start <= last.end_offset],
@@ -62,20 +65,36 @@ async def resume(ledger: Ledger, brokers: BrokerLog, storage: RemoteStorageManag
     )
 
 
+async def read_unless_lost(tools: CopierTools, segment: RemoteLogSegmentMetadata, read: Callable[[], T]) -> T | None:
+    """What is read of the segment in the tier; None, and it is said, if that is there no more, or damaged.
+
+    Raises:
+        RemoteStorageError: the store does not answer.
+    """
+    try:
+        return await tools.threads.run(read)
+    except RemoteStoreNotFoundError:
+        raise
+    except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+        _log.error("copy_index_lost", segment=str(segment.segment_id), reason=str(error))
+        return None
+
+
 async def _last_producers(
-    whole: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager, threads: Threads
+    whole: Sequence[RemoteLogSegmentMetadata], tools: CopierTools
 ) -> tuple[RemoteLogSegmentMetadata, ProducerStates]:
     """The segment behind which batches are replayed, and the producers at its end."""
     newest, *before = sorted(whole, key=lambda segment: segment.end_offset, reverse=True)
     for last in (newest, *before[:1]):
-        try:
-            snapshot = await threads.run(partial(storage.fetch_index, last, IndexType.PRODUCER_SNAPSHOT))
-            return last, ProducerStates(parse_producer_snapshot(snapshot, f"{last.segment_id}: producer snapshot"))
-        except RemoteStoreNotFoundError:
-            raise
-        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
-            _log.error("producer_snapshot_lost", segment=str(last.segment_id), reason=str(error))
+        producers = await read_unless_lost(tools, last, partial(_read_producers, tools.storage, last))
+        if producers is not None:
+            return last, producers
     return newest, ProducerStates()
+
+
+def _read_producers(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> ProducerStates:
+    snapshot = storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
+    return ProducerStates(parse_producer_snapshot(snapshot, f"{segment.segment_id}: producer snapshot"))
 
 
 async def common_offset(
@@ -108,19 +127,14 @@ async def common_offset(
     return common
 
 
-async def _read_lineage(
-    newest_first: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager, threads: Threads
-) -> list[tuple[int, int]]:
+async def _read_lineage(newest_first: Sequence[RemoteLogSegmentMetadata], tools: CopierTools) -> list[tuple[int, int]]:
     segment = newest_first[0]
-    try:
-        checkpoint = await threads.run(lambda: storage.fetch_index(segment, IndexType.LEADER_EPOCH))
-        lineage = parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
-    except RemoteStoreNotFoundError:
-        raise
-    except (RemoteResourceNotFoundError, CorruptObjectError) as error:
-        _log.error("leader_epochs_lost", segment=str(segment.segment_id), reason=str(error))
-        lineage = ()
-    return list(lineage or _described_lineage(newest_first))
+
+    def read() -> Sequence[tuple[int, int]]:
+        checkpoint = tools.storage.fetch_index(segment, IndexType.LEADER_EPOCH)
+        return parse_leader_epochs(checkpoint, f"{segment.segment_id}: leader epoch checkpoint")
+
+    return list(await read_unless_lost(tools, segment, read) or _described_lineage(newest_first))
 
 
 def _described_lineage(newest_first: Sequence[RemoteLogSegmentMetadata]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from standalone.copier.seams import KEEP, Retention
-from standalone.copier.staging import FUTURE_MS_MAX
+from standalone.copier.staging import believed_ms
 from storage.model import RemoteLogSegmentMetadata
 
 
@@ -49,13 +49,14 @@ class Expired:
 class Expiry:
     """What is to go, by start offset.
 
-    `size_bytes`: of all segments. `next_ms`: when a look may find something that this one did not, if nothing else
-    changes; None: never.
+    `dead`: all segments of which nothing is on the lineage. `size_bytes`: of all segments. `next_ms`: when a look may
+    find something that this one did not, if nothing else changes; None: never.
     """
 
-    expired: Sequence[Expired]
-    size_bytes: int
-    next_ms: int | None
+    expired: Sequence[Expired] = ()
+    dead: Sequence[RemoteLogSegmentMetadata] = ()
+    size_bytes: int = 0
+    next_ms: int | None = None
 
 
 def expire(
@@ -82,10 +83,13 @@ def expire(
     if retention.retention_bytes != KEEP:
         excess_bytes = size_bytes + local_only_bytes - retention.retention_bytes
     expired: list[Expired] = []
+    dead: list[RemoteLogSegmentMetadata] = []
     log_start, next_ms, has_ended = log_start_offset, None, False
     for segment in segments:
         end_offset = live_end(segment)
         is_dead = end_offset < 0
+        if is_dead:
+            dead.append(segment)
         if has_ended and not is_dead:
             continue
         is_below = (segment.end_offset if is_dead else end_offset) < log_start
@@ -100,13 +104,12 @@ def expire(
         if not is_dead:
             log_start = max(log_start, end_offset + 1)
         excess_bytes -= segment.segment_size_bytes
-    return Expiry(expired=expired, size_bytes=size_bytes, next_ms=next_ms)
+    return Expiry(expired=expired, dead=dead, size_bytes=size_bytes, next_ms=next_ms)
 
 
 def newest_record_ms(segment: RemoteLogSegmentMetadata) -> int:
     """The time of its newest record; when it was copied, if that lies far behind."""
-    copied_ms = segment.event_timestamp_ms
-    return segment.max_timestamp_ms if segment.max_timestamp_ms <= copied_ms + FUTURE_MS_MAX else copied_ms
+    return believed_ms(segment.max_timestamp_ms, segment.event_timestamp_ms)
 
 
 def _cause(

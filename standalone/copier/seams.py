@@ -3,10 +3,10 @@
 What runs the copier (`standalone.copying`) reaches upstream; tests have an upstream in memory.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.client.leaders import FetchedRecords
 from storage.model import TopicIdPartition
 
 KEEP = -1
@@ -39,20 +39,6 @@ class LogRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedBatches:
-    """A Fetch's answer: whole batches in log order, the last of them perhaps cut; empty at the last stable offset.
-
-    `aborted`: of all transactions that touch them, those that were aborted, as (producer id, first offset). All of them
-    are decided. None: not told.
-    """
-
-    data: bytes | memoryview
-    log_start_offset: int
-    last_stable_offset: int
-    aborted: Sequence[tuple[int, int]] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """What the tier keeps of a topic: records not older than so many milliseconds, partitions not larger than so many
     bytes; KEEP: no limit."""
@@ -72,8 +58,9 @@ class BrokerLog(Protocol):
         """Return where the log begins and ends now."""
         ...
 
-    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
-        """Batches from `offset` on, READ_COMMITTED; never waits for records. At least one batch, if there is one.
+    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedRecords:
+        """Batches from `offset` on, READ_COMMITTED; never waits for records. At least one batch, if there is one; empty
+        at the last stable offset. All transactions that touch them are decided.
 
         Raises:
             OffsetBelowLogStartError: retention, or DeleteRecords, was faster.

@@ -82,22 +82,13 @@ class SegmentCopy:
         self._ledger = ledger
         self._new_id = new_id
         self._now_ms = now_ms
-        self._unfinished: dict[Uuid, RemoteLogSegmentMetadata] = {}
-        """Segments of ours that will never be finished and may have objects, whether or not the topic names them."""
+        self.unfinished: dict[Uuid, RemoteLogSegmentMetadata] = {}
+        """Segments of ours that will never be finished and may have objects, whether or not the topic names them.
+        Only this owner knows of those: `let_go` deletes them."""
         self._trying: tuple[StagedSegment, RemoteLogSegmentMetadata] | None = None
         """Whose upload has failed: tried again under the same id, so that a store that is away costs no records."""
-        self._unsure: dict[Uuid, RemoteLogSegmentMetadataUpdate] = {}
-        """Segments of ours whose last record may be in the topic or not."""
-
-    @property
-    def has_unfinished(self) -> bool:
-        """Return whether objects may be left that only this owner knows of: `let_go` deletes them."""
-        return bool(self._unfinished)
-
-    @property
-    def has_unsure(self) -> bool:
-        """Return whether a segment may be finished or not: nothing is copied before `tidy` has found out."""
-        return bool(self._unsure)
+        self.unsure: dict[Uuid, RemoteLogSegmentMetadataUpdate] = {}
+        """Segments of ours whose last record may be in the topic or not. Nothing is copied before `tidy` knows."""
 
     def copy(self, staged: StagedSegment) -> Steps[Copied]:
         """Copy one segment.
@@ -116,7 +107,7 @@ class SegmentCopy:
             segment = self._described(staged)
             self._ledger.begin(segment.segment_id.id)
             yield Publish(segment)
-            self._unfinished[segment.segment_id.id] = segment
+            self.unfinished[segment.segment_id.id] = segment
         refusal = self._refusal(staged)
         if refusal is not None:
             yield from self._give_back(segment)
@@ -134,11 +125,11 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        for update in list(self._unsure.values()):
+        for update in list(self.unsure.values()):
             if self._ledger.is_superseded:
                 return  # the owner decides by what the topic holds
             yield from self._finish(update)
-        for segment in list(self._unfinished.values()):
+        for segment in list(self.unfinished.values()):
             if not self._is_tried(segment):
                 yield from self._give_back(segment)
         for segment in self._ledger.finished():
@@ -157,7 +148,7 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        for segment in list(self._unfinished.values()):
+        for segment in list(self.unfinished.values()):
             yield from self._give_back(segment)
 
     def spares(self) -> list[tuple[RemoteLogSegmentMetadata, int]]:
@@ -211,16 +202,16 @@ class SegmentCopy:
         """Publish a segment's last record. Should that fail nobody knows whether the topic has it, and others may have
         read it already: so it is published again, and never taken back."""
         segment_id = update.segment_id.id
-        segment = self._unfinished.pop(segment_id, None)
+        segment = self.unfinished.pop(segment_id, None)
         self._trying = None
-        self._unsure[segment_id] = update
+        self.unsure[segment_id] = update
         yield Publish(update)
-        del self._unsure[segment_id]
+        del self.unsure[segment_id]
         now = self._ledger.find(update.segment_id)
         if now is not None and now.state is _FINISHED:
             return Copied.FINISHED
         if segment is not None:
-            self._unfinished[segment_id] = segment
+            self.unfinished[segment_id] = segment
             yield from self._give_back(segment)
         return Copied.SUPERSEDED
 
@@ -268,15 +259,12 @@ class SegmentCopy:
         now = self._ledger.find(segment.segment_id)
         if now is not None and now.state is not _DELETE_STARTED:
             yield Publish(self._update(segment, _DELETE_STARTED, now.custom_metadata))
-        yield from self._delete_objects(now or segment)
-        if self._ledger.find(segment.segment_id) is not None:
-            yield Publish(self._update(segment, _DELETE_FINISHED, None if now is None else now.custom_metadata))
-
-    def _delete_objects(self, segment: RemoteLogSegmentMetadata) -> Steps[None]:
-        yield DeleteObjects(segment)
-        self._unfinished.pop(segment.segment_id.id, None)
+        yield DeleteObjects(now or segment)
+        self.unfinished.pop(segment.segment_id.id, None)
         if self._is_tried(segment):
             self._trying = None
+        if self._ledger.find(segment.segment_id) is not None:
+            yield Publish(self._update(segment, _DELETE_FINISHED, None if now is None else now.custom_metadata))
 
     def _described(self, staged: StagedSegment) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(

@@ -52,6 +52,11 @@ _PIECES_MAX = 512
 """For one writev: half of what POSIX systems take (IOV_MAX)."""
 
 
+def believed_ms(record_ms: int, seen_ms: int) -> int:
+    """A record's time; when it was seen, if that lies far behind."""
+    return record_ms if record_ms <= seen_ms + FUTURE_MS_MAX else seen_ms
+
+
 class UncopyableBatchError(CorruptBatchError):
     """A batch that can never be part of a remote segment: magic 0 or 1, or bytes that are no batch."""
 
@@ -98,8 +103,7 @@ class StagedSegment:
     @property
     def newest_record_ms(self) -> int:
         """The time of its newest record; when it was staged, if that lies far behind."""
-        newest_ms = self.max_timestamp_ms
-        return newest_ms if newest_ms <= self.staged_ms + FUTURE_MS_MAX else self.staged_ms
+        return believed_ms(self.max_timestamp_ms, self.staged_ms)
 
     def check(self) -> None:
         """Raises OSError if its files are not as they were written."""
@@ -169,7 +173,8 @@ class PartitionStaging:
         """Batches as a Fetch gave them; what is incomplete at the end, or lies below `next_offset`, is left out.
 
         Args:
-            aborted: as FetchedBatches has it.
+            aborted: of all transactions that touch them, those that were aborted, as (producer id, first offset).
+                None: not told.
 
         Returns:
             the segments that ended, oldest first.
@@ -342,7 +347,7 @@ class _OpenSegment:
         self.first_timestamp_ms = min(first.max_timestamp, now_ms + FUTURE_MS_MAX)
 
     def ends_before(self, header: BatchHeader, limits: RollLimits, now_ms: int) -> bool:
-        time_ms = header.max_timestamp if header.max_timestamp <= now_ms + FUTURE_MS_MAX else now_ms
+        time_ms = believed_ms(header.max_timestamp, now_ms)
         is_old = time_ms < now_ms - limits.segment_ms
         span_ms = max(limits.segment_ms, CAUGHT_UP_SPAN_MS) if is_old else limits.segment_ms
         is_later = self.first_timestamp_ms > NO_TIMESTAMP_MS and time_ms - self.first_timestamp_ms > span_ms

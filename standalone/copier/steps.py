@@ -46,11 +46,6 @@ class StepRunner:
         Cancellation: none. What was begun is finished or given back, and each step ends by itself, as the store and the
         metadata log have timeouts.
         """
-        with trio.CancelScope(shield=True):
-            return await self._do_all(steps)
-        raise AssertionError("a scope that nobody cancels lets everything through")
-
-    async def _do_all(self, steps: Steps[T]) -> T:
         outcome: CustomMetadata | None = None
         failure: RemoteStorageError | None = None
         while True:
@@ -60,10 +55,11 @@ class StepRunner:
                 result: T = done.value
                 return result
             outcome, failure = None, None
-            try:
-                outcome = await self._take(step)
-            except RemoteStorageError as error:
-                failure = error
+            with trio.CancelScope(shield=True):
+                try:
+                    outcome = await self._take(step)
+                except RemoteStorageError as error:
+                    failure = error
 
     async def _take(self, step: Step) -> CustomMetadata | None:
         match step:

@@ -44,7 +44,7 @@ class Term:
         self._tools = tools
         self._segments = SegmentCopy(ledger, tools.new_id, tools.now_ms)
         self._intake = Intake(ledger, folder, tools, owner.backlog, owner.note_gap)
-        self._deletions = PartitionDeletions(ledger, self._segments, tools)
+        self._deletions = PartitionDeletions(ledger, self._segments, tools, owner.progress)
         self._begun_ms = tools.now_ms()
         self._tidied_changes = -1
         self._stall: Stall | None = Stall.UPSTREAM
@@ -59,11 +59,8 @@ class Term:
         """
         try:
             await self._look()
-        except OSError:
-            self._tell(Stall.STAGING)
-            raise
-        except RemoteStorageError:
-            self._tell(self._stall)
+        except (OSError, RemoteStorageError) as error:
+            self._tell(Stall.STAGING if isinstance(error, OSError) else self._stall)
             raise
         self._tell(None)
 
@@ -74,13 +71,13 @@ class Term:
             self._segments.stop_trying()
             await self._intake.drop(keeps_logs=self._intake.is_pressed or not self._ledger.is_superseded)
             backoff = Backoff(max_s=RETRY_S_MAX)
-            while self._segments.has_unfinished:
+            while self._segments.unfinished:
                 try:
                     await self._tools.steps.do(self._segments.let_go())
                 except RemoteStorageError as error:
                     _log.warning("give_back_failed", partition=str(self._partition), reason=str(error))
                     await trio.sleep(backoff.next_delay_s())
-        if self._segments.has_unfinished:
+        if self._segments.unfinished:
             _log.error("objects_left", partition=str(self._partition), hint="tidegate gc finds them")
 
     async def give_staging_up(self) -> None:
@@ -100,7 +97,7 @@ class Term:
             self._tidied_changes = -1  # what is left over depends on the lineage too
         self._stall = Stall.STORE
         failure = await self._tidy()
-        if failure is not None and self._segments.has_unsure:
+        if failure is not None and self._segments.unsure:
             raise failure
         while await self._copy_next():
             self._tell(None)
@@ -108,14 +105,15 @@ class Term:
         # What another owner had left is covered by now; else it stayed until the next look, which may never come.
         failure = await self._tidy() or failure
         if not self._ledger.is_superseded:
-            await self._delete_old()
+            upstream = self._intake.upstream
+            assert upstream is not None, "it was seen before"
+            await self._deletions.look(upstream.log_start_offset, local_only_bytes=self._progress.lag_bytes)
         if failure is not None:
             raise failure
 
     async def _tidy(self) -> RemoteStorageError | None:
         """Tidy. A failure does not keep anything from being copied, unless a segment may be finished."""
-        is_needed = self._segments.has_unfinished or self._segments.has_unsure
-        if not is_needed and self._ledger.changes == self._tidied_changes:
+        if not (self._segments.unfinished or self._segments.unsure) and self._ledger.changes == self._tidied_changes:
             return None
         try:
             async with self._tools.slots.one():
@@ -188,11 +186,6 @@ class Term:
         except (RemoteStorageError, OSError, TopicGoneError) as error:
             _log.warning("staged_not_copied", partition=str(self._partition), reason=str(error))
 
-    async def _delete_old(self) -> None:
-        upstream = self._intake.upstream
-        assert upstream is not None, "upstream was seen before"
-        await self._deletions.look(upstream.log_start_offset, local_only_bytes=self._progress.lag_bytes)
-
     # --- what is due, and what others see of it ---
 
     def _off(self) -> str | None:
@@ -205,32 +198,23 @@ class Term:
         """KIP-1241: both lags hold, unless upstream is about to delete it."""
         settings = self._tools.settings
         is_old = self._tools.now_ms() - staged.newest_record_ms >= settings.lag_ms or settings.lag_ms == 0
-        is_far = settings.lag_bytes == 0 or self._intake.bytes_behind(staged) >= settings.lag_bytes
+        is_far = settings.lag_bytes == 0 or self._intake.waiting_bytes() - staged.size_bytes >= settings.lag_bytes
         return (is_old and is_far) or self._backlog.is_pressed(staged.start_offset)
 
     def _tell(self, failed: Stall | None) -> None:
         """Progress, lags, age, and what nothing is copied for."""
         tools, progress, intake = self._tools, self._progress, self._intake
-        now_ms, staging = tools.now_ms(), intake.staging
         progress.is_copied = tools.is_copied(self._partition.topic)
         progress.copied_offset = self._ledger.end_offset()
         progress.last_stable_offset = intake.last_stable_offset
-        progress.is_poisoned, progress.is_pressed = intake.poison is not None, intake.is_pressed
-        progress.deletion = self._deletions.waiting
-        progress.dead_segments = len(self._deletions.dead)
-        progress.dead_bytes = sum(segment.segment_size_bytes for segment in self._deletions.dead)
-        staged_bytes = sum(segment.size_bytes for segment in intake.ready)
-        open_bytes = 0 if staging is None else staging.staged_bytes
-        progress.lag_bytes = staged_bytes + open_bytes
-        whole = open_bytes // tools.settings.segment_bytes
-        tools.meter.on_copy_lag(
-            self._series, staged_bytes + whole * tools.settings.segment_bytes, len(intake.ready) + whole
-        )
-        oldest_ms = self._oldest_ms(now_ms)
-        progress.lag_ms = max(0, now_ms - oldest_ms) if oldest_ms is not None else 0
+        progress.is_pressed = intake.is_pressed
+        progress.lag_bytes = intake.staged_bytes
+        tools.meter.on_copy_lag(self._series, sum(each.size_bytes for each in intake.ready), len(intake.ready))
+        oldest_ms = self._oldest_ms()
+        progress.lag_ms = max(0, tools.now_ms() - oldest_ms) if oldest_ms is not None else 0
         progress.retention_share = 0.0 if oldest_ms is None else self._retention_share(progress.lag_ms)
         tools.meter.on_age(self._series, progress.lag_ms / 1000, progress.retention_share)
-        progress.stall = failed or (None if oldest_ms is None else self._own_stall())
+        progress.stall = Stall.POISON if intake.poison else failed or (None if oldest_ms is None else self._own_stall())
         tools.meter.on_stall(self._series, progress.stall)
 
     def _retention_share(self, age_ms: int) -> float:
@@ -243,8 +227,6 @@ class Term:
     def _own_stall(self) -> Stall | None:
         """Return what keeps records from being copied although nothing has failed."""
         intake = self._intake
-        if intake.poison is not None:
-            return Stall.POISON
         if self._tools.is_disabled():
             return Stall.DISABLED
         upstream = intake.upstream
@@ -252,7 +234,7 @@ class Term:
         is_at_end = self._ledger.end_offset() + 1 >= intake.last_stable_offset
         return Stall.OPEN_TRANSACTION if is_open and is_at_end else None
 
-    def _oldest_ms(self, now_ms: int) -> int | None:
+    def _oldest_ms(self) -> int | None:
         """Since when the oldest record waits that is not in the tier; None: there is none.
 
         By our own clock, or by its timestamp if that is older: it may have been there before we looked.

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 
 import trio
 
+_OTHER_THREADS = 32
+
 T = TypeVar("T")
 
 
@@ -24,12 +26,12 @@ class WorkerThreads:
     """trio's own worker threads.
 
     Args:
-        threads_max: calls at once; others wait in order. Uploads take minutes, so they must not use up the threads that
-            the rest of the process shares.
+        slots_max: uploads at once. They take minutes, so they must not use up the threads that the rest of the process
+            shares; and letting go of a partition does not wait for the uploads of others.
     """
 
-    def __init__(self, threads_max: int) -> None:
-        self._limiter = trio.CapacityLimiter(threads_max)
+    def __init__(self, slots_max: int) -> None:
+        self._limiter = trio.CapacityLimiter(slots_max + _OTHER_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
         """As Threads.run."""

@@ -18,13 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from standalone.copier.retention import Cause, Expired
+from standalone.copier.config import CopyConfig
+from standalone.copier.retention import Cause, Expired, Expiry
 from storage.model import RemoteLogSegmentMetadata
 
 WAVES: Final = 16
 """Deletions that were asked for within this part of the grace wait as one: a stream of DeleteRecords is a few waves."""
-
-_FOREVER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +83,9 @@ def noted_from(text: str) -> Noted:
         raise ValueError(f"not a note of deletions: {text[:100]!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class WaitLimits:
-    """`grace_ms`: copy.delete.grace.ms. `share_max`: copy.delete.share.max."""
-
-    grace_ms: int
-    share_max: float
-
-    @property
-    def wait_ms(self) -> int:
-        """With the time until a wave is noted it makes the grace at most."""
-        return self.grace_ms - self.grace_ms // WAVES
+def wait_ms(settings: CopyConfig) -> int:
+    """How long a wave waits: with the time until it is noted that makes the grace at most."""
+    return settings.delete_grace_ms - settings.delete_grace_ms // WAVES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,38 +104,29 @@ class Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """`goes`: now, in this order. `noted`: to be kept before anything goes, if it is another than before.
-
-    `next_ms`: when to look again, if nothing else changes.
-    """
+    """`goes`: now, in this order. `noted`: to be kept before anything goes, if it is another than before."""
 
     goes: list[Expired] = field(default_factory=list)
     waiting: Waiting | None = None
     noted: Noted
-    next_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to go from one partition: `expired` by start offset, `spares` of which another segment has all offsets,
-    each with the time since when; `dead`: all segments of which nothing is on the lineage; of `size_bytes` in all."""
-
-    expired: Sequence[Expired]
-    spares: Sequence[tuple[RemoteLogSegmentMetadata, int]]
-    dead: Sequence[RemoteLogSegmentMetadata]
-    size_bytes: int
+Spares = Sequence[tuple[RemoteLogSegmentMetadata, int]]
+"""Segments of which another one has all offsets, each with the time since when."""
 
 
-def plan(wanted: Wanted, noted: Noted, limits: WaitLimits, *, stopped: str | None, now_ms: int) -> Plan:
+def plan(
+    expiry: Expiry, spares: Spares, noted: Noted, settings: CopyConfig, *, stopped: str | None, now_ms: int
+) -> Plan:
     """Return what goes now, and what waits.
 
     Args:
         stopped: why nothing may be deleted by anybody now; a sentence.
     """
     kept = noted
-    noted = _noting_cut(noted, wanted.dead, now_ms)
-    noted, asked, is_alarming = _waves(wanted, noted, limits, now_ms)
-    waits = [*asked, *_spares(wanted, noted, limits)]
+    noted = _noting_cut(noted, expiry.dead, now_ms)
+    noted, asked, is_alarming = _waves(expiry, noted, settings, now_ms)
+    waits = [*asked, *_spares(spares, noted, settings, expiry.size_bytes)]
     if stopped is not None:
         return Plan(noted=kept, waiting=_waiting(waits, stopped, is_alarming=is_alarming, is_open=True))
     if why := why_nothing_goes(noted):
@@ -154,8 +136,7 @@ def plan(wanted: Wanted, noted: Noted, limits: WaitLimits, *, stopped: str | Non
     is_for_word = any(until_ms is None for _, until_ms in waits)
     why = "an operator's word" if is_for_word else "copy.delete.grace.ms"
     waiting = _waiting(waits, why, is_alarming=is_alarming or is_for_word)
-    soonest_ms = min((until_ms for _, until_ms in waits if until_ms is not None), default=None)
-    return Plan(goes=due, noted=noted, waiting=waiting, next_ms=soonest_ms)
+    return Plan(goes=due, noted=noted, waiting=waiting)
 
 
 def _noting_cut(noted: Noted, dead: Iterable[RemoteLogSegmentMetadata], now_ms: int) -> Noted:
@@ -178,24 +159,24 @@ def why_nothing_goes(noted: Noted) -> str | None:
 
 
 def _waves(
-    wanted: Wanted, noted: Noted, limits: WaitLimits, now_ms: int
+    expiry: Expiry, noted: Noted, settings: CopyConfig, now_ms: int
 ) -> tuple[Noted, list[tuple[Expired, int]], bool]:
     """The waves from now on; each that was asked for, and until when it waits; whether that is more than a share."""
-    waves = _still_asked(noted.waves, wanted.expired)
-    covering = [(each, next((wave for wave in waves if wave.covers(each)), None)) for each in wanted.expired]
-    found = [(each, _until_ms(wave, noted, limits, now_ms)) for each, wave in covering if wave is not None]
+    waves = _still_asked(noted.waves, expiry.expired)
+    covering = [(each, next((wave for wave in waves if wave.covers(each)), None)) for each in expiry.expired]
+    found = [(each, _until_ms(wave, noted, settings, now_ms)) for each, wave in covering if wave is not None]
     fresh = [each for each, wave in covering if wave is None]
-    is_excess = _is_excess(fresh, wanted.size_bytes, limits)
+    is_excess = _is_excess(fresh, expiry.size_bytes, settings)
     # What is on the lineage goes in order: behind what waits, all waits.
     waits_before = any(until_ms > now_ms and not each.is_dead for each, until_ms in found)
     for each in fresh:
         waits = is_excess or each.cause is Cause.LOG_START or (waits_before and not each.is_dead)
-        found.append((each, now_ms + limits.grace_ms if waits else now_ms))
+        found.append((each, now_ms + settings.delete_grace_ms if waits else now_ms))
     new = [each for each, until_ms in found[-len(fresh) :] if until_ms > now_ms] if fresh else []
-    if new and (is_excess or not waves or now_ms - waves[-1].since_ms >= limits.grace_ms // WAVES):
+    if new and (is_excess or not waves or now_ms - waves[-1].since_ms >= settings.delete_grace_ms // WAVES):
         waves = (*waves, _extent(now_ms, new))
     waiting = [each for each, until_ms in found if until_ms > now_ms]
-    return replace(noted, waves=waves), found, _is_excess(waiting, wanted.size_bytes, limits)
+    return replace(noted, waves=waves), found, _is_excess(waiting, expiry.size_bytes, settings)
 
 
 def _still_asked(waves: Iterable[Wave], expired: Sequence[Expired]) -> tuple[Wave, ...]:
@@ -214,32 +195,32 @@ def _extent(since_ms: int, going: Sequence[Expired]) -> Wave:
     return Wave(since_ms, live, dead)
 
 
-def _until_ms(wave: Wave, noted: Noted, limits: WaitLimits, now_ms: int) -> int:
+def _until_ms(wave: Wave, noted: Noted, settings: CopyConfig, now_ms: int) -> int:
     """A wave of which a clock has said that it begins in the future begins now."""
     if wave.since_ms <= noted.approved_ms:
         return now_ms
-    return min(wave.since_ms, now_ms) + limits.wait_ms
+    return min(wave.since_ms, now_ms) + wait_ms(settings)
 
 
-def _spares(wanted: Wanted, noted: Noted, limits: WaitLimits) -> list[tuple[Expired, int | None]]:
+def _spares(
+    superseded: Spares, noted: Noted, settings: CopyConfig, size_bytes: int
+) -> list[tuple[Expired, int | None]]:
     """Each spare one, and until when it waits; None: for an operator's word."""
-    spares = [(Expired(segment, Cause.SUPERSEDED, -1), since_ms) for segment, since_ms in wanted.spares]
-    is_excess = _is_excess([each for each, _ in spares], wanted.size_bytes, limits)
+    spares = [(Expired(segment, Cause.SUPERSEDED, -1), since_ms) for segment, since_ms in superseded]
+    is_excess = settings.delete_grace_ms > 0 and _is_excess([each for each, _ in spares], size_bytes, settings)
     found: list[tuple[Expired, int | None]] = []
     for each, since_ms in spares:
-        until_ms: int | None = since_ms + limits.grace_ms
         if since_ms <= noted.approved_ms:
-            until_ms = since_ms
-        elif is_excess and limits.grace_ms:
-            until_ms = None
-        found.append((each, until_ms))
+            found.append((each, since_ms))
+        else:
+            found.append((each, None if is_excess else since_ms + settings.delete_grace_ms))
     return found
 
 
-def _is_excess(going: Sequence[Expired], size_bytes: int, limits: WaitLimits) -> bool:
+def _is_excess(going: Sequence[Expired], size_bytes: int, settings: CopyConfig) -> bool:
     """One segment alone is what retention takes as a rule, however small the partition is."""
     gone_bytes = sum(each.segment.segment_size_bytes for each in going)
-    return len(going) > 1 and gone_bytes > limits.share_max * size_bytes
+    return len(going) > 1 and gone_bytes > settings.delete_share_max * size_bytes
 
 
 def _waiting(
@@ -247,11 +228,11 @@ def _waiting(
 ) -> Waiting | None:
     if not waits:
         return None
-    until_ms = max(_FOREVER if each_ms is None else each_ms for _, each_ms in waits)
+    ends = [until_ms for _, until_ms in waits if until_ms is not None]
     return Waiting(
         segments=len(waits),
         size_bytes=sum(each.segment.segment_size_bytes for each, _ in waits),
-        until_ms=None if is_open or until_ms == _FOREVER else until_ms,
+        until_ms=None if is_open or len(ends) < len(waits) else max(ends),
         why=why,
         is_alarming=is_alarming,
     )

@@ -12,10 +12,10 @@ from typing import Any, NoReturn, TypeVar
 
 from protocol.client.connection import drive_async
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError, UnknownTopicError, UpstreamError
-from protocol.client.leaders import AskMetadata, LeaderQuestions, Step, Steps
+from protocol.client.leaders import AskMetadata, FetchedRecords, LeaderQuestions, Step, Steps
 from protocol.list_offsets import OffsetTimestamp
 from proxy.upstream.cluster import Cluster
-from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, TopicGoneError
+from standalone.copier.seams import LogRange, OffsetBelowLogStartError, TopicGoneError
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.model import TopicIdPartition
 
@@ -35,7 +35,7 @@ class ClusterBrokerLog:
         """Return where the log begins and ends now."""
         return await self._run(partition, self._range(partition))
 
-    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
+    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedRecords:
         """Batches from `offset` on, up to the last stable offset; never waits for records.
 
         Raises:
@@ -51,19 +51,13 @@ class ClusterBrokerLog:
             topic_id=partition.topic_id,
         )
         try:
-            answer = await self._run(partition, steps)
+            return await self._run(partition, steps)
         except OffsetOutOfRangeError as error:
             now = await self.range(partition)
             if offset < now.log_start_offset:
                 raise OffsetBelowLogStartError(partition, offset, now.log_start_offset) from error
             # Beyond the end: the log was truncated, or the leader is about to find out where it ends.
             raise RetriableRemoteStorageError(f"{error}; it ends at {now.last_stable_offset}") from error
-        return FetchedBatches(
-            data=answer.data,
-            log_start_offset=answer.log_start_offset,
-            last_stable_offset=answer.last_stable_offset,
-            aborted=answer.aborted,
-        )
 
     async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:
         """The largest leader epoch up to this one, and where it ends; (-1, -1) if there is none."""

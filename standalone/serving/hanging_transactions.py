@@ -15,7 +15,7 @@ from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
 from protocol.client.messages import OpenTransaction, producers_question
 from proxy.fetch.known import Frontiers
-from proxy.upstream.cluster import ROLE, Cluster
+from proxy.upstream.cluster import ROLE, Cluster, leader_id
 from storage.cache.object_gets import wall_clock_ms
 from storage.model import TopicIdPartition
 
@@ -83,18 +83,13 @@ class HangingTransactions:
 
     async def _oldest(self, partition: TopicIdPartition) -> OpenTransaction | None:
         """The first of the open transactions, if its beginning is deleted."""
-        leader = self._cluster.leader_of(partition.topic_id, partition.partition)
-        if leader is None or leader.leader_id < 0:
-            await self._cluster.learn_names([partition.topic])
-            leader = self._cluster.leader_of(partition.topic_id, partition.partition)
-        if leader is None or leader.leader_id < 0:
-            raise UpstreamError(f"{partition}: upstream names no leader")
+        node_id = await leader_id(self._cluster, partition)
         question = producers_question(partition.topic, partition.partition)
-        body = await self._cluster.ask(leader.leader_id, ROLE, question)
-        error_code, opened = question.read(body, self._cluster.name_of(leader.leader_id))
+        body = await self._cluster.ask(node_id, ROLE, question)
+        error_code, opened = question.read(body, self._cluster.name_of(node_id))
         if error_code:
             raise UpstreamError(f"DescribeProducers failed with {code_name(error_code)}")
-        frontier = self._frontiers.get(leader.leader_id, partition)
+        frontier = self._frontiers.get(node_id, partition)
         log_start_offset = 0 if frontier is None else frontier.local_log_start_offset
         deleted = [each for each in opened if each.first_offset < log_start_offset]
         return min(deleted, key=lambda each: each.first_offset, default=None)

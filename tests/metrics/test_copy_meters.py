@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.copy_meters import CopyMeter
+from metrics.copy_meters import CopyMeter, Stall
 from metrics.kip405 import EXPORTED, Writer
 from metrics.registry import Registry
 
@@ -70,13 +70,12 @@ def test_gaps_poison_and_claims_have_series_from_the_start(registry: Registry, m
     assert values() == [0, 0, 0, 0]
     meter.on_gap(300)
     meter.on_superseded()
-    for _ in range(2):
-        meter.on_poisoned(("orders", 3))
+    meter.on_stall(("orders", 3), Stall.POISON)
     assert values() == [1, 300, 1, 1]
-    meter.on_poisoned(("orders", 4))
+    meter.on_stall(("orders", 4), Stall.POISON)
     meter.on_released(("orders", 3))
     assert values() == [1, 300, 1, 1]
-    meter.on_cured(("orders", 4))
+    meter.on_stall(("orders", 4), Stall.STORE)
     assert values() == [1, 300, 1, 0]
 
 

@@ -72,7 +72,7 @@ class Owner:
                     await self.copier.revoke(had)
                     await self.copier.assign(has, generation)
                 had = has
-                await self.copier.follow_gone(gone)
+                self.copier.follow_gone(gone)
             await trio.sleep(self._interval_s)
 
 

@@ -20,12 +20,14 @@ import trio
 
 from metrics.copy_meters import CopyMeter
 from metrics.registry import Registry
+from protocol.client.leaders import FetchedRecords
 from standalone.copier.clock import ClockGuard
 from standalone.copier.config import CopyConfig, parse_topic_names
 from standalone.copier.copier import Copier
 from standalone.copier.ledger import Ledger
 from standalone.copier.metadata_feed import partition_of
-from standalone.copier.seams import FetchedBatches, LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
+from standalone.copier.seams import LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
+from standalone.copier.tools import CopierTools
 from standalone.copy_topics import CopyTopics
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
@@ -83,6 +85,8 @@ class Upstream:
     is_gone: bool = False
     last_stable_offset: int | None = None
     fetches: int = 0
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Transactions that were aborted, as (producer id, first offset)."""
 
     @property
     def end_offset(self) -> int:
@@ -255,23 +259,25 @@ class Hands:
         store = {"the store's": lambda: -self.clock_off_ms}
         clock = ClockGuard(store, self.meter, lambda: self.world.now_ms() + self.clock_off_ms)
         return Copier(
-            settings=replace(base, staging_path=self.folder),
-            brokers=self,
-            event_log=self,
-            publish=self.publish,
-            storage=PlainObjects({}, store=_Store(self)),
-            log_starts=_KeptByAll(self, world.committed, max),
-            notes=_KeptByAll(self, world.notes),
-            meter=self.meter,
-            retention_of=lambda _: self.retention,
-            upstream_retention=lambda _: self.upstream_retention,
-            is_disabled=lambda: self.is_disabled,
-            is_copied=lambda _: self.is_copied,
-            confirm_gone=self.confirm_gone,
-            deletions_stopped=lambda: self.deletions_stopped or clock.deletions_stopped(),
-            threads=self,
-            now_ms=clock.now_ms,
-            new_id=world.new_id,
+            CopierTools(
+                settings=replace(base, staging_path=self.folder),
+                brokers=self,
+                event_log=self,
+                publish=self.publish,
+                storage=PlainObjects({}, store=_Store(self)),
+                kept_log_starts=_KeptByAll(self, world.committed, max),
+                kept_notes=_KeptByAll(self, world.notes),
+                meter=self.meter,
+                retention_of=lambda _: self.retention,
+                upstream_retention=lambda _: self.upstream_retention,
+                is_disabled=lambda: self.is_disabled,
+                is_copied=lambda _: self.is_copied,
+                confirm_gone=self.confirm_gone,
+                deletions_stopped=lambda: self.deletions_stopped or clock.deletions_stopped(),
+                threads=self,
+                now_ms=clock.now_ms,
+                new_id=world.new_id,
+            )
         )
 
     def kill(self) -> None:
@@ -319,7 +325,7 @@ class Hands:
             leader_epoch=upstream.leader_epoch,
         )
 
-    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedBatches:
+    async def fetch(self, partition: TopicIdPartition, offset: int, *, max_bytes: int) -> FetchedRecords:
         upstream = await self._asked(partition, by_id=True)
         upstream.fetches += 1
         if offset < upstream.log_start_offset:
@@ -331,10 +337,12 @@ class Hands:
                 if len(data) >= max_bytes:
                     break
         first = next((len(batch.content) for batch in upstream.batches if batch.last_offset >= offset), 0)
-        return FetchedBatches(
+        return FetchedRecords(
             data=data[: max(max_bytes, first)],
             log_start_offset=upstream.log_start_offset,
             last_stable_offset=_last_stable(upstream),
+            high_watermark=upstream.end_offset,
+            aborted=upstream.aborted,
         )
 
     async def epoch_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[int, int]:

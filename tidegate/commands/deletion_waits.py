@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from standalone.copier.waits import Noted, WaitLimits, why_nothing_goes
+from standalone.copier.config import CopyConfig
+from standalone.copier.waits import Noted, wait_ms, why_nothing_goes
 from standalone.serving.deletion_notes import DELETIONS_GROUP, DeletionNotes
 from standalone.serving.group_offsets import GroupOffsets
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
@@ -47,17 +48,16 @@ async def waits_of(tier: OpenTier, partitions: Iterable[TopicIdPartition]) -> li
         RemoteStorageError: no answer, a missing right, or a note that cannot be read.
     """
     copy = tier.config.copy
-    limits = WaitLimits(copy.delete_grace_ms, copy.delete_share_max)
     notes = await notes_of(tier).read(partitions)
     return [
-        _waits(partition, noted, finished(tier.segments(partition)), limits)
+        _waits(partition, noted, finished(tier.segments(partition)), copy)
         for partition, noted in notes.items()
         if noted.waves or noted.is_held or noted.cut is not None
     ]
 
 
 def _waits(
-    partition: TopicIdPartition, noted: Noted, segments: Sequence[RemoteLogSegmentMetadata], limits: WaitLimits
+    partition: TopicIdPartition, noted: Noted, segments: Sequence[RemoteLogSegmentMetadata], copy: CopyConfig
 ) -> Waits:
     live_before = max((wave.live_before for wave in noted.waves), default=-1)
     dead_before = max((wave.dead_before for wave in noted.waves), default=-1)
@@ -73,7 +73,7 @@ def _waits(
         since_ms = noted.waves[-1].since_ms
         is_approved = since_ms <= noted.approved_ms
         why = "the copier's next look" if is_approved else "copy.delete.grace.ms"
-        until_ms = None if is_approved else since_ms + limits.wait_ms
+        until_ms = None if is_approved else since_ms + wait_ms(copy)
     return Waits(
         partition=partition,
         segments=len(asked),

@@ -9,7 +9,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from standalone.copier.seams import FetchedBatches, Retention
+from protocol.client.leaders import FetchedRecords
+from standalone.copier.seams import Retention
 from standalone.copier.staging_folder import OWN_NAME
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.metadata.encoding import encode
@@ -63,6 +64,7 @@ async def test_what_another_has_left_is_gone_after_the_first_look(world: CopyWor
 
 async def test_it_goes_on_where_the_tier_ends_with_lineage_and_open_producers(world: CopyWorld) -> None:
     upstream = world.upstream
+    upstream.aborted = ((5, 0),)
     producer = ProducerFields(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     upstream.append_raw(data_batch(0, record_count=20, producer=producer, first_timestamp_ms=world.now_ms()), 0, 19)
     async with running(world.hands(), segment_bytes=1500):
@@ -295,7 +297,7 @@ async def test_a_batch_that_is_right_the_second_time_is_copied(world: CopyWorld)
     sound, fetch = batch.content, hands.fetch
     batch.content = sound[:-1] + bytes([sound[-1] ^ 1])
 
-    async def fetch_once(*args: Any, **kwargs: Any) -> FetchedBatches:
+    async def fetch_once(*args: Any, **kwargs: Any) -> FetchedRecords:
         found = await fetch(*args, **kwargs)
         batch.content = sound
         return found

@@ -215,7 +215,7 @@ async def go(world: CopyWorld, copier: Copier, gone: list[TopicIdPartition]) -> 
     """Their topics are deleted at upstream, and the copier hears of it."""
     for each, upstream in world.upstreams.items():
         upstream.is_gone |= each.topic_id in {partition.topic_id for partition in gone}
-    await copier.follow_gone(gone)
+    copier.follow_gone(gone)
 
 
 async def test_the_grace_of_a_gone_topic_outlasts_a_restart(world: CopyWorld) -> None:
@@ -228,7 +228,7 @@ async def test_the_grace_of_a_gone_topic_outlasts_a_restart(world: CopyWorld) ->
         await trio.sleep(60)
     assert world.finished() != []
     async with running(world.hands(), partitions=(), delete_grace_ms=100_000) as copier:
-        await copier.follow_gone([PARTITION])
+        copier.follow_gone([PARTITION])
         await until(lambda: world.store.objects == {})
     assert 100 <= trio.current_time() - began_s < 105
 
@@ -254,7 +254,7 @@ async def test_a_topic_that_is_there_again_is_copied_again_and_its_next_grace_is
         await until(lambda: world.ledger().marked_ms is not None)
         await trio.sleep(60)
         world.upstream.is_gone = False
-        await copier.follow_gone([])
+        copier.follow_gone([])
         world.upstream.append(20)
         await until(lambda: world.ledger().end_offset() == 119)
         await go(world, copier, [PARTITION])
@@ -267,7 +267,7 @@ async def test_a_gone_topic_that_one_broker_has_still_is_kept_at_the_last_moment
     world.upstream.append(20)
     async with running(world.hands(), delete_grace_ms=10_000) as copier:
         await until(lambda: world.ledger().end_offset() == 59)
-        await copier.follow_gone([PARTITION])  # nobody confirms it
+        copier.follow_gone([PARTITION])  # nobody confirms it
         world.upstream.append(20)
         await until(lambda: world.ledger().end_offset() == 119)
 
@@ -279,12 +279,12 @@ async def test_a_deletion_that_was_begun_is_ended_by_the_next(world: CopyWorld) 
         world.store.refused.update(world.store.objects)
         await go(world, copier, [PARTITION])
         await until(lambda: world.ledger().is_being_deleted)
-        await copier.follow_gone([PARTITION])
+        copier.follow_gone([PARTITION])
         await copier.assign([PARTITION], 2)
         assert copier.progress() == []
     world.store.refused.clear()
     async with running(world.hands(), partitions=()) as copier:
-        await copier.follow_gone([PARTITION])
+        copier.follow_gone([PARTITION])
         await until(lambda: not world.ledger().is_being_deleted)
     assert world.store.objects == {}
 

@@ -112,7 +112,7 @@ class _Owner:
     def _work(self) -> Steps[None]:
         """Do a copier's round: tidy, copy what there is, again; it ends when there is nothing left to do."""
         is_done = False
-        while not is_done or self._copy.has_unfinished:
+        while not is_done or self._copy.unfinished:
             try:
                 yield from self._copy.tidy()
                 for spare, _ in self._copy.spares():
