@@ -66,6 +66,10 @@ class TroubleId(enum.StrEnum):
     LIMIT_REACHED = "limit_reached"
     MEMORY_SHORT = "memory_short"
     OPEN_FILES_FEW = "open_files_few"
+    CONFIG_REFUSED = "config_refused"
+    RESTART_NEEDED = "restart_needed"
+    SNAPSHOT_FAILS = "snapshot_fails"
+    AUDIT_LOG_FAILS = "audit_log_fails"
     STATUS_SECTION_FAILED = "status_section_failed"
 
 
@@ -410,6 +414,34 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "raise the limit, or lower `proxy.connections.max`",
         "sockets-and-open-files",
         says_remedy=True,
+    ),
+    TroubleId.CONFIG_REFUSED: Trouble(
+        _WARNING,
+        "configuration",
+        "a changed file has a mistake, and the old configuration goes on",
+        "correct the file, by `tidegate check FILE`",
+        "while-it-runs",
+    ),
+    TroubleId.RESTART_NEEDED: Trouble(
+        _WARNING,
+        "configuration",
+        "keys were changed that take effect only with a restart",
+        "restart, or put the old values back",
+        "tidegaterestartneeded",
+    ),
+    TroubleId.SNAPSHOT_FAILS: Trouble(
+        _WARNING,
+        "catalog",
+        "the catalog's snapshot cannot be written, so the next start reads the whole metadata topic",
+        "check free space and rights in `catalog.snapshot.path`",
+        "tidegatesnapshotfails",
+    ),
+    TroubleId.AUDIT_LOG_FAILS: Trouble(
+        _WARNING,
+        "audit",
+        "lines of the audit log are lost",
+        "make room, or give the file of `audit.log` back to the user of serve",
+        "while-it-runs",
     ),
     TroubleId.STATUS_SECTION_FAILED: Trouble(
         _WARNING,

@@ -22,8 +22,10 @@ import trio
 
 from metrics.meters import AuditOutcome
 from metrics.process_meters import AuditMeter
+from metrics.troubles import TroubleId
 from proxy.connection.audit import LINE_BYTES_MAX, ROWS_MAX, Audit, Rows, line_of
 from proxy.connection.names import Groups
+from proxy.readiness import Readiness
 from storage.owned_file import OwnedFile
 from tidegate.config.model import STDOUT
 
@@ -51,11 +53,17 @@ class AuditLog:
     """
 
     def __init__(
-        self, destination: str, meter: AuditMeter, groups: Groups, clock: Callable[[], float] = time.time
+        self,
+        destination: str,
+        meter: AuditMeter,
+        groups: Groups,
+        readiness: Readiness,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.audit = Audit(self._take, groups, clock)
         self._destination = destination
         self._meter = meter
+        self._readiness = readiness
         self._piece_bytes_max = FILE_PIECE_BYTES_MAX
         self._write_piece: Callable[[bytes], None] = OwnedFile(Path(destination)).append
         if destination == STDOUT:
@@ -113,6 +121,7 @@ class AuditLog:
                 self._drop(0, str(failure))
             elif self._is_failing:
                 self._is_failing = False
+                self._readiness.tell(TroubleId.AUDIT_LOG_FAILS)
                 _log.info("audit_log_recovered", destination=self._destination)
 
     def _write(self, minute: int, rows: Rows) -> OSError | None:
@@ -131,6 +140,7 @@ class AuditLog:
 
     def _drop(self, lines: int, reason: str) -> None:
         self._meter.on_lines(AuditOutcome.DROPPED, lines)
+        self._readiness.tell(TroubleId.AUDIT_LOG_FAILS, [f"{self._destination}: {reason}"])
         if not self._is_failing:
             self._is_failing = True
             _log.warning("audit_log_failed", destination=self._destination, reason=reason, key="audit.log")

@@ -22,6 +22,7 @@ import structlog
 import trio
 
 from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
+from metrics.troubles import TroubleId
 from proxy.fetch.tier import CatalogTail
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
@@ -83,6 +84,7 @@ class CatalogSnapshots:
         cluster_id: of the metadata topic's cluster; asked once the topic was described.
         is_ours: False: another process writes it and sets it aside, and this one only reads it.
         found: what is there, if it was read already.
+        tell: gets why none can be written; nothing: it can.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class CatalogSnapshots:
         meter: CatalogMeter,
         is_ours: bool = True,
         found: Snapshot | None = None,
+        tell: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._is_ours = is_ours
         self._file = SnapshotFile(folder)
         self._interval_s = interval_s
@@ -220,6 +224,7 @@ class CatalogSnapshots:
                 if self._is_failing:
                     _log.info("catalog_snapshot_written_again")
                 self._is_failing = False
+                self._tell([])
 
     def _is_worth_writing(self) -> bool:
         if self._event_log.failure() is not None:
@@ -282,6 +287,7 @@ class CatalogSnapshots:
 
     def _failed(self, reason: str) -> None:
         self._meter.on_snapshot_failed()
+        self._tell([reason])
         if not self._is_failing:
             _log.warning("catalog_snapshot_failed", reason=reason)
         self._is_failing = True
@@ -431,6 +437,7 @@ async def start_catalog(
             cluster_id=lambda: metadata_cluster.cluster_id,
             meter=meters.catalog,
             found=snapshot,
+            tell=partial(readiness.tell, TroubleId.SNAPSHOT_FAILS),
         )
 
     async def follow() -> None:

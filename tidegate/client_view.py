@@ -150,7 +150,7 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
     except ExtensionNotFound:
         yield Finding(
             TroubleId.CERTIFICATE_NAMES,
-            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other; it needs "
+            f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other: make one with "
             + ", ".join(hosts),
         )
         return

@@ -12,7 +12,7 @@ import datetime
 import enum
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +22,8 @@ import trio
 
 from metrics.meters import Meters, ReloadOutcome
 from metrics.process_meters import TlsMeter
+from metrics.troubles import TroubleId
+from proxy.readiness import Readiness
 from proxy.settings import ServerTls
 from storage.config import ConfigError
 from storage.config.keys import Reload
@@ -224,7 +226,12 @@ class Reloader:
     """
 
     def __init__(
-        self, config: Config, load: Callable[[], Config], follow: Callable[[Config], None], meters: Meters
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        follow: Callable[[Config], None],
+        meters: Meters,
+        readiness: Readiness,
     ) -> None:
         self._started = config
         self._last = config
@@ -233,6 +240,7 @@ class Reloader:
         self._load = load
         self._follow = follow
         self._meter = meters.config
+        self._readiness = readiness
         self._certificates = CertificateWatch(meters.tls)
         self._restart_needed: list[Change] = []
         self._reading = trio.Lock()
@@ -265,11 +273,12 @@ class Reloader:
             differences = [*changes(self._last, wanted, has_tls=has_tls)]
             self._follow(wanted)
         except ConfigError as error:
-            return _refused(error.problems)
+            return self._refused(error.problems)
         except ssl.SSLError as error:
-            return _refused([f"proxy.tls.certificate.file: {error}"])
+            return self._refused([f"proxy.tls.certificate.file: {error}"])
         except Exception as error:  # a fault of ours here must not end a process that serves
             _log.error("config_reload_fault", exc_info=error)
+            self._readiness.tell(TroubleId.CONFIG_REFUSED, [f"a fault of Tidegate's kept it from the file: {error!r}"])
             return ReloadOutcome.REFUSED
         followed = [change for change in differences if change.reload is not Reload.RESTART]
         waiting = [
@@ -283,9 +292,18 @@ class Reloader:
         self._certificates.tell(self._chains())
         return ReloadOutcome.UNCHANGED if is_unchanged else ReloadOutcome.OK
 
+    def _refused(self, problems: Sequence[str]) -> ReloadOutcome:
+        for problem in problems:
+            _log.error("config_problem", problem=problem, effect="the old configuration goes on")
+        self._readiness.tell(TroubleId.CONFIG_REFUSED, problems)
+        return ReloadOutcome.REFUSED
+
     def _say(self, followed: Iterable[Change], waiting: Iterable[Change], wanted: Config) -> None:
         for change in followed:
             _log.info("config_changed", key=change.key, old=change.old, new=change.new, effect=change.reload.value)
+        self._readiness.tell(TroubleId.CONFIG_REFUSED)
+        keys = [f"{change.key} is changed in the file, and takes effect with a restart" for change in waiting]
+        self._readiness.tell(TroubleId.RESTART_NEEDED, keys)
         for change in waiting:
             _log.warning("config_restart_needed", key=change.key, old=change.old, new=change.new)
         for warning in wanted.warnings:
@@ -297,12 +315,6 @@ class Reloader:
 
     async def _look(self) -> Seen:
         return await trio.to_thread.run_sync(look, sorted({*self._started.files.values(), *self._last.files.values()}))
-
-
-def _refused(problems: Iterable[str]) -> ReloadOutcome:
-    for problem in problems:
-        _log.error("config_problem", problem=problem, effect="the old configuration goes on")
-    return ReloadOutcome.REFUSED
 
 
 def _tls_content(old: ServerTls | None, new: ServerTls | None) -> Iterator[Change]:

@@ -367,7 +367,7 @@ async def run(
             collector = Collector(readiness, cluster, read_tier, server, meters)
             pages = OwnPages(readiness, meters.registry, tier_storage.streams, collector.status, server.groups)
             admin = await front.show(pages, tasks)
-            reloader = Reloader(config, front.load, settings.follow, meters)
+            reloader = Reloader(config, front.load, settings.follow, meters, readiness)
             bootstrap, book = listening.bootstrap, listening.addresses
             tasks.keep("configuration", reloader.run)
             tasks.keep("status", collector.run)
@@ -530,7 +530,7 @@ def _serving(
             log_starts=standalone.log_starts,
             is_catalog_loaded=is_loaded,
         )
-    server = _server(config, settings, cluster, tier, lookup, fallback, storage, meters, tasks, tier_offsets)
+    server = _server(config, settings, cluster, tier, lookup, fallback, storage, readiness, meters, tasks, tier_offsets)
     return server, TierSide(
         catalog,
         started,
@@ -587,6 +587,7 @@ def _server(
     lookup: TimestampLookup,
     fallback: Fallback,
     tier_storage: TierStorage,
+    readiness: Readiness,
     meters: Meters,
     tasks: Tasks,
     tier_offsets: TierOffsets | None,
@@ -629,15 +630,15 @@ def _server(
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
         groups=groups,
-        audit=None if groups is None else _audit(config, groups, meters, tasks),
+        audit=None if groups is None else _audit(config, groups, readiness, meters, tasks),
     )
     tasks.keep("idle connections", server.watch)
     return server
 
 
-def _audit(config: Config, groups: Groups, meters: Meters, tasks: Tasks) -> Audit | None:
+def _audit(config: Config, groups: Groups, readiness: Readiness, meters: Meters, tasks: Tasks) -> Audit | None:
     if config.audit.log is None:
         return None
-    log = AuditLog(config.audit.log, meters.audit, groups)
+    log = AuditLog(config.audit.log, meters.audit, groups, readiness)
     tasks.keep("audit log", log.run)
     return log.audit

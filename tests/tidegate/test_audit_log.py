@@ -16,6 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from metrics.meters import AuditOutcome, Meters
 from proxy.connection.audit import LINE_BYTES_MAX, ROWS_MAX, Reader
 from proxy.connection.names import Groups
+from proxy.readiness import Readiness
 from storage.owned_file import OwnedFile
 from tests.support.segments import topic_partition
 from tests.tidegate.test_application import config_of
@@ -31,9 +32,9 @@ class Log:
     """One that writes to a file, and what it tells of itself. The clock is trio's."""
 
     def __init__(self, destination: Path | str) -> None:
-        self.meters = Meters()
+        self.meters, self.readiness = Meters(), Readiness(logs=False)
         self.began_s = trio.current_time()
-        self.log = AuditLog(str(destination), self.meters.audit, Groups(), self.clock)
+        self.log = AuditLog(str(destination), self.meters.audit, Groups(), self.readiness, self.clock)
 
     def clock(self) -> float:
         return START_S + trio.current_time() - self.began_s
@@ -90,10 +91,13 @@ async def test_what_cannot_be_written_is_counted_and_said_once(
                 log.count(3)
                 mock_clock.jump(60)
                 await until(log.has_counted(0, 3 * minute + 3))
+            (trouble,) = [each for each in log.readiness.troubles if each["id"] != "starting"]
+            assert (trouble["id"], "No such file" in trouble["what"]) == ("audit_log_fails", True)
             folder.mkdir()
             log.count()
             mock_clock.jump(60)
             await until(lambda: len(said) > 1)
+            assert {each["id"] for each in log.readiness.troubles} == {"starting"}
             running.cancel_scope.cancel()
     assert [entry["event"] for entry in said] == ["audit_log_failed", "audit_log_recovered"]
     assert said[0]["key"] == "audit.log"

@@ -5,7 +5,7 @@ Threads and files are real; the clock moves when a test says so.
 
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +51,7 @@ class Counted:
     written: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     failed: int = 0
+    told: list[Sequence[str]] = field(default_factory=list)
 
     def on_snapshot_loaded(self, outcome: SnapshotOutcome) -> None:
         self.loaded.append(outcome)
@@ -101,6 +102,7 @@ class Stage:
             cluster_id=lambda: self.cluster_id,
             meter=cast(CatalogMeter, counted),
             found=found,
+            tell=counted.told.append,
         )
         return Process(log, manager, catalog, snapshots, counted)
 
@@ -412,3 +414,4 @@ async def test_a_fault_of_ours_costs_the_snapshot_alone(stage: Stage, monkeypatc
     async with stage.process() as first:
         await first.snapshots.aclose()
         assert first.counted.failed == 1
+        assert first.counted.told == [["dictionary changed size during iteration"]]

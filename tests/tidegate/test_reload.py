@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from metrics.meters import Meters, ReloadOutcome
 from metrics.registry import Registry
+from proxy.readiness import Readiness
 from storage.config.keys import Reload
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
@@ -32,7 +33,8 @@ class World:
         self.refusal: Exception | None = None
         self.logs: Any = ()
         self.file = tier_file(folder, lines)
-        self.reloader = Reloader(load(self.file, {}), self._load, self._follow, Meters(self.registry))
+        self.readiness = Readiness(logs=False)
+        self.reloader = Reloader(load(self.file, {}), self._load, self._follow, Meters(self.registry), self.readiness)
 
     def write(self, lines: str) -> None:
         tier_file(self.folder, lines)
@@ -42,6 +44,10 @@ class World:
             self.write(lines)
         with structlog.testing.capture_logs() as self.logs:
             return await self.reloader.reload(Cause.SIGNAL)
+
+    @property
+    def troubles(self) -> list[str]:
+        return [each["id"] for each in self.readiness.troubles if each["id"] != "starting"]
 
     def said(self, event: str, *fields: str) -> list[tuple[object, ...]]:
         return [tuple(entry[field] for field in fields) for entry in self.logs if entry["event"] == event]
@@ -85,6 +91,7 @@ async def test_what_can_change_is_followed_and_shown_old_and_new(tmp_path: Path)
 async def test_what_cannot_change_waits_until_it_is_taken_back(world: World) -> None:
     assert await world.reload("memory.max.bytes=2 GiB\nrsm.config.a=1\n") is ReloadOutcome.OK
     keys = [key for (key,) in world.said("config_restart_needed", "key")]
+    assert world.troubles == ["restart_needed"] * len(keys)
     # The budgets that derive from it are other ones too.
     assert keys == [
         "memory.max.bytes",
@@ -108,12 +115,13 @@ async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(world
     problems = [str(problem) for (problem,) in world.said("config_problem", "problem")]
     assert len(problems) == 3
     assert any("log.level = loud" in problem for problem in problems)
+    assert world.troubles == ["config_refused"] * 3
     assert any("nearest is proxy.connections.max" in problem for problem in problems)
     assert world.followed == []
     assert world.counted(ReloadOutcome.REFUSED) == 1
     # The next right one is compared with what runs.
     assert await world.reload("proxy.connections.max=5\n") is ReloadOutcome.OK
-    assert world.said("config_changed", "old", "new") == [("4096", "5")]
+    assert (world.said("config_changed", "old", "new"), world.troubles) == ([("4096", "5")], [])
 
 
 async def test_a_file_that_is_gone_or_a_fault_of_ours_changes_nothing(world: World) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 import trio
 
+from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamError, UpstreamUnsupportedError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Partition, Question
@@ -85,7 +86,7 @@ def run(
     report = Report(out, as_json=as_json, progress=sys.stderr, complete=partial(with_grant, config=config))
     with report.section("Configuration"):
         for warning in config.warnings:
-            report.warning(warning)
+            report.warning(warning, TroubleId.IDENTITY_UNCLEAR if warning == config.identity_trouble else None)
         if not config.warnings:
             report.ok("the keys fit together")
     with report.section("Security"):
@@ -181,7 +182,7 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
         keys = f"upstream.bootstrap.servers {servers}, upstream.security.protocol {config.upstream.security.protocol}"
         if isinstance(error, UpstreamAuthenticationError):
             keys = "upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password"
-        report.wrong(f"{error}; check {keys}")
+        report.wrong(f"{error}; check {keys}", TroubleId.UPSTREAM_UNAVAILABLE)
         return False
     report.ok(f"cluster {cluster.cluster_id}, brokers: {len(cluster.brokers)}")
     reached = False
@@ -190,7 +191,10 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
         try:
             connection = await cluster.connection_to(node.node_id, ROLE)
         except UpstreamError as error:
-            report.wrong(f"{where}: {error}; check the listener's advertised address in the broker's own file")
+            report.wrong(
+                f"{where}: {error}; check the listener's advertised address in the broker's own file",
+                TroubleId.BROKER_SILENT,
+            )
             continue
         reached = True
         newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
@@ -216,11 +220,11 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
     try:
         topic = await client.describe()
     except RemoteStorageError as error:
-        report.wrong(str(error))
+        report.wrong(str(error), TroubleId.CATALOG_NOT_READ)
         return
     report.ok(f"{METADATA_TOPIC} has {topic.partition_count} partitions")
     if not any(topic.topic_id):
-        report.wrong(f"{METADATA_TOPIC} {NO_TOPIC_ID}")
+        report.wrong(f"{METADATA_TOPIC} {NO_TOPIC_ID}", TroubleId.CATALOG_NOT_READ)
     configs = await _metadata_topic_configs(cluster, report)
     _check_retention(configs, report)
     readable = True
@@ -230,7 +234,7 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
                 await _scan_partition(client, partition, scan)
                 report.progress(f"{partition + 1} of {topic.partition_count} metadata partitions read")
             except RemoteStorageError as error:
-                report.wrong(str(error))
+                report.wrong(str(error), TroubleId.METADATA_PARTITION_NOT_READ)
                 readable = False
                 break
     if scope.cancelled_caught:
@@ -258,7 +262,8 @@ def _tell_of_lost(scan: "_Scan", configs: Mapping[str, str], report: Report) -> 
     if scan.catalog.refused_partitions:
         report.warning(
             f"there are more segments than catalog.segments.max {scan.catalog.segments_max}: brokers read "
-            f"{scan.catalog.refused_partitions} partitions; raise it, and the memory for it"
+            f"{scan.catalog.refused_partitions} partitions; raise it, and the memory for it",
+            TroubleId.CATALOG_FULL,
         )
     if scan.undecodable:
         report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
@@ -345,11 +350,12 @@ async def _check_topics(config: Config, cluster: Cluster, scan: "_Scan", report:
     living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
     denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
     for name in denied[:TOPICS_SHOWN_MAX]:
-        report.wrong(f"ACL Describe on Topic {name} is missing: brokers read all of it")
+        report.wrong(f"ACL Describe on Topic {name} is missing: brokers read all of it", TroubleId.NOT_DESCRIBED)
     if len(denied) > TOPICS_SHOWN_MAX:
         line = cluster.settings.grant(["Describe"], "topic", ["*"])
         report.wrong(
-            f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more; grant it on all: {line}"
+            f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more; grant it on all: {line}",
+            TroubleId.NOT_DESCRIBED,
         )
     for topic in found:
         if topic.error_code not in (0, _TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_OR_PARTITION):

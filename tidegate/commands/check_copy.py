@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from metrics.troubles import TroubleId
 from protocol.client.connection import drive_async
 from protocol.client.errors import GroupAuthorizationError, UpstreamError
 from protocol.client.groups import DESCRIBE_GROUPS, find_coordinator
@@ -83,10 +84,10 @@ async def _check_topics(cluster: Cluster, copy: CopyConfig, topics: Mapping[str,
         report.warning(f"copy.topics: there is no topic {name} yet, or ACL Describe on it is missing")
     for topic in topics.values():
         if topic.refused is not None:
-            report.wrong(f"copy.topics: {topic.name} is not copied: {topic.refused}")
+            report.wrong(f"copy.topics: {topic.name} is not copied: {topic.refused}", TroubleId.TOPIC_NOT_COPIED)
     copied = [topic for topic in topics.values() if topic.refused is None]
     for name, missing in (await _missing_rights(cluster, [topic.name for topic in copied], (_READ,))).items():
-        report.wrong(f"ACL {missing} on Topic {name} is missing: it cannot be copied")
+        report.wrong(f"ACL {missing} on Topic {name} is missing: it cannot be copied", TroubleId.COPY_STALLED)
     for topic in copied:
         _check_time(copy, topic, report)
         _check_size(copy, topic, report)
@@ -108,7 +109,7 @@ def _check_time(copy: CopyConfig, topic: CopyTopic, report: Report) -> None:
         "2 × copy.interval.ms), and "
     )
     if retention_ms <= takes_ms:
-        report.wrong(f"{said}upstream deletes them before that: retention.ms={retention_ms}")
+        report.wrong(f"{said}upstream deletes them before that: retention.ms={retention_ms}", TroubleId.COPY_LATE)
     else:
         report.warning(f"{said}that is more than half of upstream's retention.ms={retention_ms}")
 
@@ -151,12 +152,14 @@ async def _check_metadata_topic(config: Config, metadata: Cluster, written: Clus
     [topic] = await metadata.learn_topics([METADATA_TOPIC])
     if topic.error_code == 0:
         for name, missing in (await _missing_rights(written, [METADATA_TOPIC], (_WRITE,))).items():
-            report.wrong(f"ACL {missing} on Topic {name} is missing: nothing can be copied")
+            report.wrong(f"ACL {missing} on Topic {name} is missing: nothing can be copied", TroubleId.COPY_STALLED)
         configs = (await topic_configs(metadata, [METADATA_TOPIC]))[METADATA_TOPIC]
         if isinstance(configs, str):
-            report.wrong(f"{configs}: a copier deletes nothing from the tier without it")
+            report.wrong(
+                f"{configs}: a copier deletes nothing from the tier without it", TroubleId.METADATA_TOPIC_UNSAFE
+            )
         elif (trouble := configs_trouble(configs)) is not None:
-            report.wrong(trouble)
+            report.wrong(trouble, TroubleId.METADATA_TOPIC_UNSAFE)
         return
     if topic.error_code != _UNKNOWN_TOPIC:
         report.wrong(f"{METADATA_TOPIC}: Metadata says {code_name(topic.error_code)}")
@@ -245,11 +248,11 @@ async def _check_group(cluster: Cluster, group: str, report: Report) -> None:
     try:
         described = await _described(cluster, group)
     except GroupAuthorizationError:
-        report.wrong(denied)
+        report.wrong(denied, TroubleId.COPY_GROUP_TROUBLE)
         return
     code = int(described.error_code)
     if code == _GROUP_AUTHORIZATION_FAILED or (not code and _missing(int(described.authorized_operations), (_READ,))):
-        report.wrong(denied)
+        report.wrong(denied, TroubleId.COPY_GROUP_TROUBLE)
     elif code:
         report.warning(f"rights on group {group} are not known: {code_name(code)}")
     else:

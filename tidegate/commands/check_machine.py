@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import trio
 
+from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
 from proxy.readiness import Readiness
@@ -60,9 +61,9 @@ async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: 
     """Bind what `serve` will bind; report what clients will get for each of these brokers."""
     proxy, admin = config.proxy, config.admin.listen
 
-    def taken(sentence: str) -> None:
+    def taken(sentence: str, trouble: TroubleId | None = None) -> None:
         if not is_running:  # else that one has it
-            report.wrong(sentence)
+            report.wrong(sentence, trouble)
 
     async with trio.open_nursery() as nursery:
         for address, key in ((proxy.listen, "proxy.listen"), (admin, "admin.listen")):
@@ -96,14 +97,18 @@ async def check_client_view(config: Config, nodes: Sequence[NodeAddress], report
     """The certificate, and where the hosts lead that clients get."""
     found = await client_view(config.proxy, config.proxy.tls, [node.node_id for node in nodes])
     for finding in found:
-        (report.wrong if finding.is_fault else report.warning)(finding.says)
+        (report.wrong if finding.is_fault else report.warning)(finding.says, finding.trouble)
     if not found:
         what = "" if config.proxy.tls is None else "the certificate is for the hosts that clients get, and "
         report.ok(f"{what}these hosts lead to this machine")
 
 
 async def _check_broker_ports(
-    config: Config, nodes: Sequence[NodeAddress], nursery: trio.Nursery, report: Report, taken: Callable[[str], None]
+    config: Config,
+    nodes: Sequence[NodeAddress],
+    nursery: trio.Nursery,
+    report: Report,
+    taken: Callable[[str, TroubleId], None],
 ) -> dict[int, tuple[str, int]]:
     """Return the hosts and ports that clients get, by the very book that `serve` has."""
 
@@ -114,7 +119,7 @@ async def _check_broker_ports(
     told = await book.advertise(nodes)
     for node_id, reason in book.withheld.items():
         sentence = f"clients will not hear of broker {node_id}: {reason}"
-        (taken if os.strerror(errno.EADDRINUSE) in reason else report.wrong)(sentence)
+        (taken if os.strerror(errno.EADDRINUSE) in reason else report.wrong)(sentence, TroubleId.BROKER_WITHHELD)
     return told
 
 
@@ -182,12 +187,13 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
         if is_running and isinstance(error, FolderInUseError):
             report.ok(f"cache.path {path} is that one's")
             return True
-        report.wrong(str(error))
+        report.wrong(str(error), TroubleId.CACHE_DISK_UNAVAILABLE)
         return isinstance(error, FolderInUseError)  # it serves without
     except OSError as error:
         report.wrong(
             f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}; name a folder that "
-            "belongs to it, or chown this one"
+            "belongs to it, or chown this one",
+            TroubleId.CACHE_DISK_UNAVAILABLE,
         )
         return True
     report.ok(f"cache.path {path} can be written")
@@ -242,7 +248,7 @@ def check_memory(config: Config, report: Report, workers: int) -> None:
         report.ok(f"there is memory for memory.max.bytes: {limit_bytes >> 20} MiB")
     else:
         sentence, is_sure = shortage
-        (report.wrong if is_sure else report.warning)(sentence)
+        (report.wrong if is_sure else report.warning)(sentence, TroubleId.MEMORY_SHORT)
 
 
 def check_open_files(config: Config, report: Report, workers: int) -> None:
@@ -251,7 +257,7 @@ def check_open_files(config: Config, report: Report, workers: int) -> None:
     if problem is None:
         report.ok(f"the limit on open files is enough for proxy.connections.max {config.proxy.connections_max}")
     else:
-        report.warning(problem)
+        report.warning(problem, TroubleId.OPEN_FILES_FEW)
 
 
 def check_security(config: Config, report: Report) -> None:

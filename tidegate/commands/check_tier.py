@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
+from metrics.troubles import TroubleId
 from storage.config.model import Mode
 from storage.errors import (
     CorruptObjectError,
@@ -70,7 +71,7 @@ def _check_store(
         manager.warm_up()
         manager.ask()
     except RemoteStorageError as error:
-        report.wrong(f"the store does not answer: {with_hint(error, config)}")
+        report.wrong(f"the store does not answer: {with_hint(error, config)}", TroubleId.TIER_UNAVAILABLE)
         return
     words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
     report.ok(f"the store answers ({words})")
@@ -138,7 +139,10 @@ class _Troubles:
             if kind == CorruptObjectError.__name__ and self._counts[kind] == opened:
                 named = _named((*_ENDPOINT_KEYS, *_STORE_KEYS), self.config)
                 more += f"; as all of them are, look first whether {named} lead to the brokers' store"
-            (report.warning if kind == IcebergSegmentError.__name__ else report.wrong)(f"{sentence}{more}")
+            if kind == IcebergSegmentError.__name__:
+                report.warning(f"{sentence}{more}", TroubleId.ICEBERG_SEGMENTS)
+            else:
+                report.wrong(f"{sentence}{more}", TroubleId.TIER_READS_FAIL)
 
 
 def _read(

@@ -187,7 +187,7 @@ async def _application(
             status_page = _StatusPage(readiness, copying)
             pages = OwnPages(readiness, meters.registry, lambda: (), status_page.status, None)
             admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
-            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
+            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters, readiness)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             tasks.keep("configuration", reloader.run)
             tasks.keep("upstream", partial(_follow_brokers, cluster, readiness))

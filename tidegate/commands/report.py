@@ -1,11 +1,13 @@
 """What a command prints: findings as they are made, then keys and a verdict; or all of that as one JSON document.
 
-A finding is one line: `ok`, `warning` or `WRONG` and a sentence. Nothing here knows what is looked at. Whatever an
+A finding is one line: `ok`, `warning` or `WRONG`, a sentence, and the id of the trouble that a running `serve` would
+name for it (`metrics.troubles`). Nothing here knows what is looked at. Whatever an
 examination raises is a finding too, and the next one is made all the same.
 
 The document (docs/operations.md#check) is written at the end, by `verdict`:
 
-    {"keys": [{"name", "value", "origin", "note"}], "sections": [{"title", "findings": [{"verdict", "sentence"}]}],
+    {"keys": [{"name", "value", "origin", "note"}],
+     "sections": [{"title", "findings": [{"verdict", "sentence", "id"}]}],
      "wrong": 0, "warnings": 0, "verdict": "nothing wrong"}
 """
 
@@ -19,6 +21,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from metrics.troubles import TroubleId
 from tidegate.commands.output import PIPED_COLUMNS, print_table
 from tidegate.config.model import EffectiveKey
 
@@ -92,13 +95,13 @@ class Report:
     def ok(self, sentence: str) -> None:
         self._line("ok", "green", sentence)
 
-    def warning(self, sentence: str) -> None:
+    def warning(self, sentence: str, trouble: TroubleId | None = None) -> None:
         self.warning_count += 1
-        self._line("warning", "yellow", sentence)
+        self._line("warning", "yellow", sentence, trouble)
 
-    def wrong(self, sentence: str) -> None:
+    def wrong(self, sentence: str, trouble: TroubleId | None = None) -> None:
         self.wrong_count += 1
-        self._line("WRONG", "bold red", sentence)
+        self._line("WRONG", "bold red", sentence, trouble)
 
     def progress(self, words: str) -> None:
         """Show how far a long piece of work is, in a line that the next one overwrites, for a person in front of it."""
@@ -119,13 +122,15 @@ class Report:
         self._console.print()
         self._console.print(Text(title, style="bold"))
 
-    def _line(self, word: str, style: str, sentence: str) -> None:
+    def _line(self, word: str, style: str, sentence: str, trouble: TroubleId | None = None) -> None:
         sentence = self._complete(sentence)
         if self._as_json:
-            self._sections[-1]["findings"].append({"verdict": word.lower(), "sentence": sentence})
+            finding = {"verdict": word.lower(), "sentence": sentence} | ({"id": trouble.value} if trouble else {})
+            self._sections[-1]["findings"].append(finding)
             return
         self.progress("")
-        self._console.print(Text.assemble((f"{word:<8}", style), sentence))
+        # A comment to a shell: the sentence may end with a command.
+        self._console.print(Text.assemble((f"{word:<8}", style), sentence, f"  # {trouble}" if trouble else ""))
 
 
 def _words(error: BaseException) -> str:

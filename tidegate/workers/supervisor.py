@@ -445,7 +445,7 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
         acceptor = Acceptor(crew, tasks, meters.relay, limits)
         try:
             listening = await front.listen(cluster, acceptor, own_view, tasks)
-            reloader = Reloader(config, front.load, settings.follow, meters)
+            reloader = Reloader(config, front.load, settings.follow, meters, own_view)
             supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
             supervisor.bootstrap, supervisor.addresses = listening.bootstrap, listening.addresses
             crew.start(tasks, partial(_answer, listening.bootstrap, listening.addresses))

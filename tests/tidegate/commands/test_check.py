@@ -261,7 +261,9 @@ def test_what_clients_will_refuse_is_wrong(world: World, tmp_path: Path) -> None
     made = make_certificate("old", ["127.0.0.1"], days=1)
     (tmp_path / "server.pem").write_bytes(made.pem + made.key_pem)
     world.lines = f"proxy.tls.certificate.file={tmp_path / 'server.pem'}\n"
-    world.assert_wrong("WRONG   proxy.tls.certificate.file expired at 2020-01-02", "1 wrong")
+    world.assert_wrong(
+        "WRONG   proxy.tls.certificate.file expired at 2020-01-02", "; renew it  # certificate_expired", "1 wrong"
+    )
 
 
 def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(world: World) -> None:
@@ -366,6 +368,7 @@ def test_one_document_holds_keys_findings_and_verdict(world: World) -> None:
     [finding] = document["sections"][3]["findings"]
     assert finding["verdict"] == "wrong"
     assert "cannot connect to a:1" in finding["sentence"]
+    assert finding["id"] == "upstream_unavailable"
 
 
 def test_findings_come_first_and_defaults_only_if_wanted(world: World) -> None:
@@ -442,7 +445,9 @@ def test_a_missing_right_comes_with_the_line_that_grants_it(world: World) -> Non
     world.cluster.topics["orders"].error_code = ErrorCode.topic_authorization_failed
     world.configs_code = ErrorCode.topic_authorization_failed
     line = "kafka-acls.sh --bootstrap-server a:1 --add --allow-principal User:ANONYMOUS --operation"
-    world.assert_wrong(f"{line} Describe --topic orders", f"{line} DescribeConfigs --topic {METADATA_TOPIC}")
+    world.assert_wrong(
+        f"{line} Describe --topic orders  # not_described", f"{line} DescribeConfigs --topic {METADATA_TOPIC}"
+    )
 
 
 def test_segments_of_iceberg_are_the_brokers_and_not_wrong(world: World) -> None:
