@@ -1,7 +1,7 @@
 """`spark.read.format("tidegate")`: the tier as a Spark data source (PySpark 4's Python Data Source API, Arrow batches).
 
-    from pipeline.data_source import TidegateDataSource
-    spark.dataSource.register(TidegateDataSource)
+    from pipeline.session import register
+    register(spark)
     rows = spark.read.format("tidegate").option("config", "tidegate.properties").option("subscribe", "orders").load()
 
 Options are pipeline.planning.options'; rows are the Kafka source's (pipeline.schema). Who runs what: Spark makes the
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.driver import Tier, kept_tier, load_config, open_tier, shipped_storage, shipped_tail
@@ -47,8 +48,8 @@ from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from pipeline.planning.planner import limit_end_offsets, plan
 from pipeline.planning.value_options import ValueOptions
 from pipeline.reading.read_task import TaskReader, keep_archive_directories
-from pipeline.schema import VALUE_COLUMNS, spark_schema
-from pipeline.tasks import Task
+from pipeline.schema import COLUMNS, DEAD_LETTER, NEVER_NULL, VALUE_COLUMNS, arrow_schema
+from pipeline.tasks import TailTask, Task, TierTask
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.config.tier_client import TierClientConfig
 from storage.model import uuid_to_text
@@ -60,8 +61,9 @@ if TYPE_CHECKING:
 #
 # Taken: comparisons of `offset`, `partition`, `topic` and `timestamp` with a constant. A row that they take away is
 # never made, and what holds none of the others is never fetched: partitions are not planned, offsets cut the ranges, an
-# old segment is left out by its newest timestamp. Everything else is Spark's, also comparisons with null or of a type
-# that the column has not.
+# old segment is left out by its newest timestamp. Of a list of offsets or times, all from the first to the last is
+# read, and Spark has the list as well. Everything else is Spark's, also comparisons with null or of a type that the
+# column has not.
 #
 # A filter is known by its class name: pyspark 4.0 has none of these classes. Its `attribute` is the path of a column,
 # its `value` the constant (https://spark.apache.org/docs/latest/api/python/ → pyspark.sql.datasource).
@@ -77,7 +79,7 @@ _COMPARISONS = {
     "LessThan": "<",
     "LessThanOrEqual": "<=",
 }
-_NEVER_NULL = ("offset", "partition", "topic", "timestamp")
+_NEVER_NULL = frozenset(name.lower() for name in NEVER_NULL)
 """Spark asks that of every column that it compares."""
 _Value = TypeVar("_Value", int, str)
 
@@ -134,44 +136,39 @@ def push_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
     """Return what the filters that can be taken leave, and those that are Spark's. All of them hold together."""
     pushed, others = PushedFilters(), []
     for offered in filters:
-        taken = _take(pushed, offered)
-        if taken is None:
+        path: Sequence[str] = getattr(offered, "attribute", ())
+        name, column = type(offered).__name__, path[0].lower() if len(path) == 1 else ""
+        if name == "IsNotNull" and column in _NEVER_NULL:
+            continue
+        taken = None
+        if name == "In" or name in _COMPARISONS:
+            values = tuple(offered.value) if name == "In" else (offered.value,)
+            taken = _take(pushed, column, _COMPARISONS.get(name, "="), values)
+        is_hull = name == "In" and column in ("offset", "timestamp")
+        if taken is None or is_hull:
             others.append(offered)
-        else:
-            pushed = taken
+        pushed = taken or pushed
     return pushed, others
 
 
-def _take(pushed: PushedFilters, offered: Any) -> PushedFilters | None:
-    path: Sequence[str] = getattr(offered, "attribute", ())
-    name = type(offered).__name__
-    if name == "IsNotNull" and len(path) == 1 and path[0].lower() in _NEVER_NULL:
-        return pushed
-    if len(path) != 1 or not (name == "In" or name in _COMPARISONS):
-        return None
-    column = path[0].lower()
-    values = tuple(offered.value) if name == "In" else (offered.value,)
-    operator = _COMPARISONS.get(name, "=")
+def _take(pushed: PushedFilters, column: str, operator: str, values: tuple[Any, ...]) -> PushedFilters | None:
+    """With one more comparison, of which several values are taken as their hull; None: it cannot be taken."""
     if column == "topic" and operator == "=" and _all_are(str, values):
         return replace(pushed, topics=_common(pushed.topics, values))
     if column == "partition" and operator == "=" and _all_are(int, values):
         return replace(pushed, partitions=_common(pushed.partitions, values))
-    if name == "In":
-        return None
-    value = offered.value
-    if column == "timestamp":
-        if not isinstance(value, datetime.datetime) or value.tzinfo is None:
-            return None
-        since = value - _EPOCH
-        return _bounded(pushed, "timestamp_{}_ms", operator, -(-since // _MILLISECOND), since // _MILLISECOND)
-    if column in ("offset", "partition") and _all_are(int, values):
-        return _bounded(pushed, column + "_{}", operator, value, value)
+    if column in ("offset", "partition") and values and _all_are(int, values):
+        return _bounded(pushed, column + "_{}", operator, min(values), max(values))
+    is_time = column == "timestamp" and values and _all_are(datetime.datetime, values)
+    if is_time and all(value.tzinfo is not None for value in values):
+        first, last = min(values) - _EPOCH, max(values) - _EPOCH
+        return _bounded(pushed, "timestamp_{}_ms", operator, -(-first // _MILLISECOND), last // _MILLISECOND)
     return None
 
 
 def _bounded(pushed: PushedFilters, field: str, operator: str, ceiling: int, floor: int) -> PushedFilters:
-    """With a comparison of a whole number with one that lies from `floor` to `ceiling`: both are the same, or the
-    number is between them."""
+    """With a comparison of a whole number: of `ceiling` from below, of `floor` from above. They are one number, or the
+    two around a time that is finer; or the least and the largest of several."""
     low, high = field.format("min"), field.format("max")
     changes: dict[str, Any] = {}
     if operator in ("=", ">=", ">"):
@@ -294,14 +291,8 @@ class TidegateDataSource(DataSource):
     have those types, whatever is registered meanwhile."""
 
     @sentence_first()
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         options = schema_options(self.options)
-        if not options.values.columns:
-            return spark_schema(options.columns)
-        from pipeline.values.settled import spark_types  # what decodes values: only for reads that want it
-
-        assert options.config is not None
-        assert options.selection is not None
         return spark_types(options.columns, self._settle(options.values, options.config, options.selection))
 
     @sentence_first()
@@ -309,22 +300,71 @@ class TidegateDataSource(DataSource):
         keep_archive_directories()
         if not self.options:
             raise OptionsError([_NO_OPTIONS])
-        options = parse_options(self.options)
-        return TierReader(options, self._settle(options.values, options.config, options.selection))
+        return TierReader(*self._with_schema(parse_options(self.options), schema))
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         keep_archive_directories()
-        options = parse_options(self.options, is_streaming=True)
-        return TierStreamReader(options, self._settle(options.values, options.config, options.selection))
+        return TierStreamReader(*self._with_schema(parse_options(self.options, is_streaming=True), schema))
 
-    def _settle(self, values: ValueOptions, config: Path, selection: TopicSelection) -> "tuple[SettledColumn, ...]":
+    def _settle(
+        self, values: ValueOptions, config: Path | None, selection: TopicSelection | None
+    ) -> "tuple[SettledColumn, ...]":
         if self._settled is None and values.columns:
-            from pipeline.values.settled import settle
+            from pipeline.values.settled import settle  # what decodes values: only for who asks for it
 
+            assert config is not None
+            assert selection is not None
             registry = load_config(str(config), os.environ).schema_registry
             self._settled = settle(values, selection.names, registry)
         return self._settled or ()
+
+    def _with_schema(
+        self, options: SourceOptions, schema: StructType
+    ) -> "tuple[SourceOptions, tuple[SettledColumn, ...]]":
+        """Rows of this schema: the source's own, or one that the user gives, which Spark then does not ask us for. It
+        takes columns by their place, whatever they are called.
+
+        Raises: OptionsError: we have no such columns.
+        """
+        settled = self._settle(options.values, options.config, options.selection)
+        is_chosen = any(name.lower() == "columns" for name in self.options)
+        columns = options.columns if is_chosen else (*COLUMNS, *VALUE_COLUMNS)
+        if not options.values.columns:
+            columns = tuple(name for name in columns if name != DEAD_LETTER)
+        if problems := schema_problems(schema, spark_types(columns, settled)):
+            raise OptionsError(problems)
+        return replace(options, columns=tuple(schema.names) or options.columns), settled
+
+
+def spark_types(columns: Sequence[str], settled: "Sequence[SettledColumn]") -> StructType:
+    """The rows as Spark has them."""
+    types = arrow_schema(columns)
+    if settled:
+        from pipeline.values.settled import typed_schema
+
+        types = typed_schema(columns, settled)
+    return from_arrow_schema(types, prefer_timestamp_ntz=True)
+
+
+def schema_problems(given: StructType, ours: StructType) -> list[str]:
+    """Why rows of ours cannot be of the schema that is given: a sentence for each column."""
+    types = {field.name: field.dataType for field in ours}
+    problems = []
+    for name in dict.fromkeys(given.names):
+        wanted = [field for field in given if field.name == name]
+        if name not in types:
+            problems.append(f"the schema names {name!r}, which is none of {', '.join(types)}")
+        elif len(wanted) > 1:
+            problems.append(f"the schema names {name} twice")
+        elif wanted[0].dataType != types[name]:
+            shown = [each.simpleString() for each in (wanted[0].dataType, types[name])]
+            if shown[0] == shown[1]:  # what may be null inside is not in that
+                shown = [each.json() for each in (wanted[0].dataType, types[name])]
+            problems.append(f"the schema has {name} as {shown[0]}, and it is {shown[1]}")
+        elif not wanted[0].nullable and name not in NEVER_NULL:
+            problems.append(f"the schema has {name} as not null, and a record may have none")
+    return problems
 
 
 class TaskPartition(InputPartition):
@@ -359,7 +399,7 @@ class TierReader(DataSourceReader):
         with kept_tier.open(_config(options)) as tier:
             views = tier.view.partitions(options.selection, options.read_committed)
             wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
-            return _planned(tier, wanted, options)
+            return _planned(tier, views, wanted, options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None when there are no tasks."""
@@ -369,8 +409,9 @@ class TierReader(DataSourceReader):
 class _FilterPushdown:
     """A TierReader's `pushFilters`, which Spark asks from 4.1 on if spark.sql.python.filterPushdown.enabled is set.
 
-    It is not, by default, and then Spark refuses readers whose `pushFilters` is not the one that they inherit: a method
-    of ours would make every read fail there. So this is no method, and says that it is the inherited one.
+    It is not, by default (pipeline.session.register sets it), and then Spark refuses readers whose `pushFilters` is not
+    the one that they inherit: a method of ours would make every read fail there. So this is no method, and says that it
+    is the inherited one.
     """
 
     def __init__(self, reader: TierReader) -> None:
@@ -445,7 +486,7 @@ class TierStreamReader(DataSourceStreamReader):
             fails_on_data_loss=options.fails_on_data_loss,
             reads_tail=options.reads_tail,
         )
-        return _planned(tier, wanted, options)
+        return _planned(tier, views, wanted, options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
@@ -520,11 +561,34 @@ def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.Re
             yield from tasks.read(partition.task)
 
 
-def _planned(tier: Tier, wanted: Sequence[WantedOffsets], options: SourceOptions) -> list[InputPartition]:
+def _planned(
+    tier: Tier, views: Sequence[PartitionView], wanted: Sequence[WantedOffsets], options: SourceOptions
+) -> list[InputPartition]:
     if options.read_committed:
         wanted = tier.transactions.with_aborted(wanted)
     tasks = plan(wanted, bytes_per_partition=options.bytes_per_partition, timestamp_min_ms=options.timestamp_min_ms)
+    _log.info("read_planned", **planned_costs(views, tasks))
     return [TaskPartition(task) for task in tasks]
+
+
+def planned_costs(views: Sequence[PartitionView], tasks: Sequence[Task]) -> dict[str, Any]:
+    """What the tasks read, of all that the tier has of these partitions; bytes are of log, by the planner's estimate.
+    How they are cut into GETs only the objects say."""
+    parts = [part for task in tasks if isinstance(task, TierTask) for part in task.parts]
+    served = [each.segment for view in views for each in view.segments]
+    return {
+        "topics": ",".join(sorted({view.partition.topic for view in views})),
+        "tasks": len(tasks),
+        "segments": len({part.segment.segment_id for part in parts}),
+        "of_segments": len(served),
+        "tier_mb": _megabytes(part.estimated_bytes for part in parts),
+        "of_tier_mb": _megabytes(segment.segment_size_bytes for segment in served),
+        "tail_offsets": sum(task.end_offset - task.first_offset for task in tasks if isinstance(task, TailTask)),
+    }
+
+
+def _megabytes(sizes: Iterable[int]) -> float:
+    return round(sum(sizes) / 1e6, 3)
 
 
 def _log_progress(

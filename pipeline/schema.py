@@ -35,18 +35,18 @@ _DEAD_LETTER = pa.struct(
     [pa.field("column", pa.string()), pa.field("reason", pa.string()), pa.field("data", pa.binary())]
 )
 
-_TYPES: dict[str, tuple[str, pa.DataType]] = {
-    "key": ("binary", pa.binary()),
-    "value": ("binary", pa.binary()),
-    "topic": ("string", pa.string()),
-    "partition": ("int", pa.int32()),
-    "offset": ("bigint", pa.int64()),
-    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
-    "timestampType": ("int", pa.int32()),
-    HEADERS: ("array<struct<key:string,value:binary>>", pa.list_(_HEADER)),
-    SCHEMA_ID: ("int", pa.int32()),
-    KEY_SCHEMA_ID: ("int", pa.int32()),
-    DEAD_LETTER: ("array<struct<column:string,reason:string,data:binary>>", pa.list_(_DEAD_LETTER)),
+_TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(_HEADER),
+    SCHEMA_ID: pa.int32(),
+    KEY_SCHEMA_ID: pa.int32(),
+    DEAD_LETTER: pa.list_(_DEAD_LETTER),
 }
 
 VALUE_COLUMNS = (SCHEMA_ID, KEY_SCHEMA_ID, DEAD_LETTER)
@@ -54,6 +54,7 @@ VALUE_COLUMNS = (SCHEMA_ID, KEY_SCHEMA_ID, DEAD_LETTER)
 COLUMNS: tuple[str, ...] = tuple(name for name in _TYPES if name not in VALUE_COLUMNS)
 DEFAULT_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name != HEADERS)
 """Without headers, as the Kafka source without `includeHeaders`."""
+NEVER_NULL = frozenset({"topic", "partition", OFFSET, "timestamp", "timestampType"})
 
 
 def raw_columns(columns: Sequence[str], typed: Sequence[str] = ()) -> tuple[str, ...]:
@@ -67,11 +68,6 @@ def raw_columns(columns: Sequence[str], typed: Sequence[str] = ()) -> tuple[str,
     return tuple(name for name in dict.fromkeys(wanted) if name != DEAD_LETTER)
 
 
-def spark_schema(columns: Sequence[str]) -> str:
-    """The columns as Spark's DDL."""
-    return ", ".join(f"`{name}` {_TYPES[name][0]}" for name in columns)
-
-
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The columns as Arrow has them."""
-    return pa.schema([pa.field(name, _TYPES[name][1]) for name in columns])
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])

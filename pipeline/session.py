@@ -38,6 +38,9 @@ _WORKER_VARIABLE = "PYSPARK_PYTHON"
 """The Python of workers and executors."""
 
 
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
 class SessionError(Exception):
     """There can be no Spark session here; the message says why, and what to do."""
 
@@ -76,6 +79,31 @@ def start_session(
     if is_submitted:
         _check_running_java(session)
     return session
+
+
+def register(session: "SparkSession") -> None:
+    """From now on `format("tidegate")` is known to the session, for `read` and `readStream`.
+
+    Two of Spark's settings are set where nobody has: `where` reaches the source (from 4.1 on; 4.0 knows of no such
+    thing), and Python workers on this machine run this Python in place of the first python3 on PATH.
+
+    Raises:
+        RuntimeError: this Spark is older than 4.0.
+    """
+    if problems := version_problems(session.version):
+        raise RuntimeError("; ".join(problems))
+    from pyspark.sql.datasource import DataSourceReader
+
+    from pipeline.data_source import TidegateDataSource
+
+    given = session.conf.getAll
+    if hasattr(DataSourceReader, "pushFilters") and _PUSHDOWN not in given:
+        session.conf.set(_PUSHDOWN, "true")
+    context = getattr(session, "sparkContext", None)  # Spark Connect has none
+    if context is not None and context.master.startswith("local"):
+        is_named = _WORKER_VARIABLE in os.environ or "spark.pyspark.python" in given
+        context.pythonExec = context.pythonExec if is_named else sys.executable
+    session.dataSource.register(TidegateDataSource)
 
 
 def missing_packages() -> list[str]:

@@ -41,6 +41,13 @@ class SegmentTask:
     aborted: tuple[AbortedTransaction, ...] = ()
     """Those that touch these offsets, by first offset; empty unless the read is READ_COMMITTED."""
 
+    @property
+    def estimated_bytes(self) -> int:
+        """About how much of the log is read for it."""
+        start, end = self.segment.start_offset, self.segment.end_offset + 1
+        wanted = min(self.end_offset, end) - max(self.first_offset, start)
+        return (self.end_position - self.start_position) * wanted // (end - start)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTask:

@@ -151,15 +151,15 @@ def _run(
     from pyspark.errors import PySparkException
     from rich.console import Console
 
-    from pipeline.data_source import TidegateDataSource
     from pipeline.failures import cause_of
     from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
     from pipeline.planning.offset_bounds import OffsetBoundsError
     from pipeline.planning.tier_view import TierViewError
+    from pipeline.session import register
     from protocol.client.errors import UpstreamError
     from storage.errors import RemoteStorageError, StorageConfigError
 
-    spark.dataSource.register(TidegateDataSource)
+    register(spark)
     context = JobContext(spark=spark, config=config, output=_console(), messages=Console(stderr=True))
     try:
         return job(context)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
 
+from pipeline.schema import NEVER_NULL
+
 _WIDER: dict[type[types.DataType], tuple[type[types.DataType], ...]] = {
     types.IntegerType: (types.LongType,),
     types.FloatType: (types.DoubleType,),
@@ -37,7 +39,7 @@ def fit(rows: types.StructType, table: types.StructType, *, is_case_sensitive: b
                 f"column {there.name} is {there.dataType.simpleString()}, and the rows have "
                 f"{field.dataType.simpleString()}"
             )
-        elif not there.nullable and field.name not in NEVER_NULL:
+        elif not there.nullable and field.name not in _NEVER_NULL:
             problems.append(f"column {there.name} is NOT NULL, and rows may have none")
     for there in known.values():
         if not there.nullable and not _fills_itself(there):
@@ -45,7 +47,7 @@ def fit(rows: types.StructType, table: types.StructType, *, is_case_sensitive: b
     return Fit(tuple(missing), tuple(problems))
 
 
-NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType", "date", "offset_range"})
+_NEVER_NULL = NEVER_NULL | {"date", "offset_range"}
 
 
 def added_columns(missing: Sequence[types.StructField]) -> str:

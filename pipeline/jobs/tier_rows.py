@@ -31,7 +31,8 @@ def tier_rows(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         OptionsError: the options are wrong; and whatever planning raises (pipeline.data_source.TierReader.partitions).
     """
     source = TidegateDataSource(dict(options))
-    schema, reader = source.schema(), source.reader(StructType())
+    schema = source.schema()
+    reader = source.reader(schema)
     planned = PlannedReader(reader, reader.partitions())
 
     # Made here, and not in the module: so Spark sends it as a value, with what it refers to.
@@ -40,7 +41,7 @@ def tier_rows(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         def name(cls) -> str:
             return NAME
 
-        def schema(self) -> StructType | str:
+        def schema(self) -> StructType:
             return schema
 
         def reader(self, schema: StructType) -> DataSourceReader:

@@ -201,15 +201,29 @@ _NAMES = (
     *VALUE_OPTION_NAMES,
 )
 
+_TOPIC_HINT = "name the topic by subscribe, subscribePattern or assign"
+_TRIGGER_HINT = "the Kafka source has it; here a trigger takes what there is, and its interval says how often"
+_RETRY_HINT = "the Kafka source has it; here brokers are asked again for as long as it helps"
 _HINTS = {
-    "path": "name the topic by subscribe, subscribePattern or assign",
+    "path": _TOPIC_HINT,
+    "topic": _TOPIC_HINT,
+    "topics": _TOPIC_HINT,
     "minpartitions": "the Kafka source has it; here bytesPerPartition decides how many tasks there are",
     "maxrecordsperpartition": "the Kafka source has it; here bytesPerPartition decides how large a task is",
     "maxoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
     "kafka.group.id": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
     "groupidprefix": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
-    "minoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
+    "minoffsetspertrigger": _TRIGGER_HINT,
+    "maxtriggerdelay": _TRIGGER_HINT,
+    "kafka.auto.offset.reset": "startingOffsets says where to begin",
+    "bootstrap.servers": "the brokers are in the file of `config`; with tail=kafka it is kafka.bootstrap.servers",
+    "kafkaconsumer.polltimeoutms": _RETRY_HINT,
+    "fetchoffset.numretries": _RETRY_HINT,
+    "fetchoffset.retryintervalms": _RETRY_HINT,
 }
+
+_NEAR = 0.8
+"""How alike names must be for one to be a slip of the other."""
 
 _CREDENTIAL = re.compile(
     r"(rsm\.config\.|schema\.registry\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*"
@@ -429,8 +443,9 @@ def _unknown(values: Mapping[str, str], options: Mapping[str, str]) -> list[str]
         elif name.startswith("kafka."):
             problems.append(f"{shown} is not an option of this source: a client's settings are in the file of `config`")
         else:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            problems.append(f"{shown} is not an option of this source: did you mean {known[nearest]}?")
+            nearest = [known[near] for near in difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)]
+            remedy = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(_NAMES)}"
+            problems.append(f"{shown} is not an option of this source: {remedy}")
     return problems
 
 

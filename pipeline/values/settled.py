@@ -24,8 +24,6 @@ from storage.config.schema_registry import SchemaRegistryConfig
 from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from pipeline.values.registry import RegisteredSchema, SchemaRegistry
 
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -99,13 +97,6 @@ def type_of(settled: SettledColumn) -> pa.DataType:
     from pipeline.values.typed_columns import decoder_of
 
     return decoder_of(settled).type
-
-
-def spark_types(columns: Sequence[str], settled: Sequence[SettledColumn]) -> "StructType":
-    """The rows as Spark has them."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(typed_schema(columns, settled), prefer_timestamp_ntz=True)
 
 
 def typed_schema(columns: Sequence[str], settled: Sequence[SettledColumn]) -> pa.Schema:

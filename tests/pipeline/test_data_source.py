@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_json_string
 
 from pipeline import data_source, driver
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
@@ -192,6 +192,82 @@ def test_pushing_filters_down_does_not_count_as_declared_where_spark_has_that_of
     for reader in (world.reader(), sent(world.reader())):
         assert reader.pushFilters.__func__ is inherited
         assert list(reader.pushFilters([EqualTo(("topic",), "orders")])) == []
+
+
+def test_each_read_says_what_it_plans_of_how_much(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing told what a filter saved, or that it saved nothing. Given a batch and a stream's, when they are planned,
+    then a line has segments and bytes, of how many."""
+    reader = world.reader(tail="kafka")
+    reader.pushFilters([GreaterThanOrEqual(("offset",), 50), LessThan(("offset",), 150)])
+    reader.partitions()
+    world.stream(tail="kafka").partitions(progress(200), progress(400))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "event=read_planned" in line]
+    planned = "event=read_planned topics=orders tasks={} segments={} of_segments=3 tier_mb={} of_tier_mb=0.003 tail_off"
+    assert [planned.format(1, 2, 0.001) in lines[0], planned.format(2, 1, 0.001) in lines[1]] == [True, True], lines
+    assert [line.rpartition("=")[2] for line in lines] == ["0", "100"]
+
+
+# --- a schema that the user gives ---
+
+
+def rows_like(text: str) -> StructType:
+    """`name type …` as Spark's DDL, without a session to parse it."""
+    fields = []
+    for column in text.split(","):
+        name, kind, *rest = column.split()
+        type_ = _parse_datatype_json_string(json.dumps({"bigint": "long"}.get(kind, kind)))
+        fields.append(StructField(name, type_, nullable=not rest))
+    return StructType(fields)
+
+
+@for_each("text", ["value binary, key binary", "offset bigint not, value binary", "schemaId int"])
+def test_a_schema_is_honoured_by_its_names(world: World, text: str) -> None:
+    """Columns went by their place: keys came out as values. Given some of our columns in an order of the user's, when a
+    batch or a stream reads by them, then rows have just these."""
+    schema = rows_like(text.replace(" int", " integer"))
+    for reader in (world.source().reader(schema), world.source().streamReader(schema)):
+        assert isinstance(reader, TierReader | TierStreamReader)
+        assert reader.options.columns == tuple(schema.names)
+        if "schemaId" not in text:
+            assert reader.tasks.options.columns == tuple(schema.names)
+
+
+@for_each(
+    "text, options, said",
+    [
+        ("value binary, size bigint", {}, "the schema names 'size', which is none of key, value, topic, "),
+        ("Value binary", {}, "the schema names 'Value', which is none of key, value, topic, "),
+        ("value string", {}, "the schema has value as string, and it is binary$"),
+        ("offset integer", {}, "the schema has offset as int, and it is bigint$"),
+        ("key binary not", {}, "the schema has key as not null, and a record may have none$"),
+        ("key binary, key binary", {}, "the schema names key twice$"),
+        ("key binary", {"Columns": "offset"}, "the schema names 'key', which is none of offset$"),
+        ("deadLetter binary", {}, "the schema names 'deadLetter', which is none of "),
+    ],
+)
+def test_a_schema_that_we_have_not_is_told_by_its_column(
+    world: World, text: str, options: Mapping[str, str], said: str
+) -> None:
+    for ask in (world.source(**options).reader, world.source(**options).streamReader):
+        with pytest.raises(OptionsError, match=f"^{said}"):
+            ask(rows_like(text))
+
+
+def test_typed_columns_are_compared_with_the_schemas_types(world: World) -> None:
+    file = world.folder / "order.json"
+    file.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}}', "utf-8")
+    source = world.source(valueFormat="json", valueSchemaFile=str(file))
+    own = source.schema()
+    chosen = StructType([own["value"], own["deadLetter"], own["offset"]])
+    reader = source.reader(chosen)
+    assert isinstance(reader, TierReader)
+    assert reader.tasks.values is not None
+    assert reader.tasks.values.columns == ("value", "deadLetter", "offset")
+    with pytest.raises(OptionsError, match=r"^the schema has value as binary, and it is struct<id:bigint>$"):
+        source.reader(rows_like("value binary"))
+    inside = StructType([StructField("value", StructType([StructField("id", LongType(), nullable=False)]))])
+    with pytest.raises(OptionsError, match=r'^the schema has value as \{.*"nullable":false'):
+        source.reader(inside)
 
 
 def test_without_tasks_there_is_nothing_to_read_and_wrong_options_are_said_first(world: World) -> None:

@@ -99,3 +99,55 @@ def test_an_older_spark_is_sent_to_the_kafka_source(version: str, is_old: bool) 
         with pytest.raises(RuntimeError, match=rf"^Spark {version} knows no Python data sources, .* Kafka source"):
             shipped.register(older)
     assert bool(session.version_problems(version)) == is_old
+
+
+class Conf:
+    """A session's settings: those that somebody has set."""
+
+    def __init__(self, **given: str) -> None:
+        self.getAll = {name.replace("_", "."): value for name, value in given.items()}
+
+    def set(self, name: str, value: str) -> None:
+        self.getAll[name] = value
+
+
+@for_each("is_new, given, found", [(True, None, "true"), (True, "false", "false"), (False, None, None)])
+def test_filters_reach_the_source_unless_the_user_said_something_else(
+    monkeypatch: pytest.MonkeyPatch, is_new: bool, given: str | None, found: str | None
+) -> None:
+    """Nothing set it, and `where` read everything. Given a Spark that can, when our source is registered, then the
+    setting is on; one of the user's is left alone, and a Spark that cannot gets none."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    monkeypatch.delattr(DataSourceReader, "pushFilters", raising=False)
+    if is_new:
+        monkeypatch.setattr(DataSourceReader, "pushFilters", lambda _self, filters: filters, raising=False)
+    key, registered = "spark.sql.python.filterPushdown.enabled", list[type]()
+    conf = Conf() if given is None else Conf(**{key.replace(".", "_"): given})
+    found_source = SimpleNamespace(register=registered.append)
+    session.register(cast("SparkSession", SimpleNamespace(version="4.1.0", conf=conf, dataSource=found_source)))
+    assert conf.getAll.get(key) == found
+    assert [each.__name__ for each in registered] == ["TidegateDataSource"]
+
+
+@for_each(
+    "master, environ, conf, is_set",
+    [
+        ("local[2]", {}, Conf(), True),
+        ("local[2]", {"PYSPARK_PYTHON": "/a/python"}, Conf(), False),
+        ("local[2]", {}, Conf(spark_pyspark_python="/a/python"), False),
+        ("spark://host:7077", {}, Conf(), False),
+    ],
+)
+def test_workers_on_this_machine_run_this_python(
+    monkeypatch: pytest.MonkeyPatch, master: str, environ: dict[str, str], conf: Conf, is_set: bool
+) -> None:
+    """A newcomer's first error was `No module named 'pyarrow'`: of the first python3 on PATH."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    context = SimpleNamespace(master=master, pythonExec="python3")
+    source = SimpleNamespace(register=lambda _: None)
+    made = SimpleNamespace(version="4.0.0", conf=conf, dataSource=source, sparkContext=context)
+    session.register(cast("SparkSession", made))
+    assert context.pythonExec == (sys.executable if is_set else "python3")

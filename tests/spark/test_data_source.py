@@ -23,6 +23,7 @@ from tests.support.source_rows import (
     offsets_of,
     read_kafka,
     read_tier,
+    tier_options,
     with_tail,
 )
 from tests.support.spark_topics import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tests.support.spark_session import RunningSpark
 
 TASKS = 6
+STREAM_S_MAX = 120
 MIDDLE_MS = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * RECORDS
 """Half way through the timestamps of `plain`, in the tier; its two partitions take turns."""
 BOUNDS: Mapping[str, Mapping[str, str | Mapping[str, int]]] = {
@@ -145,6 +147,37 @@ def test_columns_and_times_are_chosen_in_the_source(spark: SparkSession, spark_t
     with cached(kept) as expected, cached(rows) as found:
         assert_same_rows(found, expected)
         assert found.count() < RECORDS
+
+
+def test_a_schema_that_the_user_gives_is_taken_by_its_names(
+    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
+) -> None:
+    """Spark takes a source's columns by their place: keys came out as values. Given a schema of some of our columns in
+    another order, when it is read by a batch, a view and a stream, then each column has its own; of one that we have
+    not, a sentence names it."""
+    schema, options = "value binary, offset bigint not null, key binary", tier_options(spark_topics, PLAIN)
+    expected = read_tier(spark, spark_topics, PLAIN).where("partition = 0 and offset < 200")
+    wanted = expected.select("value", "offset", "key").collect()
+    listed = ", ".join(f"{name} '{value}'" for name, value in options.items() if name != "subscribe")
+    one = {**options, "assign": json.dumps({PLAIN: [0]})}
+    del one["subscribe"]
+    assigned = f"""{listed}, assign '{one["assign"]}'"""
+    query = spark.readStream.format("tidegate").options(**one).schema(schema).load().writeStream.format("parquet")
+    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(tmp_path / "rows"))
+    query.trigger(availableNow=True).start().awaitTermination(STREAM_S_MAX)
+    spark.sql(f"CREATE TEMPORARY VIEW by_schema ({schema}) USING tidegate OPTIONS ({assigned})")
+    try:
+        for rows in (
+            spark.read.format("tidegate").options(**one).schema(schema).load(),
+            spark.table("by_schema"),
+            spark.read.parquet(str(tmp_path / "rows")),
+        ):
+            assert rows.columns == ["value", "offset", "key"]
+            assert sorted(rows.where("offset < 200").collect()) == sorted(wanted)
+    finally:
+        spark.catalog.dropTempView("by_schema")
+    with pytest.raises((PySparkException, Py4JJavaError), match="TidegateError: the schema has value as string, and"):
+        spark.read.format("tidegate").options(**one).schema("value string, key binary").load().count()
 
 
 def test_a_flipped_bit_fails_the_task_or_is_left_out_and_written_down(

@@ -33,16 +33,27 @@ def found_by_next(topics: SparkTopics, folder: Path, parts: str) -> dict[str, An
         timeout=END_S_MAX,
     )
     assert done.returncode == 0, done.stderr[-6000:]
+    sys.stderr.write(done.stderr)
     (line,) = re.findall(r"^FOUND (.*)$", done.stdout, re.MULTILINE)
     found: dict[str, Any] = json.loads(line)
     return found
 
 
-def test_filters_come_to_the_source_on_spark_4_1(spark_topics: SparkTopics, tmp_path: Path) -> None:
-    """So that Spark has none of them to do, and other partitions are not planned. What is wrong is said first."""
+def test_filters_come_to_the_source_on_spark_4_1(
+    spark_topics: SparkTopics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody had set it, and all was read. Given a session in which our source is registered, when rows are filtered,
+    then Spark has nothing of that to do, other partitions are not planned, and a line tells how little is read; a list
+    of offsets is read from the first to the last, and Spark takes these out. What is wrong is said first."""
     found = found_by_next(spark_topics, tmp_path, "version,pushed,said")
     assert found["version"].startswith("4.1.")
-    assert found["pushed"] == {"left to Spark": [], "tasks": 1, "offsets": list(range(FIRST, END))}
+    offsets = {"offsets": list(range(FIRST, END)), "of a list": [FIRST, END]}
+    assert found["pushed"] == {"left to Spark": [], "tasks": 1, **offsets}
+    lines = [line for line in capsys.readouterr().err.splitlines() if "event=read_planned" in line]
+    assert lines
+    for line in lines:
+        planned, all_ = (float(value) for value in re.findall(r"tier_mb=([\d.]+)", line))
+        assert planned < all_ / 50, line
     # This Spark hands option names over in lower case.
     assert (
         found["said"]

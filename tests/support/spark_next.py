@@ -13,7 +13,7 @@ from pyspark import __version__
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from pipeline.data_source import TidegateDataSource
+from pipeline.session import register
 from tests.support.needs import NEXT_SPARK_JARS
 from tests.support.spark_cluster import QUICK_JAVA, local_settings
 
@@ -26,7 +26,7 @@ FIRST, END = 100, 110
 def main(folder: Path, config: str, bootstrap_servers: str, topic: str, parts: str) -> None:
     """Print parts of what the source says; `parts`: their keys, with commas."""
     spark = session(folder)
-    spark.dataSource.register(TidegateDataSource)
+    register(spark)
     source = {"config": config, "subscribe": topic}
     rows = spark.read.format("tidegate").options(**source).load()
     tell: Mapping[str, Callable[[], object]] = {
@@ -54,7 +54,6 @@ def session(folder: Path) -> SparkSession:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }
     builder = SparkSession.builder
     for name, value in settings.items():
@@ -69,13 +68,15 @@ def offsets(rows: DataFrame) -> list[list[int]]:
 
 
 def pushed(rows: DataFrame) -> dict[str, Any]:
-    """A read with filters on three columns: what is left to Spark, tasks, offsets."""
+    """A read with filters on three columns: what is left to Spark, tasks, offsets; and by a list of offsets."""
     wanted = rows.where(f"partition = 0 and offset >= {FIRST} and offset < {END} and timestamp > timestamp'2001-01-01'")
     plan = wanted._jdf.queryExecution().executedPlan().toString()
+    listed = rows.where(f"offset in ({FIRST}, {END}) and partition = 0")
     return {
         "left to Spark": [line for line in plan.splitlines() if line.lstrip(PLAN_MARKS).startswith("Filter")],
         "tasks": wanted.rdd.getNumPartitions(),
         "offsets": sorted(row["offset"] for row in wanted.select("offset").collect()),
+        "of a list": sorted(row["offset"] for row in listed.select("offset").collect()),
     }
 
 

@@ -74,6 +74,17 @@ SECRETS = (
         ("path=7", f"path {NOT_OURS}.*subscribe"),
         ("minPartitions=7", f"minPartitions {NOT_OURS}.*bytesPerPartition"),
         ("maxOffsetsPerTrigger=7", f"maxOffsetsPerTrigger {NOT_OURS}.*maxBytesPerTrigger"),
+        # A name like no other had the nearest one proposed: deadLetter, for header.
+        *((f"{name}=7", f"{name} {NOT_OURS}it has config, subscribe, ") for name in ("header", "rowsPerSecond")),
+        ("topic=orders", f"topic {NOT_OURS}name the topic by subscribe"),
+        ("maxTriggerDelay=5m", f"maxTriggerDelay {NOT_OURS}the Kafka source has it; here a trigger"),
+        ("minOffsetsPerTrigger=5", f"minOffsetsPerTrigger {NOT_OURS}the Kafka source has it; here a trigger"),
+        *(
+            (f"{name}=5", f"{name} {NOT_OURS}the Kafka source has it; here brokers are asked again")
+            for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")
+        ),
+        ("kafka.auto.offset.reset=earliest", rf"kafka\.auto\.offset\.reset {NOT_OURS}startingOffsets"),
+        ("bootstrap.servers=a:1", rf"bootstrap\.servers {NOT_OURS}the brokers are in the file of `config`"),
         ("maxBytesPerTrigger=1g", "maxBytesPerTrigger is for streaming reads only$"),
         ("timestampFrom=2 timestampTo=1", "timestampFrom is after timestampTo$"),
         (

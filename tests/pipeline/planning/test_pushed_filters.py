@@ -76,7 +76,8 @@ def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
         EqualTo(("offset",), True),
         EqualTo(("offset",), 1.5),
         In(("partition",), (1, None)),
-        In(("offset",), (1, 2)),
+        In(("offset",), (1, None)),
+        In(("offset",), ()),
         EqualTo(("value",), b"x"),
         GreaterThan(("topic",), "a"),
         StringStartsWith(("topic",), "a"),
@@ -93,6 +94,15 @@ def test_what_is_not_understood_is_left_to_spark(other: Any) -> None:
     # Spark asks it of every column that it compares, and would look at each row for what is never null.
     never_null = [IsNotNull((name,)) for name in ("offset", "Partition", "topic", "timestamp")]
     assert push_filters(never_null) == (PushedFilters(), [])
+
+
+def test_a_list_is_read_from_its_first_to_its_last_and_spark_has_it_too() -> None:
+    moments = [EPOCH + datetime.timedelta(milliseconds=each) for each in (9, 4, 6)]
+    lists = [In(("offset",), (7, 3, 12)), In(("timestamp",), tuple(moments))]
+    taken, others = push_filters([*lists, LessThan(("offset",), 12)])
+    assert others == lists
+    assert (taken.offset_min, taken.offset_max) == (3, 11)
+    assert (taken.timestamp_min_ms, taken.timestamp_max_ms) == (4, 9)
 
 
 @given(

@@ -27,9 +27,7 @@ def register(spark: "SparkSession") -> None:
     Raises:
         RuntimeError: this Spark is older than 4.0.
     """
-    if problems := importlib.import_module("pipeline.session").version_problems(spark.version):
-        raise RuntimeError("; ".join(problems))
-    spark.dataSource.register(importlib.import_module("pipeline.data_source").TidegateDataSource)
+    importlib.import_module("pipeline.session").register(spark)
 
 
 def __getattr__(name: str) -> Any:
