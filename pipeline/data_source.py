@@ -32,10 +32,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.driver import Tier, kept_tier, load_config, open_tier, shipped_storage, shipped_tail
+from pipeline.driver import Tier, kept_tier, load_config, log_start_asker, open_tier, shipped_storage, shipped_tail
 from pipeline.failures import sentence_first
 from pipeline.logs import configure_logs
-from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.offset_bounds import GOES_ON, OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
 from pipeline.planning.options import (
     OptionsError,
     SourceOptions,
@@ -258,10 +258,7 @@ def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], 
     ]
     gone = sorted(progress.offsets.keys() - {view.key for view in views})
     if fails_on_data_loss:
-        problems += [
-            f"{topic}-{partition} is not there any more; failOnDataLoss=false goes on without"
-            for topic, partition in gone
-        ]
+        problems += [f"{topic}-{partition} is not there any more; {GOES_ON}" for topic, partition in gone]
     if problems:
         raise OffsetBoundsError(problems)
 
@@ -552,7 +549,8 @@ def _task_reader(options: SourceOptions, settled: "Sequence[SettledColumn]") -> 
         from pipeline.values.settled import values_plan
 
         values = values_plan(options, settled, config.schema_registry)
-    return TaskReader(shipped_storage(config), options.read_options, tail, values)
+    storage = shipped_storage(config)
+    return TaskReader(storage, options.read_options, tail, values, log_start_asker(config, storage))
 
 
 def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -10,16 +10,17 @@ Brokers are asked for what only they know (rights, log starts, ends, leader epoc
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import OptionsError
 from pipeline.planning.tier_transactions import TierTransactions
-from pipeline.planning.tier_view import TierView
+from pipeline.planning.tier_view import TierView, TierViewError
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
 from storage.config.client_settings import client_settings
 from storage.config.keys import HOST_PORTS
@@ -27,6 +28,7 @@ from storage.config.model import Mode, UpstreamConfig
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
+from storage.model import TopicIdPartition
 from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
 
 
@@ -73,9 +75,23 @@ def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> Ups
         raise OptionsError([f"kafka.bootstrap.servers {error}"]) from None
 
 
+def log_start_asker(config: TierClientConfig, storage: ShippedStorage) -> Callable[[TopicIdPartition], int]:
+    """What executors ask with where a log starts now: with our credentials, and without the files of this machine."""
+    return partial(_log_start_now, replace(config, remote_storage_config={}), storage)
+
+
+def _log_start_now(config: TierClientConfig, storage: ShippedStorage, partition: TopicIdPartition) -> int:
+    with open_tier(config, storage) as tier:
+        found = tier.client.topics([partition.topic]).get(partition.topic)
+        if found is None or found.topic_id != partition.topic_id:
+            raise TierViewError(f"topic {partition.topic} was deleted meanwhile")
+        key = (partition.topic, partition.partition)
+        return tier.view.log_starts([key])[key]
+
+
 @contextmanager
-def open_tier(config: TierClientConfig) -> Iterator[Tier]:
-    """Connections are made when they are first needed.
+def open_tier(config: TierClientConfig, storage: ShippedStorage | None = None) -> Iterator[Tier]:
+    """Connections are made when they are first needed. `storage`: what the driver has shipped; None: it is the driver.
 
     Raises:
         StorageConfigError: the storage manager's configuration is wrong.
@@ -85,7 +101,7 @@ def open_tier(config: TierClientConfig) -> Iterator[Tier]:
         if config.metadata_client != config.upstream:
             of_metadata = stack.enter_context(BrokerClient(client_settings(config.metadata_client)))
         catalog = Catalog()
-        manager = open_shipped_storage(shipped_storage(config))
+        manager = open_shipped_storage(storage or shipped_storage(config))
         transactions = TierTransactions(manager)
         follower, owns_tier = MetadataFollower(of_metadata, catalog), config.mode is Mode.STANDALONE
         view = TierView(client, follower, catalog, transactions, owns_tier=owns_tier)

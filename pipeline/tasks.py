@@ -86,3 +86,5 @@ class ReadOptions:
     timestamp_max_ms: int | None = None
     """Inclusive, both: what the rows' timestamps must be."""
     task_bytes_max: int = TASK_BYTES_MAX
+    fails_on_data_loss: bool = True
+    """What retention deletes while a task reads fails it; otherwise it is left out, and said."""

@@ -22,15 +22,22 @@ from dataclasses import dataclass, replace
 from pipeline.driver import Tier
 from pipeline.jobs.backfill import BackfillRefusedError, Planned
 from pipeline.jobs.sink import STEPS_MAX, OffsetRange, in_order
-from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_offsets
+from pipeline.planning.offset_bounds import (
+    GOES_ON,
+    OffsetBoundsError,
+    below_log_start,
+    starting_offsets,
+    wanted_offsets,
+)
 from pipeline.planning.options import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions
+from pipeline.planning.partition_view import OffsetRange as Gone
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from storage.model import uuid_to_text
 
 BYTES_PER_OFFSET = 1024
 """Where nothing is in the tier yet: a guess that only decides how many steps there are."""
 
-_HINT = "--option failOnDataLoss=false goes on without, and reports it"
+_HINT = f"--option {GOES_ON}, and reports it"
 
 Ends = Mapping[str, Mapping[int, int]]
 
@@ -128,14 +135,12 @@ def _ranges(
 
 
 def _lost_sentence(lost: OffsetRange, log_start_offset: int) -> str:
-    return (
-        f"{lost.topic}-{lost.partition}: offsets {lost.start} to {lost.end - 1} are below the log start "
-        f"{log_start_offset}; {_HINT}"
-    )
+    gone = below_log_start(f"{lost.topic}-{lost.partition}", Gone(lost.start, lost.end), log_start_offset)
+    return f"{gone}; {_HINT}"
 
 
 def _with_hint(problem: str) -> str:
-    return problem.replace("failOnDataLoss=false goes on without", _HINT)
+    return problem.replace(GOES_ON, _HINT)
 
 
 def estimated_bytes(wanted: Sequence[WantedOffsets]) -> int:

@@ -30,6 +30,7 @@ from pipeline.planning.options import (
 )
 from pipeline.planning.partition_view import OffsetRange, PartitionView, WantedOffsets
 
+GOES_ON = "failOnDataLoss=false goes on without"
 SHOWN_MAX = 20
 """Partitions that one sentence names."""
 
@@ -134,7 +135,7 @@ def wanted_between(
             problems.append(_not_in_the_tier(view, OffsetRange(tier_end, end)))
         wanted.append(WantedOffsets(view=view, first_offset=first, tier_end_offset=tier_end, end_offset=end))
     if lost and fails_on_data_loss:
-        problems += [f"{sentence}; failOnDataLoss=false goes on without" for sentence in lost]
+        problems += [f"{sentence}; {GOES_ON}" for sentence in lost]
     if problems:
         raise OffsetBoundsError(problems)
     if lost:
@@ -200,7 +201,7 @@ def _lost(view: PartitionView, first: int, end: int) -> list[str]:
     lost = []
     if first < min(end, view.log_start_offset):
         gone = OffsetRange(first, min(end, view.log_start_offset))
-        lost.append(f"{view.name}: offsets {gone} are below the log start {view.log_start_offset}")
+        lost.append(below_log_start(view.name, gone, view.log_start_offset))
     # A start at the very end is no loss; an offset behind it has never been, or the log was cut.
     if first > view.latest_offset or end > view.latest_offset:
         lost.append(f"{view.name}: offset {max(first, end)} is wanted, and the log ends at {view.latest_offset}")
@@ -210,6 +211,11 @@ def _lost(view: PartitionView, first: int, end: int) -> list[str]:
         if cut.first_offset < cut.end_offset:
             lost.append(f"{view.name}: offsets {cut} are in no segment of the tier, and later ones are")
     return lost
+
+
+def below_log_start(name: str, gone: OffsetRange, log_start_offset: int) -> str:
+    """What is said of offsets that retention took."""
+    return f"{name}: offsets {gone} are below the log start {log_start_offset}"
 
 
 def _not_in_the_tier(view: PartitionView, rest: OffsetRange) -> str:

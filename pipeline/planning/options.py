@@ -339,6 +339,7 @@ class SourceOptions:
             timestamp_min_ms=self.timestamp_min_ms,
             timestamp_max_ms=self.timestamp_max_ms,
             task_bytes_max=self.task_bytes_max,
+            fails_on_data_loss=self.fails_on_data_loss,
         )
 
 

@@ -13,12 +13,17 @@ import structlog
 from pipeline.brokers.client import BrokerClient
 from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.logs import configure_logs
+from pipeline.planning.options import EARLIEST_OFFSET
+from pipeline.planning.partition_view import OffsetRange
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
+from pipeline.reading.lost_to_retention import LostToRetention
 from pipeline.tasks import MIB, ReadOptions, TailTask, Task
+from protocol.client.errors import OffsetOutOfRangeError
 from protocol.record_batches import CorruptBatchError, check_crc, iterate_batches, read_header
 from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
+from storage.model import TopicIdPartition
 
 if TYPE_CHECKING:
     from pipeline.values.settled import ValuesPlan
@@ -31,12 +36,14 @@ class TaskReader:
     Attributes:
         tail: how it is reached through Kafka; None unless the read has `tail=kafka`.
         values: how keys and values get types; None: they are binary, and no column is made of them.
+        log_start: asks where a log starts now, when an object is missing; None: then it is an error.
     """
 
     storage: ShippedStorage
     options: ReadOptions
     tail: UpstreamConfig | None = field(default=None, repr=False)
     values: "ValuesPlan | None" = field(default=None, repr=False)
+    log_start: Callable[[TopicIdPartition], int] | None = field(default=None, repr=False)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order of offset.
@@ -44,6 +51,7 @@ class TaskReader:
         Raises:
             CorruptObjectError: a batch is corrupt, named by object and position.
             RemoteStorageError: the store does not give an object.
+            OffsetBoundsError: retention took what was planned, and that is to fail the read.
             UpstreamError: the tail cannot be read.
             RegistryError: values have a schema, and the schema registry does not answer.
         """
@@ -62,7 +70,7 @@ class TaskReader:
             return
         from pipeline.reading.segment_task import read_segments  # numpy: not on the driver's way
 
-        yield from read_segments(open_shipped_storage(self.storage), task.parts, self.options)
+        yield from read_segments(open_shipped_storage(self.storage), task.parts, self.options, self.log_start)
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         # It imports what takes a fifth of a second, and few tasks are of the tail.
@@ -132,6 +140,7 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
 
     Raises:
         UpstreamError: the broker refuses, or is gone for good.
+        OffsetBoundsError: as TaskReader's.
         CorruptObjectError: a batch is corrupt, in its records unless options.skips_bad_records; or no records come.
     """
     where = f"{task.topic}-{task.partition} through Kafka"
@@ -144,16 +153,25 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
             "bad_batch_skipped", where=where, position=position, size_bytes=size_bytes, reason=reason
         ),
     )
-    offset, empty_answers = task.first_offset, 0
+    key, first, empty_answers = (task.topic, task.partition), task.first_offset, 0
+    lost = LostToRetention(
+        f"{task.topic}-{task.partition}",
+        lambda: client.list_offsets({key: EARLIEST_OFFSET})[key].offset,
+        fails_on_data_loss=options.fails_on_data_loss,
+    )
+    offset = first
     while offset < task.end_offset:
-        answer = client.fetch(
-            task.topic,
-            task.partition,
-            offset,
-            max_bytes=min(FETCH_BYTES_MAX, options.task_bytes_max // 8),
-            read_committed=options.read_committed,
-            max_wait_ms=FETCH_WAIT_MS,
-        )
+        try:
+            answer = client.fetch(
+                *key,
+                offset,
+                max_bytes=min(FETCH_BYTES_MAX, options.task_bytes_max // 8),
+                read_committed=options.read_committed,
+                max_wait_ms=FETCH_WAIT_MS,
+            )
+        except OffsetOutOfRangeError as error:
+            offset = first = lost.skip(OffsetRange(offset, task.end_offset), error, deleted_below=offset + 1)
+            continue
         batches = _whole_batches(answer.data, where)
         if not batches or batches[-1].header.last_offset < offset:
             empty_answers += 1
@@ -162,7 +180,7 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
             continue
         empty_answers = 0
         kept = _committed(batches, answer.aborted) if options.read_committed else batches
-        yield from decoder.decode(kept, first_offset=task.first_offset, end_offset=task.end_offset)
+        yield from decoder.decode(kept, first_offset=first, end_offset=task.end_offset)
         offset = batches[-1].header.last_offset + 1
 
 

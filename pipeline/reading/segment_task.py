@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
@@ -30,14 +31,16 @@ import pyarrow as pa
 import structlog
 
 from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.planning.partition_view import OffsetRange
+from pipeline.reading.lost_to_retention import LostToRetention
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from protocol.record_batches import BatchHeader
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
 from storage.log.segment_scan import GetsAhead, LogWindow
-from storage.model import IndexType, uuid_to_text
+from storage.model import IndexType, TopicIdPartition, uuid_to_text
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
@@ -155,13 +158,20 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def read_segments(
-    manager: RemoteStorageManager, parts: Sequence[SegmentTask], options: ReadOptions
+    manager: RemoteStorageManager,
+    parts: Sequence[SegmentTask],
+    options: ReadOptions,
+    log_start: Callable[[TopicIdPartition], int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task's parts, which are of one partition, in order of offset. Closing it ends the GETs under way.
 
     Let go of an Arrow batch before asking for the next: both would count towards options.task_bytes_max.
 
+    Args:
+        log_start: asks where the log starts now, when an object is missing; None: that is an error.
+
     Raises:
+        OffsetBoundsError: retention took a segment meanwhile; only if options.fails_on_data_loss.
         CorruptObjectError: a batch or the object is corrupt; names segment and position. Only unless
             options.skips_bad_records.
         RemoteStorageError: a segment cannot be read, a batch is too large for the task's memory, or the bad records
@@ -173,9 +183,22 @@ def read_segments(
     partition = parts[0].segment.topic_id_partition
     # One for all: it keeps memory that it has touched.
     decoder = RecordDecoder(options, partition.topic, partition.partition, where=str(partition))
+    lost = log_start and LostToRetention(
+        f"{partition.topic}-{partition.partition}",
+        partial(log_start, partition),
+        fails_on_data_loss=options.fails_on_data_loss,
+    )
     with closing(GetsAhead(GETS_AHEAD_MAX, options.task_bytes_max // 4)) as gets:
-        for segment in SegmentsInTurn(manager, parts, options, gets):
-            yield from _rows_of(segment, decoder, options)
+        for segment, opening in SegmentsInTurn(manager, parts, options, gets):
+            try:
+                opening.result()
+                yield from _rows_of(segment, decoder, options)
+            except RemoteResourceNotFoundError as error:
+                if lost is None or isinstance(error, RemoteStoreNotFoundError):
+                    raise
+                behind = segment.task.segment.end_offset + 1
+                rest = OffsetRange(segment.reached_offset, min(segment.task.end_offset, behind))
+                lost.skip(rest, error, deleted_below=behind)
 
 
 def _rows_of(segment: "SegmentBatches", decoder: RecordDecoder, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -187,15 +210,15 @@ def _rows_of(segment: "SegmentBatches", decoder: RecordDecoder, options: ReadOpt
     try:
         for batches in segment:
             yield from decoder.decode(batches, first_offset=task.first_offset, end_offset=task.end_offset)
+            segment.reached_offset = batches[-1].header.last_offset + 1
             batches.clear()
     finally:
         bad.finish(options.bad_records_path)
 
 
 class SegmentsInTurn:
-    """Iterates the parts of a task, each opened. While one is read, those behind it are begun where `gets` has room.
-
-    Raises, while iterating, as the part whose turn it is: RemoteStorageError.
+    """Iterates the parts of a task, each with its opening, whose result is waited for before it is read. While one is
+    read, those behind it are begun where `gets` has room.
     """
 
     def __init__(
@@ -207,13 +230,11 @@ class SegmentsInTurn:
         )
         self._opening: deque[_Opening] = deque()
 
-    def __iter__(self) -> Iterator["SegmentBatches"]:
+    def __iter__(self) -> Iterator["_Opening"]:
         while self._opening or self._unopened:
             if not self._opening:
                 self._open_next()
-            part, opening = self._opening.popleft()
-            opening.result()
-            yield part
+            yield self._opening.popleft()
 
     def _fetch_ahead(self) -> None:
         """All of the segment that is read is under way. What is wrong with another one is raised in its turn."""
@@ -262,6 +283,8 @@ class SegmentBatches:
         on_all_begun: Callable[[], None] | None = None,
     ) -> None:
         self.task, self.bad = task, bad
+        self.reached_offset = max(task.first_offset, task.segment.start_offset)
+        """What is before it has been read."""
         self._manager = manager
         self._options = options
         self._gets, self._on_all_begun = gets, on_all_begun

@@ -5,7 +5,7 @@ Brokers and metadata are in memory; whole reads with a real Spark are in tests/s
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,17 +31,20 @@ from pipeline.planning.options import OptionsError
 from pipeline.planning.partition_view import WantedOffsets
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
+from pipeline.reading.executor_storage import ShippedStorage
 from pipeline.tasks import AbortedTransaction, TailTask, TierTask
 from protocol.client.errors import GroupAuthorizationError
 from storage.config.tier_client import TierClientConfig
+from storage.errors import RemoteResourceNotFoundError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
-from storage.model import TopicIdPartition, uuid_to_text
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from tests.support.cases import case
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
 from tests.support.metadata_records import finish, named_partition, named_uuid, started
+from tests.support.segments import filled_segment, publish
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
 from tests.support.tier_config_files import tier_file
@@ -53,6 +56,8 @@ LOG_END = 500
 
 class World:
     """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500."""
+
+    lines = f"rsm.config.some.password={SECRET}\n"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +76,7 @@ class World:
             self.tiered += 100
 
     @contextmanager
-    def open_tier(self, _config: TierClientConfig) -> Iterator[Tier]:
+    def open_tier(self, _config: TierClientConfig, _storage: ShippedStorage | None = None) -> Iterator[Tier]:
         self.opened += 1
         manager = LocalTieredStorage({"dir": str(self.folder)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
@@ -79,7 +84,7 @@ class World:
         yield Tier(view, client, self.catalog, transactions)
 
     def source(self, **options: str) -> TidegateDataSource:
-        config = tier_file(self.folder, f"rsm.config.some.password={SECRET}\n")
+        config = tier_file(self.folder, self.lines)
         return TidegateDataSource({"config": str(config), "subscribe": "orders", **options})
 
     def reader(self, **options: str) -> TierReader:
@@ -93,9 +98,39 @@ class World:
         return reader
 
 
+class StoredWorld(World):
+    """The same with the segments' objects, in LocalTieredStorage."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.lines = (
+            "upstream.bootstrap.servers=broker:9092\nremote.log.storage.manager.class.name="
+            f"org.apache.kafka.server.log.remote.storage.LocalTieredStorage\nrsm.config.dir={folder}\n"
+        )
+        self.segments: list[RemoteLogSegmentMetadata] = []
+        super().__init__(folder)
+
+    def source(self, **options: str) -> TidegateDataSource:
+        config = tier_file(self.folder, self.lines, minimal=False)
+        return TidegateDataSource({"config": str(config), "subscribe": "orders", **options})
+
+    def tier_more(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.segments.append(publish(self.folder, ORDERS, filled_segment(self.tiered, batch_count=10)))
+            finish(self.catalog, replace(self.segments[-1], state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+            self.tiered += 100
+
+    def delete(self, number: int) -> None:
+        """By the tier's own way."""
+        LocalTieredStorage({"dir": str(self.folder)}).delete_log_segment_data(self.segments[number])
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World(tmp_path)
+    return opened(World(tmp_path), monkeypatch)
+
+
+def opened(made: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(data_source, "open_tier", made.open_tier)
     monkeypatch.setattr(driver, "open_tier", made.open_tier)
     monkeypatch.setattr(data_source, "kept_tier", KeptTier())
@@ -278,6 +313,49 @@ def test_without_tasks_there_is_nothing_to_read_and_wrong_options_are_said_first
         world.reader(maxBytesPerTrigger="1m")
     with pytest.raises(OptionsError, match="they have no end"):
         world.stream(endingOffsets="latest")
+
+
+# --- retention that passes a running read ---
+
+
+@for_each("is_stream", [False, True])
+def test_retention_that_passes_a_running_read_is_told_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_stream: bool
+) -> None:
+    """It killed the read, with failOnDataLoss=false too. Given a plan of three segments, when the first one is deleted
+    before its task runs, then the task asks the broker: of a log start beyond it the read goes on without, or says
+    what planning would say; of one that is where it was the object is named."""
+
+    stored = StoredWorld(tmp_path / str(is_stream))
+    opened(stored, monkeypatch)
+
+    def planned(**options: str) -> Callable[[], list[int]]:
+        stream, batch = stored.stream(**options), stored.reader(**options)
+        partitions = stream.partitions(progress(0), progress(300)) if is_stream else batch.partitions()
+        read = sent(stream).read if is_stream else sent(batch).read
+
+        def offsets() -> list[int]:
+            found = [rows for each in partitions for rows in read(sent(each))]
+            return [offset for rows in found for offset in rows.column("offset").to_pylist()]
+
+        return offsets
+
+    kept, failing = planned(failOnDataLoss="false"), planned()
+    stored.delete(0)
+    with stored.kafka.blocking():
+        for read in (kept, failing):
+            with pytest.raises(RemoteResourceNotFoundError, match="00000000000000000000-"):
+                read()
+        stored.kafka.log("orders").log_start_offset = 120
+        assert kept() == list(range(100, 300))
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "event=offsets_lost" in line]
+        assert line.endswith('partitions="orders-0: offsets 0 to 99 are below the log start 120" offsets=100')
+        said = "^orders-0: offsets 0 to 99 are below the log start 120; failOnDataLoss=false goes on without$"
+        with pytest.raises(OffsetBoundsError, match=said):
+            failing()
+        stored.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), log_start_offset=900)
+        with pytest.raises(RemoteResourceNotFoundError, match=r"topic orders was deleted meanwhile$"):
+            kept()
 
 
 # --- what travels ---

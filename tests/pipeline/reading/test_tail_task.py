@@ -5,10 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.reading.read_task import EMPTY_ANSWERS_MAX, FETCH_BYTES_MAX, TailUnreadableError, read_tail_task
 from pipeline.schema import DEFAULT_COLUMNS
 from pipeline.tasks import MIB, ReadOptions, TailTask
+from protocol.client.errors import OffsetOutOfRangeError
 from protocol.client.messages import FETCH
 from storage.errors import CorruptObjectError
 from storage.model import TopicIdPartition, Uuid
@@ -56,6 +59,25 @@ def offsets_of(kafka: FakeKafka, first: int, end: int, options: ReadOptions = OP
 
 def fetches(kafka: FakeKafka) -> list[Any]:
     return kafka.brokers[1].asked(FETCH)
+
+
+def test_what_retention_took_of_the_tail_is_left_out_or_told() -> None:
+    """Given a log whose start has passed a task's first offset, when the task runs, then it goes on at the start and
+    says what it leaves out; or the sentence is that of planning. An offset beyond the log's end is no such thing."""
+    kafka = tail_of(log_of(*(plain(base) for base in range(0, 50, 5))))
+    kafka.log("orders", 3).log_start_offset = 22
+    with kafka.blocking():
+        with capture_logs() as told:
+            assert offsets_of(kafka, 7, 33, replace(OPTIONS, fails_on_data_loss=False)) == list(range(22, 33))
+        assert [(each["event"], each["partitions"], each["offsets"]) for each in told] == [
+            ("offsets_lost", "orders-3: offsets 7 to 21 are below the log start 22", 15)
+        ]
+        said = "^orders-3: offsets 7 to 21 are below the log start 22; failOnDataLoss=false goes on without$"
+        with pytest.raises(OffsetBoundsError, match=said):
+            offsets_of(kafka, 7, 33)
+        for options in (OPTIONS, replace(OPTIONS, fails_on_data_loss=False)):
+            with pytest.raises(OffsetOutOfRangeError):
+                offsets_of(kafka, 60, 70, options)
 
 
 def test_rows_are_those_between_the_offsets_and_batches_may_reach_beyond() -> None:
