@@ -9,7 +9,7 @@ source, plans and pickles in Python workers on the driver's machine, and runs `r
 a reader holds what executors need from the moment it is made (how credentials travel: rule 1 of
 pipeline.reading.executor_storage). A process that plans again reads on in the tier that it has open (pipeline.driver).
 
-Streaming: a query's offset is pipeline.data_source'. What is followed is the tier's end, or with
+Streaming: a query's offset is pipeline.planning.stream_progress'. What is followed is the tier's end, or with
 `tail=kafka` the log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset.
 But it plans an empty range before that when it restarts one, and the end of that says so; a query that has no such
 range is new, and Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts
@@ -18,13 +18,12 @@ from there.
 bytes, and the next run goes on from there.
 """
 
-import datetime
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
@@ -35,7 +34,7 @@ from pyspark.sql.types import StructType
 from pipeline.driver import Tier, kept_tier, load_config, log_start_asker, open_tier, shipped_storage, shipped_tail
 from pipeline.failures import sentence_first
 from pipeline.logs import configure_logs
-from pipeline.planning.offset_bounds import GOES_ON, OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
 from pipeline.planning.options import (
     OptionsError,
     SourceOptions,
@@ -45,223 +44,24 @@ from pipeline.planning.options import (
     schema_options,
 )
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
-from pipeline.planning.planner import limit_end_offsets, plan
+from pipeline.planning.planner import limit_end_offsets, plan, planned_costs
+from pipeline.planning.pushed_filters import PushedFilters, push_filters
+from pipeline.planning.stream_progress import (
+    StreamOffset,
+    StreamProgress,
+    check_same_topics,
+    parse_progress,
+    progress_of,
+)
 from pipeline.planning.value_options import ValueOptions
 from pipeline.reading.read_task import TaskReader, keep_archive_directories
-from pipeline.schema import COLUMNS, DEAD_LETTER, NEVER_NULL, VALUE_COLUMNS, arrow_schema
-from pipeline.tasks import TailTask, Task, TierTask
+from pipeline.schema import COLUMNS, DEAD_LETTER, VALUE_COLUMNS, arrow_schema, schema_problems
+from pipeline.tasks import Task
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.config.tier_client import TierClientConfig
-from storage.model import uuid_to_text
 
 if TYPE_CHECKING:
     from pipeline.values.settled import SettledColumn
-
-# Filters that Spark offers to a source (from 4.1 on), as bounds of what is planned and read. Pure.
-#
-# Taken: comparisons of `offset`, `partition`, `topic` and `timestamp` with a constant. A row that they take away is
-# never made, and what holds none of the others is never fetched: partitions are not planned, offsets cut the ranges, an
-# old segment is left out by its newest timestamp. Of a list of offsets or times, all from the first to the last is
-# read, and Spark has the list as well. Everything else is Spark's, also comparisons with null or of a type that the
-# column has not.
-#
-# A filter is known by its class name: pyspark 4.0 has none of these classes. Its `attribute` is the path of a column,
-# its `value` the constant (https://spark.apache.org/docs/latest/api/python/ → pyspark.sql.datasource).
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MILLISECOND = datetime.timedelta(milliseconds=1)
-_COMPARISONS = {
-    "EqualTo": "=",
-    "EqualNullSafe": "=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-}
-_NEVER_NULL = frozenset(name.lower() for name in NEVER_NULL)
-"""Spark asks that of every column that it compares."""
-_Value = TypeVar("_Value", int, str)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushedFilters:
-    """What all the filters together leave. Offsets, partitions and times (milliseconds) are inclusive; None: no bound.
-
-    If the end is before the beginning, nothing is left.
-    """
-
-    offset_min: int | None = None
-    offset_max: int | None = None
-    partition_min: int | None = None
-    partition_max: int | None = None
-    timestamp_min_ms: int | None = None
-    timestamp_max_ms: int | None = None
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-
-    def within(self, options: SourceOptions) -> SourceOptions:
-        """The options with these times, where they are the narrower ones."""
-        return replace(
-            options,
-            timestamp_min_ms=_larger(options.timestamp_min_ms, self.timestamp_min_ms),
-            timestamp_max_ms=_smaller(options.timestamp_max_ms, self.timestamp_max_ms),
-        )
-
-    def narrowed(self, wanted: Iterable[WantedOffsets]) -> tuple[WantedOffsets, ...]:
-        """Return what is left of a read, before the aborted transactions are looked up."""
-        narrowed = (self._narrow(want) for want in wanted if self._has(*want.view.key))
-        return tuple(want for want in narrowed if want.first_offset < want.end_offset)
-
-    def _has(self, topic: str, partition: int) -> bool:
-        return (
-            (self.topics is None or topic in self.topics)
-            and (self.partitions is None or partition in self.partitions)
-            and (self.partition_min is None or partition >= self.partition_min)
-            and (self.partition_max is None or partition <= self.partition_max)
-        )
-
-    def _narrow(self, want: WantedOffsets) -> WantedOffsets:
-        first, end = want.first_offset, want.end_offset
-        if self.offset_min is not None:
-            first = max(first, self.offset_min)
-        if self.offset_max is not None:
-            end = min(end, self.offset_max + 1)
-        end = max(first, end)
-        tier_end = max(first, min(want.tier_end_offset, end))
-        return replace(want, first_offset=first, tier_end_offset=tier_end, end_offset=end)
-
-
-def push_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """Return what the filters that can be taken leave, and those that are Spark's. All of them hold together."""
-    pushed, others = PushedFilters(), []
-    for offered in filters:
-        path: Sequence[str] = getattr(offered, "attribute", ())
-        name, column = type(offered).__name__, path[0].lower() if len(path) == 1 else ""
-        if name == "IsNotNull" and column in _NEVER_NULL:
-            continue
-        taken = None
-        if name == "In" or name in _COMPARISONS:
-            values = tuple(offered.value) if name == "In" else (offered.value,)
-            taken = _take(pushed, column, _COMPARISONS.get(name, "="), values)
-        is_hull = name == "In" and column in ("offset", "timestamp")
-        if taken is None or is_hull:
-            others.append(offered)
-        pushed = taken or pushed
-    return pushed, others
-
-
-def _take(pushed: PushedFilters, column: str, operator: str, values: tuple[Any, ...]) -> PushedFilters | None:
-    """With one more comparison, of which several values are taken as their hull; None: it cannot be taken."""
-    if column == "topic" and operator == "=" and _all_are(str, values):
-        return replace(pushed, topics=_common(pushed.topics, values))
-    if column == "partition" and operator == "=" and _all_are(int, values):
-        return replace(pushed, partitions=_common(pushed.partitions, values))
-    if column in ("offset", "partition") and values and _all_are(int, values):
-        return _bounded(pushed, column + "_{}", operator, min(values), max(values))
-    is_time = column == "timestamp" and values and _all_are(datetime.datetime, values)
-    if is_time and all(value.tzinfo is not None for value in values):
-        first, last = min(values) - _EPOCH, max(values) - _EPOCH
-        return _bounded(pushed, "timestamp_{}_ms", operator, -(-first // _MILLISECOND), last // _MILLISECOND)
-    return None
-
-
-def _bounded(pushed: PushedFilters, field: str, operator: str, ceiling: int, floor: int) -> PushedFilters:
-    """With a comparison of a whole number: of `ceiling` from below, of `floor` from above. They are one number, or the
-    two around a time that is finer; or the least and the largest of several."""
-    low, high = field.format("min"), field.format("max")
-    changes: dict[str, Any] = {}
-    if operator in ("=", ">=", ">"):
-        changes[low] = _larger(getattr(pushed, low), floor + 1 if operator == ">" else ceiling)
-    if operator in ("=", "<=", "<"):
-        changes[high] = _smaller(getattr(pushed, high), ceiling - 1 if operator == "<" else floor)
-    return replace(pushed, **changes)
-
-
-def _common(known: frozenset[_Value] | None, values: Iterable[_Value]) -> frozenset[_Value]:
-    return frozenset(values) if known is None else known & frozenset(values)
-
-
-def _all_are(kind: type, values: Iterable[object]) -> bool:
-    """Nulls and booleans, which are numbers to Python, are not."""
-    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
-
-
-def _larger(known: int | None, value: int | None) -> int | None:
-    return max((each for each in (known, value) if each is not None), default=None)
-
-
-def _smaller(known: int | None, value: int | None) -> int | None:
-    return min((each for each in (known, value) if each is not None), default=None)
-
-
-# How far a streaming read is, as Spark keeps it in its checkpoint: JSON of next offsets by topic and partition.
-#
-#     {"orders": {"0": 1200, "1": 1180}, "topic ids": {"orders": "tEsT-Uuid…"}}
-#
-# The first part is what the Kafka source has. The second (no topic's name has a blank) says which topic an offset is
-# of: a topic that was recreated under its name begins at 0 again, and old offsets would be those of other
-# records. Pure.
-
-
-StreamOffset: TypeAlias = dict[str, dict[str, int | str]]
-"""The JSON, as Spark hands it over."""
-
-TOPIC_IDS = "topic ids"
-
-
-@dataclass(frozen=True, slots=True)
-class StreamProgress:
-    """Next offsets, and the ids of the topics that they are of (as text)."""
-
-    offsets: Mapping[TopicPartition, int]
-    topic_ids: Mapping[str, str]
-
-    def to_json(self) -> StreamOffset:
-        """As Spark is to keep it."""
-        found: StreamOffset = {}
-        for (topic, partition), offset in sorted(self.offsets.items()):
-            found.setdefault(topic, {})[str(partition)] = offset
-        found[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
-        return found
-
-
-def progress_of(views: Sequence[PartitionView], offsets: Mapping[TopicPartition, int]) -> StreamProgress:
-    """These offsets, of these partitions."""
-    return StreamProgress(offsets, {view.partition.topic: uuid_to_text(view.partition.topic_id) for view in views})
-
-
-def parse_progress(offset: StreamOffset) -> StreamProgress:
-    """Return what `to_json` has made."""
-    offsets = {
-        (topic, int(number)): int(next_offset)
-        for topic, by_number in offset.items()
-        if topic != TOPIC_IDS
-        for number, next_offset in by_number.items()
-    }
-    return StreamProgress(offsets, {topic: str(text) for topic, text in offset.get(TOPIC_IDS, {}).items()})
-
-
-def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], *, fails_on_data_loss: bool) -> None:
-    """That these offsets are of the topics that there are now.
-
-    Raises:
-        OffsetBoundsError: a topic was created again; or partitions are gone, if `fails_on_data_loss`.
-    """
-    views = list(views)
-    now = progress_of(views, {}).topic_ids
-    problems = [
-        f"{topic} was deleted and created again (its id was {known} and is {now[topic]}): "
-        "the query's offsets are not of these records; a query with a new checkpoint reads them"
-        for topic, known in progress.topic_ids.items()
-        if now.get(topic, known) != known
-    ]
-    gone = sorted(progress.offsets.keys() - {view.key for view in views})
-    if fails_on_data_loss:
-        problems += [f"{topic}-{partition} is not there any more; {GOES_ON}" for topic, partition in gone]
-    if problems:
-        raise OffsetBoundsError(problems)
-
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -342,26 +142,6 @@ def spark_types(columns: Sequence[str], settled: "Sequence[SettledColumn]") -> S
 
         types = typed_schema(columns, settled)
     return from_arrow_schema(types, prefer_timestamp_ntz=True)
-
-
-def schema_problems(given: StructType, ours: StructType) -> list[str]:
-    """Why rows of ours cannot be of the schema that is given: a sentence for each column."""
-    types = {field.name: field.dataType for field in ours}
-    problems = []
-    for name in dict.fromkeys(given.names):
-        wanted = [field for field in given if field.name == name]
-        if name not in types:
-            problems.append(f"the schema names {name!r}, which is none of {', '.join(types)}")
-        elif len(wanted) > 1:
-            problems.append(f"the schema names {name} twice")
-        elif wanted[0].dataType != types[name]:
-            shown = [each.simpleString() for each in (wanted[0].dataType, types[name])]
-            if shown[0] == shown[1]:  # what may be null inside is not in that
-                shown = [each.json() for each in (wanted[0].dataType, types[name])]
-            problems.append(f"the schema has {name} as {shown[0]}, and it is {shown[1]}")
-        elif not wanted[0].nullable and name not in NEVER_NULL:
-            problems.append(f"the schema has {name} as not null, and a record may have none")
-    return problems
 
 
 class TaskPartition(InputPartition):
@@ -567,26 +347,6 @@ def _planned(
     tasks = plan(wanted, bytes_per_partition=options.bytes_per_partition, timestamp_min_ms=options.timestamp_min_ms)
     _log.info("read_planned", **planned_costs(views, tasks))
     return [TaskPartition(task) for task in tasks]
-
-
-def planned_costs(views: Sequence[PartitionView], tasks: Sequence[Task]) -> dict[str, Any]:
-    """What the tasks read, of all that the tier has of these partitions; bytes are of log, by the planner's estimate.
-    How they are cut into GETs only the objects say."""
-    parts = [part for task in tasks if isinstance(task, TierTask) for part in task.parts]
-    served = [each.segment for view in views for each in view.segments]
-    return {
-        "topics": ",".join(sorted({view.partition.topic for view in views})),
-        "tasks": len(tasks),
-        "segments": len({part.segment.segment_id for part in parts}),
-        "of_segments": len(served),
-        "tier_mb": _megabytes(part.estimated_bytes for part in parts),
-        "of_tier_mb": _megabytes(segment.segment_size_bytes for segment in served),
-        "tail_offsets": sum(task.end_offset - task.first_offset for task in tasks if isinstance(task, TailTask)),
-    }
-
-
-def _megabytes(sizes: Iterable[int]) -> float:
-    return round(sum(sizes) / 1e6, 3)
 
 
 def _log_progress(

@@ -76,7 +76,7 @@ def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> Ups
 
 
 def log_start_asker(config: TierClientConfig, storage: ShippedStorage) -> Callable[[TopicIdPartition], int]:
-    """What executors ask with where a log starts now: with our credentials, and without the files of this machine."""
+    """Return what executors ask with where a log starts now: it has our credentials, and no file of this machine."""
     return partial(_log_start_now, replace(config, remote_storage_config={}), storage)
 
 

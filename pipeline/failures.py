@@ -35,6 +35,7 @@ _SENTENCE = re.compile(
 _CAUSED_BY = re.compile(r"^Caused by: (?P<told>\S.*)$", re.MULTILINE)
 _OF_STAGE = re.compile(r"most recent failure: Lost task [^\n]*?\([^\n]*?executor [^\s)]+\): (?P<told>.*)")
 _OF_EXECUTOR = re.compile(r"(?P<told>ExecutorLostFailure \(.*)")
+_WORKERS_PYTHON = "the workers' Python lacks it; PYSPARK_PYTHON, or spark.pyspark.python, names another"
 _TRACEBACK = "Traceback (most recent call last):"
 _PREFIX = re.compile(r"^(?:[a-z_][\w$]*\.)+(?=[A-Z][\w$]*(?::|$))")
 """The package before a type's name."""
@@ -79,7 +80,8 @@ def cause_of(told: str) -> str:
         lines = told[at + len(_TRACEBACK) :].splitlines()
         raised = next((line for line in lines if line.strip() and not line.startswith(" ")), None)
         if raised is not None:
-            return _one_line(_PREFIX.sub("", raised))
+            hint = f": {_WORKERS_PYTHON}" if raised.rstrip().endswith("Error: No module named 'pyarrow'") else ""
+            return _one_line(_PREFIX.sub("", raised)) + hint
     if lost := _OF_EXECUTOR.search(told):
         return _one_line(lost["told"])
     causes = [_PREFIX.sub("", cause["told"]) for cause in _CAUSED_BY.finditer(told)]

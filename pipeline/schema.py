@@ -21,8 +21,12 @@ Beside them, for values with a schema (pipeline.values), which may also give `ke
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 HEADERS = "headers"
 OFFSET = "offset"
@@ -71,3 +75,23 @@ def raw_columns(columns: Sequence[str], typed: Sequence[str] = ()) -> tuple[str,
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The columns as Arrow has them."""
     return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+
+def schema_problems(given: "StructType", ours: "StructType") -> list[str]:
+    """Why rows of ours cannot be of the schema that is given: a sentence for each column."""
+    types = {field.name: field.dataType for field in ours}
+    problems = []
+    for name in dict.fromkeys(given.names):
+        wanted = [field for field in given if field.name == name]
+        if name not in types:
+            problems.append(f"the schema names {name!r}, which is none of {', '.join(types)}")
+        elif len(wanted) > 1:
+            problems.append(f"the schema names {name} twice")
+        elif wanted[0].dataType != types[name]:
+            shown = [each.simpleString() for each in (wanted[0].dataType, types[name])]
+            if shown[0] == shown[1]:  # what may be null inside is not in that
+                shown = [each.json() for each in (wanted[0].dataType, types[name])]
+            problems.append(f"the schema has {name} as {shown[0]}, and it is {shown[1]}")
+        elif not wanted[0].nullable and name not in NEVER_NULL:
+            problems.append(f"the schema has {name} as not null, and a record may have none")
+    return problems

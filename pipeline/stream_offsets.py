@@ -12,8 +12,8 @@ import os
 from typing import TYPE_CHECKING
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.data_source import TOPIC_IDS, parse_progress
 from pipeline.driver import load_config
+from pipeline.planning.stream_progress import TOPIC_IDS, parse_progress
 from storage.config.client_settings import client_settings
 
 if TYPE_CHECKING:

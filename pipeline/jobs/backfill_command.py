@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
 from rich.table import Table
 
 from pipeline.driver import kept_tier
@@ -21,7 +22,7 @@ from pipeline.jobs.backfill_folder import PARTITION_BY, REPORT, FolderSink
 from pipeline.jobs.backfill_range import TierPlans
 from pipeline.jobs.backfill_s3a import is_s3a, s3a_writer_options
 from pipeline.jobs.job_context import DONE, JobContext, RunJob, UsageError
-from pipeline.jobs.progress import JobProgress, duration, size
+from pipeline.jobs.progress import JobProgress, duration
 from pipeline.jobs.sink import Run, Sink
 from pipeline.jobs.table_format import TableName
 from pipeline.jobs.tables import TableOptions, TableSink
@@ -319,7 +320,7 @@ def run_table(report: Mapping[str, Any]) -> Table:
     parts = [part for part in report["partitions"] if part["end_offset"] > part["start_offset"]]
     told = [f"{report['offsets']:,} new offsets of {len(parts):,} partitions", f"{report['steps']:,} steps"]
     if report.get("files") is not None:
-        told += [f"{report['files']:,} files", size(report["bytes"])]
+        told += [f"{report['files']:,} files", decimal(report["bytes"])]
     table = Table(title=f"run {report['run']}: {', '.join(told)}")
     for name in ("topic", "partition", "first offset", "end offset", "rows", "offsets without a row"):
         table.add_column(name, justify="left" if name == "topic" else "right")

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
@@ -126,8 +125,3 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
-def size(size_bytes: int) -> str:
-    """For people: 1.2 GB."""
-    return decimal(size_bytes)

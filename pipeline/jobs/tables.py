@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.jobs import table_delta, table_iceberg
+from pipeline.jobs.backfill_folder import OFFSETS_PER_FOLDER
 from pipeline.jobs.job_context import JobError, UsageError
 from pipeline.jobs.sink import Run, RunState, Step
 from pipeline.jobs.table_columns import added_columns, as_table, fit
@@ -24,7 +25,6 @@ from pipeline.jobs.table_state import KeptState, StateLostError, TableState, kep
 
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
-OFFSETS_PER_FOLDER = 1_000_000
 
 _DERIVED = {
     # In UTC, whatever the session's time zone is.

@@ -214,7 +214,7 @@ def _lost(view: PartitionView, first: int, end: int) -> list[str]:
 
 
 def below_log_start(name: str, gone: OffsetRange, log_start_offset: int) -> str:
-    """What is said of offsets that retention took."""
+    """Say which offsets retention took."""
     return f"{name}: offsets {gone} are below the log start {log_start_offset}"
 
 

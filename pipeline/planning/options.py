@@ -110,7 +110,7 @@ class OptionReader:
         return default
 
     def moment(self, name: str, *, rounds_up: bool) -> int | None:
-        """Milliseconds; finer times are rounded to one side."""
+        """Milliseconds, or ISO-8601."""
         if not self.has(name):
             return None
         text = self.text(name)
@@ -123,8 +123,7 @@ class OptionReader:
         if moment is None or moment.tzinfo is None:
             self._problem(name, "milliseconds, or ISO-8601 with an offset, as 2026-01-31T12:00:00Z")
             return None
-        since = moment - _EPOCH
-        return -(-since // _MILLISECOND) if rounds_up else since // _MILLISECOND
+        return to_milliseconds(moment, rounds_up=rounds_up)
 
     def names(self, name: str) -> tuple[str, ...]:
         """A list with commas."""
@@ -173,6 +172,12 @@ class OptionReader:
         value = self.text(name)
         shown = value if len(value) <= _SHOWN_CHARACTERS_MAX else value[:_SHOWN_CHARACTERS_MAX] + "…"
         self.problems.append(f"{name} is {shown!r}: it has to be {wanted}")
+
+
+def to_milliseconds(moment: datetime.datetime, *, rounds_up: bool) -> int:
+    """Since the epoch; finer times are rounded to one side."""
+    since = moment - _EPOCH
+    return -(-since // _MILLISECOND) if rounds_up else since // _MILLISECOND
 
 
 def _is_integer(value: object, minimum: int, maximum: int) -> bool:

@@ -12,9 +12,10 @@ Rules:
    cut, and take longest.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
+from typing import Any
 
 from pipeline.planning.options import TopicPartition
 from pipeline.planning.partition_view import PartitionView, ServedSegment, WantedOffsets
@@ -61,6 +62,22 @@ def plan(
     return (*tails, *(task for _, task in ordered))
 
 
+def planned_costs(views: Sequence[PartitionView], tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return what the tasks read, of all that the tier has of these partitions. Bytes are of log, as the planner
+    estimates them; how they are cut into GETs only the objects say."""
+    parts = [part for task in tasks if isinstance(task, TierTask) for part in task.parts]
+    served = [each.segment for view in views for each in view.segments]
+    return {
+        "topics": ",".join(sorted({view.partition.topic for view in views})),
+        "tasks": len(tasks),
+        "segments": len({part.segment.segment_id for part in parts}),
+        "of_segments": len(served),
+        "tier_mb": _megabytes(part.estimated_bytes for part in parts),
+        "of_tier_mb": _megabytes(segment.segment_size_bytes for segment in served),
+        "tail_offsets": sum(task.end_offset - task.first_offset for task in tasks if isinstance(task, TailTask)),
+    }
+
+
 def limit_end_offsets(
     views: Sequence[PartitionView], start_offsets: Mapping[TopicPartition, int], bytes_max: int
 ) -> dict[TopicPartition, int]:
@@ -76,6 +93,10 @@ def limit_end_offsets(
     waiting = {view.key: _waiting_bytes(view, starts[view.key]) for view in views}
     shares = _fair_shares(waiting, bytes_max)
     return {view.key: _end_within(view, starts[view.key], shares[view.key]) for view in views}
+
+
+def _megabytes(sizes: Iterable[int]) -> float:
+    return round(sum(sizes) / 1e6, 3)
 
 
 def _bundles(

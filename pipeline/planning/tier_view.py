@@ -26,7 +26,7 @@ import structlog
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
-from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
+from pipeline.planning.partition_view import PartitionView, partition_view
 from pipeline.planning.tier_times import first_offset_at
 from pipeline.planning.tier_transactions import TierTransactions
 from protocol.client.groups import LOG_START_GROUP, texts_by_topic_id
@@ -34,16 +34,6 @@ from protocol.client.leaders import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import ZERO_UUID, TopicIdPartition, Uuid, uuid_to_text
-
-__all__ = [
-    "OffsetRange",
-    "PartitionView",
-    "ServedSegment",
-    "TierView",
-    "TierViewError",
-    "WantedOffsets",
-    "partition_view",
-]
 
 ATTEMPTS_MAX = 3
 """Views made while a topic is created again under its name."""

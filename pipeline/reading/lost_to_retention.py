@@ -1,4 +1,4 @@
-"""Retention that passes a running read: what was planned and is gone by now is told as planning tells it, or left out.
+"""Retention that passes a running read: what is gone by now fails the read as in planning, or is left out.
 
 Brokers move the log start first and delete then, and so do we in a tier of our own. So what is below the log start of
 now was deleted by right. Whatever else is missing stays the error that it is, which names the object.

@@ -17,18 +17,12 @@ from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype
 
 from pipeline import data_source, driver
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
-from pipeline.data_source import (
-    TOPIC_IDS,
-    StreamOffset,
-    TaskPartition,
-    TidegateDataSource,
-    TierReader,
-    TierStreamReader,
-)
+from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
 from pipeline.driver import KeptTier, Tier
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OptionsError
 from pipeline.planning.partition_view import WantedOffsets
+from pipeline.planning.stream_progress import TOPIC_IDS, StreamOffset
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.reading.executor_storage import ShippedStorage
@@ -353,7 +347,7 @@ def test_retention_that_passes_a_running_read_is_told_or_left_out(
         said = "^orders-0: offsets 0 to 99 are below the log start 120; failOnDataLoss=false goes on without$"
         with pytest.raises(OffsetBoundsError, match=said):
             failing()
-        stored.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), log_start_offset=900)
+        stored.kafka.add_log(TopicIdPartition(named_uuid("created again"), 0, "orders"), log_start_offset=900)
         with pytest.raises(RemoteResourceNotFoundError, match=r"topic orders was deleted meanwhile$"):
             kept()
 

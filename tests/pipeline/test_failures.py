@@ -42,6 +42,11 @@ ENDED = (
         ),
         (OF_A_STAGE.format("x.PythonException: a.TidegateError: wrong CRC"), "wrong CRC"),
         (OF_A_STAGE.format(f"x.PythonException: {TRACEBACK}builtins.MemoryError: no\n\n"), "MemoryError: no"),
+        (
+            f"[PYTHON_DATA_SOURCE_ERROR] x: {TRACEBACK}ModuleNotFoundError: No module named 'pyarrow'\n",
+            "ModuleNotFoundError: No module named 'pyarrow': the workers' Python lacks it; PYSPARK_PYTHON, or "
+            "spark.pyspark.python, names another",
+        ),
         (OF_A_STAGE.format(ENDED), ENDED),
         (OF_A_STAGE.format("java.io.IOException: No space left on device"), "IOException: No space left on device"),
         (

@@ -29,12 +29,12 @@ pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integrati
 
 PAGE = blocks_of((ROOT / "docs" / "spark.md").read_text("utf-8"))
 KAFKA, SUBMITTED = "Spark's Kafka source, pointed at Tidegate 1", "Spark's Kafka source, pointed at Tidegate 2"
-SOURCE, OTHER_SOURCE, VIEW, TABLE = "The tier as a source 1", "The tier as a source 2", "SQL 1", "SQL 2"
+SOURCE, VIEW, TABLE = "The tier as a source 1", "SQL 1", "SQL 2"
 STREAM, GROUP, ENDED = "Streams 1", "Lag and progress 1", "Lag and progress 2"
 JOBS, ON_A_CLUSTER = "Jobs 1", "On a cluster 1"
 BACKFILL, AGAIN_BY_STREAM = "Backfill into a folder 1", "Backfill into a folder 4"
 JAAS, SIGNED_IN, SIGNED_IN_JOB = "Signing in 1", "Signing in 2", "Signing in 3"
-HERE = {KAFKA, SOURCE, OTHER_SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL, AGAIN_BY_STREAM}
+HERE = {KAFKA, SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL, AGAIN_BY_STREAM}
 LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
@@ -114,7 +114,6 @@ def test_every_block_is_run_or_says_why_not() -> None:
 def test_both_sources_read_the_topic(reader: Reader) -> None:
     assert reader.python(KAFKA)["rows"].count() == reader.topics.topics[PLAIN].produced
     assert reader.python(SOURCE)["rows"].count() == reader.tiered_rows
-    reader.python(OTHER_SOURCE)
 
 
 def test_sql_reads_the_topic(reader: Reader) -> None:

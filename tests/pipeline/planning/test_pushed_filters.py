@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.data_source import PushedFilters, push_filters
 from pipeline.planning.options import SourceOptions, TopicSelection
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
+from pipeline.planning.pushed_filters import PushedFilters, push_filters
 from tests.support.for_each import for_each
 from tests.support.metadata_records import named_partition
 from tests.support.spark_filters import (

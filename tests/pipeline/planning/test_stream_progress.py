@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.data_source import TOPIC_IDS, check_same_topics, parse_progress, progress_of
 from pipeline.planning.offset_bounds import OffsetBoundsError
+from pipeline.planning.stream_progress import TOPIC_IDS, check_same_topics, parse_progress, progress_of
 from storage.model import TopicIdPartition, uuid_to_text
 from tests.pipeline.planning.test_offset_bounds import view_of
 from tests.support.metadata_records import named_uuid

@@ -25,9 +25,9 @@ from tests.support.sent import sent
 
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 OFFSETS = 400
-"""Of a segment, in batches of ten."""
+"""In a segment, in batches of ten."""
 MANY_BATCHES = 600
-"""Of a segment of 0.8 MB: a task with the memory below has not fetched it all when it gives its first rows."""
+"""In a segment of 0.8 MB: a task with the memory below has not fetched it all when it gives its first rows."""
 CHUNK_BYTES = 64 * 1024
 SEGMENTS = 3
 GOES_ON = ReadOptions(columns=("offset",), fails_on_data_loss=False, task_bytes_max=1024 * 1024)
