@@ -11,7 +11,7 @@ import structlog
 from protocol.client.errors import UpstreamError, UpstreamProtocolError, UpstreamRefusedError
 from protocol.client.leaders import code_name
 from protocol.client.messages import Api, Question
-from proxy.upstream.cluster import Cluster
+from proxy.upstream.cluster import Cluster, ask_any
 from standalone.serving.broker_log import ROLE
 from storage.object_store.clock import StoreClock
 
@@ -35,22 +35,19 @@ class ClusterClock:
 
     async def look(self) -> None:
         """Ask any broker; no answer leaves what was heard before."""
-        for node_id in [*self._cluster.brokers]:
-            try:
-                self._clock.heard_time(await controller_time_s(self._cluster, node_id))
-            except UpstreamError as error:
-                _log.debug("cluster_clock_not_told", reason=str(error))
-            else:
-                return
+        try:
+            self._clock.heard_time(await controller_time_s(self._cluster))
+        except UpstreamError as error:
+            _log.debug("cluster_clock_not_told", reason=str(error))
 
 
-async def controller_time_s(cluster: Cluster, node_id: int) -> float:
+async def controller_time_s(cluster: Cluster) -> float:
     """Return what time the active controller has, by way of a broker.
 
     Raises:
         UpstreamError: no answer, a missing right, or a cluster that does not tell.
     """
-    body = await cluster.ask(node_id, ROLE, _QUESTION)
+    body = await ask_any(cluster, ROLE, _QUESTION)
     if body.error_code:
         said = f"DescribeQuorum says {code_name(body.error_code)}: ACL Describe on Cluster may be missing"
         raise UpstreamRefusedError(said, int(body.error_code))

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import structlog
 
-from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamUnsupportedError
+from protocol.client.errors import UpstreamError, UpstreamUnsupportedError
 from protocol.client.leaders import TopicMetadata, code_name, metadata_question, metadata_question_by_id
 from protocol.client.messages import DESCRIBE_CONFIGS, Partition, Question, uuid_bytes
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import TOPICS_MAX, Cluster
+from proxy.upstream.cluster import TOPICS_MAX, Cluster, ask_any
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, TopicNames
 from standalone.copier.seams import Retention
@@ -254,7 +254,7 @@ async def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, Con
             for name in names[at : at + TOPICS_MAX]
         ]
         question: Question[Any] = Question(DESCRIBE_CONFIGS, {"resources": asked})
-        response = await _ask_any(cluster, question)
+        response = await ask_any(cluster, ROLE, question)
         for result in response.results:
             code = int(result.error_code)
             if code == 0:
@@ -267,25 +267,12 @@ async def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, Con
 
 
 async def _matching(cluster: Cluster, wanted: TopicNames) -> set[str]:
-    response = await _ask_any(cluster, metadata_question(None))
+    response = await ask_any(cluster, ROLE, metadata_question(None))
     return {
         topic.name
         for topic in response.topics
         if topic.name and not topic.is_internal and topic.name != METADATA_TOPIC and wanted.holds(topic.name)
     }
-
-
-async def _ask_any(cluster: Cluster, question: Question[Any]) -> Any:
-    """The first broker's answer that comes: each of them knows it."""
-    failure: UpstreamError = UpstreamConnectionError("no broker is known")
-    if not cluster.brokers:
-        await cluster.refresh()
-    for node_id in [*cluster.brokers]:
-        try:
-            return await cluster.ask(node_id, ROLE, question)
-        except UpstreamError as error:
-            failure = error
-    raise failure
 
 
 def _refusal(topic: TopicMetadata, configs: Configs | str) -> str | None:

@@ -405,3 +405,20 @@ async def leader_id(cluster: Cluster, partition: TopicIdPartition) -> int:
     if leader is None or leader.leader_id < 0:
         raise UpstreamError(f"{partition}: upstream names no leader")
     return leader.leader_id
+
+
+async def ask_any(cluster: Cluster, role: str, question: Question[Any]) -> Any:
+    """Return the first broker's answer that comes, to what each of them knows.
+
+    Raises:
+        UpstreamError: none answers, or no broker is known.
+    """
+    failure: UpstreamError = UpstreamConnectionError("no broker is known")
+    if not cluster.brokers:
+        await cluster.refresh()
+    for node_id in [*cluster.brokers]:
+        try:
+            return await cluster.ask(node_id, role, question)
+        except UpstreamError as error:
+            failure = error
+    raise failure

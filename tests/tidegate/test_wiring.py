@@ -241,7 +241,7 @@ async def test_copying_stops_while_the_configuration_says_so(
     kafka.add(1, "a")
     noted.task(copy_wiring, "keep_copying")
     makers: list[Callable[..., object]] = []
-    copiers = noted.made(copy_wiring, "Copier")
+    tools = noted.made(copy_wiring, "CopierTools")
 
     def copying(parts: Any, make_copier: Callable[..., object]) -> Copying:
         makers.append(make_copier)
@@ -252,7 +252,7 @@ async def test_copying_stops_while_the_configuration_says_so(
     async with serve.run(config_of(tmp_path, lines, keeps_catalog=True)) as application:
         event_log, topics = cast(Any, object()), cast(Any, Topics())
         makers[0](event_log, topics)
-        is_disabled = copiers()["is_disabled"]
+        is_disabled = tools()["is_disabled"]
         assert not is_disabled()
         config_of(tmp_path, f"{lines}copy.disable=true\n", keeps_catalog=True)
         assert await application.reloader.reload(Cause.SIGNAL) is ReloadOutcome.OK
