@@ -22,7 +22,7 @@ from storage.errors import RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
-from storage.reading.holes import Holes, HoleUpToLocalLogError, OwnTier
+from storage.reading.holes import Holes, HoleUpToLocalLogError, OwnTier, SegmentFinder
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 from storage.tasks import TaskNursery
 
@@ -299,6 +299,13 @@ class Tier:
         except OffsetNotInTierError:
             return None
 
+    def note_holes(
+        self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage, local_start: int
+    ) -> None:
+        """Count the holes of a tier of our own between two offsets, as reads do that step over them."""
+        own = OwnTier(local_start, self._holes, is_caught_up=True)
+        SegmentFinder(self._catalog, trio.current_time).note_holes(partition, start, end, lineage, own)
+
     def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:
         self._meter.on_hole()
         _log.warning("tier_hole_stepped_over", partition=str(partition), from_offset=start, to_offset=end)
@@ -447,7 +454,7 @@ class TierReads:
         """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
         self._settled.set()
         if trio.current_time() >= self.deadline_s and not self._is_loop_late:
-            self.expired.update(part for part, time in self._times.items() if not time.has_batch)
+            self.expired.update(part for part, time in self._times.items() if time.is_late)
         if self.expired:
             self._meter.on_remote_fetch_expired()
         while self._line:

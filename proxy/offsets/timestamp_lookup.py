@@ -200,6 +200,8 @@ class TimestampLookup:
             )
             if segment is None:
                 return None
+            local_start = frontier.local_log_start_offset
+            self._tier.note_holes(partition, from_offset, segment.start_offset, lineage, local_start)
             async with self._slots.slot(asker):
                 found = await self._search.search(segment, timestamp_ms, log_start_offset=log_start_offset)
             if found is not None:

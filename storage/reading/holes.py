@@ -11,6 +11,7 @@ Rule 3. What was found to be a hole is remembered, and stepped over from then on
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -143,6 +144,18 @@ class SegmentFinder:
             return self.holding(partition, offset, lineage) or self._behind_hole(partition, offset, lineage, own)
 
         return find
+
+    def note_holes(
+        self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage, own: OwnTier
+    ) -> None:
+        """Note the holes between `start` and `end`, where a segment begins."""
+        while True:
+            accepts = partial(lineage.holds, from_offset=start)
+            hole = self._catalog.chain_end(partition.topic_id, partition.partition, start, lineage.ends(), accepts)
+            following = self.of(own)(partition, hole, lineage) if hole < end else None
+            if following is None:
+                return
+            start = following.end_offset + 1
 
     def _behind_hole(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier

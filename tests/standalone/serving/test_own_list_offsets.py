@@ -267,3 +267,14 @@ async def test_a_search_that_misses_the_deadline_timed_out(world: OffsetsWorld) 
         started_s = trio.current_time()
         assert await world.answers([("orders", 0, 4000)], timeout_ms=timeout_ms) == [TIMED_OUT]
         assert trio.current_time() - started_s == pytest.approx(waited_s), f"timeout {timeout_ms} ms"
+
+
+async def test_a_look_up_counts_the_holes_that_it_steps_over(world: OffsetsWorld) -> None:
+    """Failed before: only reads did, and who looks up times may never read there."""
+    segments = [(0, 199, 1000), (300, 399, 2000), (400, 499, 3000), (600, 999, 9000)]
+    partition = world.add_own(segments=segments)
+    world.search.results[partition] = FoundTimestamp(9000, 700, LEADER_EPOCH)
+    for time, holes in ((500, 0), (2000, 1), (8000, 2), (8000, 2)):
+        (answer,) = await world.answers([("orders", 0, time)])
+        assert answer[0] == 0
+        assert world.sample("tidegate_tier_holes_stepped_over_total") == holes, f"time {time}"
