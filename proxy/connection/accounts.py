@@ -22,7 +22,7 @@ from typing import Protocol, Self
 import trio
 
 from metrics.meters import RelayMeter
-from storage.cache.byte_budget import ByteBudget
+from storage.cache.byte_budget import LARGE_BYTES, ByteBudget
 
 PROGRESS_BYTES = 64 * 1024
 
@@ -37,10 +37,6 @@ RELIEF_INTERVAL_S = 0.05
 
 GRANT_BYTES_MIN = 64 * 1024
 """A Fetch of our own may always ask for that much: a client must get on, and one batch comes in any case."""
-
-LARGE_BYTES = 16 * 1024 * 1024
-"""What is larger is charged with more than half of the budget, so that there is one of them at a time: a single batch
-may have 100 MiB."""
 
 AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
 """So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
@@ -159,8 +155,7 @@ class Account:
             self._accounts.overdraw(size_bytes)
             self.held_bytes += size_bytes
             return size_bytes
-        if size_bytes > LARGE_BYTES:
-            size_bytes = max(size_bytes, self._accounts.held.bytes_max // 2 + 1)
+        size_bytes = self._accounts.held.charged(size_bytes)
         await self.hold(size_bytes)
         return size_bytes
 

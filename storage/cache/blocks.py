@@ -353,11 +353,12 @@ class AnswerBlocks:
 class Room:
     """What one read has reserved, and then what its answer holds. `release` gives back all of it."""
 
-    __slots__ = ("_account", "_blocks", "_budget", "_owner", "_reserved_bytes", "kept_bytes")
+    __slots__ = ("_account", "_blocks", "_budget", "_owner", "_reserved_bytes", "is_waiting", "kept_bytes")
 
     def __init__(self, account: AnswerBlocks, budget: ByteBudget, owner: Hashable) -> None:
         self.kept_bytes = 0
         """Bytes of the blocks that the answer holds, whether or not others hold them too."""
+        self.is_waiting = False
         self._account = account
         self._budget = budget
         self._owner = owner
@@ -371,11 +372,16 @@ class Room:
 
     async def reserve(self, size_bytes: int) -> None:
         """Wait until so many bytes in all are reserved; less than before changes nothing."""
+        size_bytes = self._budget.charged(size_bytes)
         if self.try_reserve(size_bytes):
             return
         # Nobody waits for room while holding some: two such readers would wait for each other.
         self._give_back_reserved()
-        await self._budget.acquire(size_bytes, self._owner)
+        self.is_waiting = True
+        try:
+            await self._budget.acquire(size_bytes, self._owner)
+        finally:
+            self.is_waiting = False
         self._reserved_bytes = size_bytes
 
     def try_reserve(self, size_bytes: int) -> bool:

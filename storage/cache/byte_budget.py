@@ -17,6 +17,10 @@ from itertools import count
 
 import trio
 
+LARGE_BYTES = 16 * 1024 * 1024
+"""What is larger is charged with more than half of a budget, so that there is one of them at a time: a single batch may
+have 100 MiB."""
+
 
 @dataclass(slots=True, order=True)
 class _Waiter:
@@ -107,6 +111,10 @@ class ByteBudget:
     def room(self) -> int:
         """Bytes that `try_acquire` would give."""
         return 0 if self._waiting else max(0, self.bytes_max - self._held_bytes)
+
+    def charged(self, size_bytes: int) -> int:
+        """Return what so much is charged with."""
+        return size_bytes if size_bytes <= LARGE_BYTES else max(size_bytes, self.bytes_max // 2 + 1)
 
     async def acquire(self, size_bytes: int, owner: Hashable = None) -> None:
         """Hold that much more, once there is room for it. A checkpoint in any case.

@@ -164,6 +164,7 @@ class ReadTime:
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
+        self.room: Room | None = None
         self._whole = trio.CancelScope()
         self._more: trio.CancelScope | None = None
 
@@ -180,6 +181,11 @@ class ReadTime:
     def has_batch(self) -> bool:
         """Return whether the read will have an answer when the time is up."""
         return self._more is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the read has nothing yet, and that is not for want of memory."""
+        return self._more is None and not (self.room is not None and self.room.is_waiting)
 
     def end(self) -> None:
         """The time is up now."""
@@ -355,6 +361,8 @@ class TierReader:
             self._guess(source, asked)
             index = await self._indexes.get(segment, asked.offset)
         room = self._answers.room(reader)
+        if asked.time is not None:
+            asked.time.room = room
         try:
             index, found = await self._read_by_index(source, index, asked, room, reader)
             read, records, start = found.read, found.records, found.start

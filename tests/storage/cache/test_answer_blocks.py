@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from trio.testing import wait_all_tasks_blocked
 
 from storage.cache.blocks import AnswerBlocks, Room
-from storage.cache.byte_budget import ByteBudget
+from storage.cache.byte_budget import LARGE_BYTES, ByteBudget
 from storage.log.block import Block
 
 BUDGET_BYTES = 1000
@@ -65,6 +65,26 @@ async def test_who_waits_for_room_holds_none(answers: AnswerBlocks, budget: Byte
     sent.release()
     await wait_all_tasks_blocked()
     assert budget.held == 700
+
+
+async def test_one_large_batch_is_collected_at_a_time(nursery: trio.Nursery) -> None:
+    large_bytes, beside_bytes = LARGE_BYTES + 1, 100
+    budget = ByteBudget(10 * large_bytes)
+    answers = AnswerBlocks(budget)
+    first, second = answers.room(), answers.room()
+    await first.reserve(large_bytes)
+    nursery.start_soon(second.reserve, large_bytes)
+    await wait_all_tasks_blocked()
+    assert [first.is_waiting, second.is_waiting] == [False, True]
+    beside = answers.room()
+    nursery.start_soon(beside.reserve, beside_bytes)
+    first.keep([block()])
+    await wait_all_tasks_blocked()
+    assert [first.is_waiting, second.is_waiting] == [False, False]
+    assert budget.held == 100 + budget.charged(large_bytes) + beside_bytes
+    for room in (first, second, beside):
+        room.release()
+    assert budget.held == 0
 
 
 async def test_giving_up_leaves_nothing_held(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:

@@ -192,6 +192,20 @@ async def test_aborted_transactions_are_those_of_what_is_answered(nursery: trio.
     assert aborts.upper_bound_offset < 30
 
 
+async def test_who_waits_for_memory_is_not_late(nursery: trio.Nursery) -> None:
+    """How it failed: the tier counted as failing, and the broker was asked for what nobody had room for."""
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, inflight_bytes_max=4 * BLOCK)
+    with tier.store.held() as gate:
+        both = [Reading(tier, nursery, max_bytes=1) for _ in range(2)]
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        await wait_all_tasks_blocked()
+        waiting, reading = sorted(both, key=lambda each: each.time.is_late)
+        assert (waiting.time.is_late, reading.time.is_late) == (False, True)
+        gate.release()
+    for each in (reading, waiting):
+        (await each.answer()).release()
+
+
 # --- pieces ---
 
 
