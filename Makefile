@@ -32,7 +32,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --pyth
 	--no-emit-index-url --no-header
 # tests/support/suites.py says which tests are whose.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
-BENCHMARKS := cost relay warm_read fetch_exchange record_decoding crowd_reads restart producers workers \
+BENCHMARKS := cost relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers workers \
 	spark_backfill cold_read store copying
 
 # A machine may forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests start

@@ -237,6 +237,7 @@ class ClientConnection:
                     await self._guard(self._request_loop, CloseCause.UPSTREAM)
             self._free()  # others may wait for it
             await self._client.aclose()
+            await self._turn_to_end()  # all clients of a broker that went leave in the same moment too
         finally:
             self._client.abort()
             self._upstream.abort()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import copying, cost, crowd_reads, fetch_exchange, relay, store, warm_read
+from benchmarks import copying, cost, crowd_closes, crowd_reads, fetch_exchange, relay, store, warm_read
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
@@ -72,6 +72,13 @@ def test_a_crowd_of_random_reads_is_answered_by_the_tier(kafka: KafkaCluster) ->
     found = crowd_reads.measure(kafka, crowd, argparse.Namespace(rounds=1, before=None))
     assert crowd_reads.judge(found) == []
     assert all(answers[crowd_reads.GOOD] for (answers,) in found.values())
+
+
+def test_what_others_wait_is_measured_while_a_crowd_leaves(kafka: KafkaCluster) -> None:
+    found = crowd_closes.measure(kafka, clients=20, rounds=1, restarts=False)
+    assert set(found) == {crowd_closes.BROKER, crowd_closes.CLOSES}
+    assert all(wait_s > 0 for waits in found.values() for wait_s in waits)
+    crowd_closes.judge(found)
 
 
 def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from socket import SHUT_RDWR
 from typing import Any, cast
 
 import pytest
@@ -58,6 +59,8 @@ class World:
     """Set when the broker has a question and does not answer it yet."""
     answering: trio.Event = field(default_factory=trio.Event)
     nodes_asked: list[tuple[str, int]] = field(default_factory=list)
+    upstreams: list[trio.SocketStream] = field(default_factory=list)
+    """The broker's ends, in the order in which they were accepted."""
 
     def closed(self, cause: CloseCause) -> float:
         name = "tidegate_connections_closed_total"
@@ -156,6 +159,7 @@ async def world(
             made.answering.set()
 
             async def be_broker(stream: trio.SocketStream) -> None:
+                made.upstreams.append(stream)
                 while await stream.receive_some(len(ASK)):
                     if not made.answering.is_set():
                         made.held.set()
@@ -267,23 +271,40 @@ async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
     assert listening.fileno() == -1
 
 
-async def test_many_that_end_at_once_end_in_slices() -> None:
+@pytest.mark.parametrize("side", ["clients", "their broker"])
+async def test_while_many_end_at_once_others_wait_a_few_turns(side: str) -> None:
     """Failed before: when 5,000 clients closed, or their broker did, others waited for all of these in one turn."""
-    count = 10 * server_module.BEGUN_AND_ENDED_MAX
-    async with world(slots=SlotLimits(connections_max=count)) as made:
-        clients = [await made.served() for _ in range(count)]
-        ended: list[int] = [0]
+    count = 20 * server_module.BEGUN_AND_ENDED_MAX
+    async with (
+        world(slots=SlotLimits(connections_max=count + 1)) as made,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        clients = [await stack.enter_async_context(await made.served()) for _ in range(count)]
+        ending = [each.socket for each in (clients if side == "clients" else made.upstreams[:])]
+        other, left = await stack.enter_async_context(await made.served()), [made.server.connections]
 
-        async def count_each_turn() -> None:
-            while ended[-1] < count:
-                ended.append(round(made.closed(CloseCause.CLIENT)))
+        async def look_each_turn() -> None:
+            while True:
+                left.append(made.server.connections)
                 await trio.lowlevel.checkpoint()
 
-        for client in clients:
-            client.socket.close()
+        async def waited() -> int:
+            before = len(left)
+            await ask(other)
+            return len(left) - before
+
+        nursery.start_soon(look_each_turn)
+        quiet = max([await waited() for _ in range(10)])
+        for sock in ending:
+            sock.shutdown(SHUT_RDWR)
+        waits = []
         with trio.fail_after(HANG_S_MAX):
-            await count_each_turn()
-        assert max(later - earlier for earlier, later in pairwise(ended)) <= 2 * server_module.BEGUN_AND_ENDED_MAX
+            while made.server.connections > 1:
+                waits.append(await waited())
+        assert max(waits) <= 4 * quiet
+        assert max(before - after for before, after in pairwise(left)) <= 2 * server_module.BEGUN_AND_ENDED_MAX
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(tmp_path: Path) -> None:
