@@ -51,8 +51,9 @@ from protocol.wire.errors import PeerProtocolError
 class ClientSettings:
     """Addresses, identity and limits of our own connections. `bootstrap_servers` are (host, port).
 
-    `frame_bytes_max` bounds one response: Metadata of 500,000 partitions has about 40 MiB. `deadline_s` is how long one
-    call of the blocking client keeps trying. `kafka_principal` is who brokers take us for, where they map no names.
+    `frame_bytes_max` bounds one response: Metadata of 500,000 partitions has about 40 MiB. One batch, which a copier is
+    given however little it asks for, may have 100. `deadline_s` is how long one call of the blocking client keeps
+    trying. `kafka_principal` is who brokers take us for, where they map no names.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -64,7 +65,7 @@ class ClientSettings:
     reconnect_backoff_s: float = 0.05
     reconnect_backoff_max_s: float = 1.0
     deadline_s: float = 60.0
-    frame_bytes_max: int = 64 * 1024 * 1024
+    frame_bytes_max: int = 128 * 1024 * 1024
     requests_in_flight_max: int = 64
     topics_max: int = 100_000
     kafka_principal: str = "User:ANONYMOUS"

@@ -1,4 +1,4 @@
-"""Any batch that the broker would give is given, with default limits: one of 90 MB, alone and beside others, local or
+"""Any batch that the broker would give is given, with default limits: one of 100 MB, alone and beside others, local or
 in the tier, at both isolation levels; and what fifty such clients take in memory."""
 
 import hashlib
@@ -13,18 +13,26 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.hostile_stage import MIB, peak_resident_bytes
-from tests.support.kafka import Record, own_cluster, tiered_topic
+from tests.support.kafka import Record, orders, own_cluster, produce, tiered_topic
+from tests.support.plain_kafka import drop_all, standalone
 from tests.support.raw_client import RawClient, fetch_request, request_frame
+from tests.support.serving import Serving
 from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.tier_proofs import copied_offsets
 from tests.support.waiting import HANG_S_MAX, wait_until
-from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
-LARGE_BYTES = 90_000_000
+LARGE_BYTES = 100_000_000
+"""A whole batch: as large as the broker takes with LARGE_CONFIGS."""
+VALUE_BYTES = LARGE_BYTES - 74
+"""Without the batch's header (61), and the record's own."""
 LARGE, SMALL = "large", "small"
-LARGE_CONFIGS = {"max.message.bytes": "100000000", "segment.bytes": str(96 * MIB)}
+LARGE_CONFIGS = {"max.message.bytes": str(LARGE_BYTES), "segment.bytes": str(96 * MIB)}
 MEMORY_BYTES = 768 * MIB
 """With this, each budget is less than two such batches, and most are less than one."""
 CLIENTS = 50
+OWN_VALUES = [os.urandom(VALUE_BYTES), b"a"]
+SMALL_RECORDS = 1000
 VERSION = 17
 
 
@@ -39,11 +47,31 @@ class Stage:
 def stage() -> Iterator[Stage]:
     """LARGE has a batch of 90 MB in the tier, one in the broker's log, and small ones behind each; SMALL is tiered."""
     with own_cluster(jvm_options=("-Xms1g", "-Xmx2g")) as cluster:
-        large = [Record(0, None, each) for each in (os.urandom(LARGE_BYTES), b"a", os.urandom(LARGE_BYTES), b"b")]
-        settings = {"message_max_bytes": 100_000_000, "batch_num_messages": 1}
+        large = [Record(0, None, each) for each in (os.urandom(VALUE_BYTES), b"a", os.urandom(VALUE_BYTES), b"b")]
+        settings = {"message_max_bytes": 2 * LARGE_BYTES, "batch_num_messages": 1}
         made = tiered_topic(cluster, LARGE, records=iter(large), configs=LARGE_CONFIGS, **settings)
         tiered_topic(cluster, SMALL)
         yield Stage(cluster, made.offsets[0].local_log_start_offset)
+
+
+@pytest.fixture(scope="module")
+def own_stage(plain_kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """Standalone, and the broker has nothing left of what the tier has."""
+    topics = {LARGE: LARGE_CONFIGS, SMALL: {}}
+    for name, configs in topics.items():
+        plain_kafka.create_topic(name, 1, {**configs, "retention.ms": "-1"})
+    settings = {"message_max_bytes": 2 * LARGE_BYTES, "batch_num_messages": 1}
+    produce(plain_kafka, LARGE, iter([Record(0, None, each) for each in OWN_VALUES]), **settings)
+    produce(plain_kafka, SMALL, orders(SMALL_RECORDS, 1))
+    folder = tmp_path_factory.mktemp("own")
+    copy = {"copy.topics": f"{LARGE},{SMALL}", "copy.enabled": "true", "copy.segment.ms": "1000"}
+    with standalone(plain_kafka, folder, {**copy, "admin.listen": f"127.0.0.1:{free_port()}"}) as served:
+        served.wait_log("ready: bootstrap")
+        ends = {(LARGE, 0): len(OWN_VALUES) - 1, (SMALL, 0): SMALL_RECORDS - 1}
+        wait_until(lambda: copied_offsets(served).items() >= ends.items(), "both to be copied", timeout_s=120.0)
+        for (name, partition), last in ends.items():
+            drop_all(plain_kafka, name, {partition: last + 1})
+        yield served
 
 
 def digests(bootstrap_servers: str, isolation: str, at: dict[str, int]) -> dict[str, list[str]]:
@@ -77,7 +105,7 @@ def digests(bootstrap_servers: str, isolation: str, at: dict[str, int]) -> dict[
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_a_batch_of_90_mb_is_given_as_by_the_broker(stage: Stage, isolation: str) -> None:
+def test_a_batch_of_100_mb_is_given_as_by_the_broker(stage: Stage, isolation: str) -> None:
     """How it failed: the connection was closed where the answer had to be held, and the client came back for ever."""
     with own_tidegate(stage.cluster) as running:
         for at in ({LARGE: 0}, {LARGE: stage.local_start, SMALL: 0}, {LARGE: 0, SMALL: 0}):
@@ -89,8 +117,17 @@ def test_a_batch_of_90_mb_is_given_as_by_the_broker(stage: Stage, isolation: str
         assert running.metric("tidegate_served_tier_bytes_total") > 2 * LARGE_BYTES
 
 
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_batch_of_100_mb_comes_from_a_tier_of_our_own(own_stage: Serving, isolation: str) -> None:
+    for at in ({LARGE: 0}, {LARGE: 0, SMALL: 0}):
+        found = digests(own_stage.bootstrap, isolation, at)
+        assert found[LARGE] == [hashlib.sha256(value).hexdigest() for value in OWN_VALUES]
+        assert at == {LARGE: 0} or len(found[SMALL]) == SMALL_RECORDS
+    assert own_stage.events("batch_too_large") == []
+
+
 @pytest.mark.needs("linux")
-def test_fifty_clients_of_batches_of_90_mb_stay_within_the_documented_memory(stage: Stage) -> None:
+def test_fifty_clients_of_batches_of_100_mb_stay_within_the_documented_memory(stage: Stage) -> None:
     """Half of them read the one in the tier, half the broker's, beside a partition of the tier."""
     with own_tidegate(stage.cluster, {"memory.max.bytes": str(MEMORY_BYTES)}) as running:
         with RawClient(*running.address) as client:
