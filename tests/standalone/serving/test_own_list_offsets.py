@@ -51,6 +51,18 @@ async def test_earliest_is_the_tiers_log_start(nursery: trio.Nursery) -> None:
         assert world.broker.offsets_asked == [[("orders", 0, EARLIEST)]] * 2, f"version {version}"
 
 
+async def test_a_young_tier_brings_back_what_the_broker_has_deleted(world: OffsetsWorld) -> None:
+    """What was deleted on purpose does not come back."""
+    partition = world.add_own(segments=())
+    world.is_catalog_loaded = True
+    assert await world.is_relayed([("orders", 0, EARLIEST)])  # and answered with 1000
+    world.add_segment(partition, 500, 999)
+    assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 500, LEADER_EPOCH)]
+    await world.log_starts.raise_all({partition: 700})
+    world.add_segment(partition, 200, 499)
+    assert await world.answers([("orders", 0, EARLIEST)]) == [(0, -1, 700, LEADER_EPOCH)]
+
+
 async def test_its_leader_epoch_is_the_one_that_it_was_written_in(world: OffsetsWorld) -> None:
     partition = world.add_own(epochs={1: 0, 3: 400, 4: 700})
     for start, epoch in ((0, 1), (399, 1), (400, 3), (999, 4)):
