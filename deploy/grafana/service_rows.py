@@ -65,7 +65,7 @@ HEALTH: Final = Row(
             "Troubles",
             "By id, 1 while it lasts: docs/operations.md#troubles tells each.",
             "none",
-            Query(f"{gauge('tidegate_trouble', 'id').expression} > 0", "{{instance}} {{id}}"),
+            or_zero(Query(f"{gauge('tidegate_trouble', 'id').expression} > 0", "{{instance}} {{id}}")),
         ),
         graph(
             "Conditions that are not met",

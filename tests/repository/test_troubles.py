@@ -41,6 +41,18 @@ def test_the_guide_has_a_row_for_each() -> None:
     ]
 
 
+def test_the_failure_table_has_a_row_for_those_that_lead_there() -> None:
+    for section in ("While it runs", "While it copies"):
+        _, _, table = TEXT.partition(f"\n### {section}\n")
+        named = {
+            word
+            for row in re.findall(r"^\| ([^|]*) \|", table.partition("\n#")[0], re.MULTILINE)
+            for word in re.findall(r"`(\w+)`", row)
+        }
+        of_it = [each for each, known in TROUBLES.items() if known.section == section.lower().replace(" ", "-")]
+        none_of([each.value for each in of_it if each not in named])
+
+
 def test_each_critical_one_has_an_alert() -> None:
     """Its own, to whose section it leads, or the one of those that have none."""
     (rule,) = [rule for rule in RULES if rule["alert"] == "TidegateTrouble"]

@@ -13,7 +13,7 @@ from tests.integration.test_life_cycle import address_of, at_ports
 from tests.support.hostile_clients import announced
 from tests.support.memory_transport import HEARTBEAT
 from tests.support.raw_client import RawClient
-from tests.support.serving import START_S_MAX, serving, without_kafka
+from tests.support.serving import START_S_MAX, Serving, serving, without_kafka
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import connections_of, family_of, have_ended, report_of
 from tidegate import exit_codes
@@ -23,6 +23,15 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 def two_workers(folder: Path, **more: str) -> dict[str, str]:
     return at_ports({**without_kafka(folder), "proxy.workers": "2", **more})
+
+
+def troubles_of(served: Serving) -> list[str]:
+    return [trouble["id"] for trouble in report_of(served)["troubles"]]
+
+
+def begun(served: Serving, trouble: str) -> list[str | None]:
+    """Return who has logged that it began; None: the supervisor."""
+    return [event.get("worker") for event in served.events("trouble_begun") if event["id"] == trouble]
 
 
 def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
@@ -58,6 +67,11 @@ def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Pat
                     served.wait_log('"worker_started"', times=2)
                     suspended = {event["cause"] for event in served.wait_events("disk_cache_suspended")}
                     assert suspended == {"in_use"}
+                    # Failed before: of several workers nobody said it but the log.
+                    wait_until(lambda: "cache_disk_unavailable" in troubles_of(served), "the trouble of both workers")
+                    assert served.metric("tidegate_trouble", id="cache_disk_unavailable") == 1
+                    wait_until(lambda: begun(served, "cache_disk_unavailable"), "its line")
+                    assert begun(served, "cache_disk_unavailable") == [None], "the supervisor says it, once"
                     with RawClient(*address_of(properties)):
                         wait_until(lambda: sum(connections_of(served)) == 1, "it is served")
             wait_until(lambda: have_ended(family), "the first ones' end")
@@ -116,6 +130,7 @@ def test_an_address_has_its_limit_whatever_worker_its_connections_have(tmp_path:
         wait_until(lambda: connections_of(served) == [2, 1], "three connections")
         assert connect().is_closed_by_peer(START_S_MAX)
         assert served.metric("tidegate_connections_refused_total") == 1
+        wait_until(lambda: "limit_reached" in troubles_of(served), "the trouble")
         assert [event["key"] for event in served.wait_events("connection_refused")] == ["proxy.connections.max.per.ip"]
         # What has ended, by itself or with its worker, does not count any more.
         first.close()
