@@ -9,9 +9,9 @@ Rule 2. An offset that is absent, or older than the first segment's, counts as t
         without members expire (`offsets.retention.minutes`), so each is committed again when a process first hears of
         it, when a day has passed, and when it is gone or lower than it was.
 Rule 3. A log start that was committed never goes back (docs/decisions.md: what clients get does, when the tier gains
-        older records than the broker has): before a commit the coordinator is asked what it has, and the larger one stays.
-        Two processes that commit for one partition within the same few milliseconds may still leave the lower of the
-        two there; the one that knows the higher one sees it with its next question (rule 2).
+        older records than the broker has). Before a commit the coordinator is asked what it has, and the larger one
+        stays. Two processes that commit for one partition within the same few milliseconds may still leave the lower of
+        the two there; the one that knows the higher one sees it with its next question (rule 2).
 Rule 4. A partition counts as one whose metadata is not read yet until the coordinator was asked about it: else
         deleted records would be served. While it answers nobody that ends after UNANSWERED_S_MAX: then what was heard
         last counts, and the first segment before that.
