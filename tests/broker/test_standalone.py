@@ -5,7 +5,6 @@ the records.
 """
 
 import itertools
-import json
 import random
 import signal
 from collections.abc import Iterator
@@ -22,11 +21,11 @@ from tests.support.differential_steps import alter_configs, delete_records, end_
 from tests.support.digests import Digests, Isolation, read_with_confluent
 from tests.support.filled_topics import FIRST_TIMESTAMP_MS, ISOLATIONS, odd_records
 from tests.support.kafka import Record, fresh_name, produce
-from tests.support.plain_kafka import standalone
+from tests.support.plain_kafka import ends_of, standalone
 from tests.support.raw_client import ListedOffset, RawClient
 from tests.support.serving import Serving
-from tests.support.tier_proofs import copied_offsets, segments_of
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tests.support.tier_proofs import copied_offsets, segments_of, shared_rows
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.needs("java", "kafka"), kafka_python_is_quiet]
 
@@ -82,7 +81,6 @@ def life(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "copy.segment.bytes": str(SEGMENT_BYTES),
         "copy.retention.from.topic": "true",
         "copy.delete.grace.ms": "0",
-        "admin.listen": f"127.0.0.1:{free_port()}",
     }
     with standalone(cluster, tmp_path_factory.mktemp("standalone"), properties) as served:
         wait_for(lambda: "ready: bootstrap" in served.log(), "Tidegate to be ready")
@@ -112,10 +110,6 @@ def fill_transactions(cluster: KafkaCluster, topic: str, partition: int) -> None
             producer.produce(topic, b"%d" % number, b"key", partition, timestamp=FIRST_TIMESTAMP_MS + number)
         assert producer.flush(60) == 0  # else an abort forgets what was not sent
         end_transaction(producer, commits=number % 3 != 1)
-
-
-def ends_of(cluster: KafkaCluster, topic: str) -> dict[int, int]:
-    return {partition: each.high_watermark for partition, each in cluster.partition_offsets(topic).items()}
 
 
 def list_all(client: RawClient, topic: str) -> list[ListedOffset]:
@@ -193,8 +187,7 @@ def test_copying_stops_and_goes_on_as_the_configuration_says(cluster: KafkaClust
         served.process.send_signal(signal.SIGHUP)
 
     def waits_for() -> object:
-        rows = json.loads(served.page("/status.json")[1])["copy"]["rows"]
-        return {row["topic"]: row["waits_for"] for row in rows}[topic]
+        return {row["topic"]: row["waits_for"] for row in shared_rows(served)}[topic]
 
     end = ends_of(cluster, topic)[0]
     reload("true")

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import run_standalone
+from tests.support.plain_kafka import ends_of, run_standalone
 from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
@@ -45,7 +45,7 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
     properties = {"copy.topics": f"^{stem}-.*", "copy.group.id": stem}
 
     first = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties=properties)
-    ends = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
+    ends = ends_of(plain_kafka, topic)
     assert first.returncode == 1, first.stderr  # a topic was refused
     assert "copy_topic_refused" in first.stderr
     assert "compacted topics cannot be in a tier" in first.stderr
@@ -57,7 +57,7 @@ def test_once_copies_all_that_is_there_and_ends(plain_kafka: KafkaCluster, tmp_p
     produce(plain_kafka, topic, orders(100, 2))
     second = run_standalone(plain_kafka, tmp_path, "copy", "--once", properties={**properties, "copy.topics": topic})
     assert second.returncode == 0, second.stderr
-    later = {number: each.high_watermark for number, each in plain_kafka.partition_offsets(topic).items()}
+    later = ends_of(plain_kafka, topic)
     assert sum(later.values()) == 2100
     assert copied(plain_kafka, tmp_path, topic) == {number: (0, end - 1) for number, end in later.items()}
 

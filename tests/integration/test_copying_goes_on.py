@@ -1,6 +1,5 @@
 """Copying never stands still in silence: topics that are made again, faults of our own, partitions that nobody has."""
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -8,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 
+from tests.support.differential_steps import delete_topic
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.plain_kafka import before_plain_kafka, standalone
 from tests.support.serving import Serving, serving
 from tests.support.tier_proofs import copied_offsets, shared_rows
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -25,7 +24,7 @@ COPY_S_MAX = 60.0
 def properties_for(topic: str, **more: str) -> dict[str, str]:
     own = {key.replace("_", "."): value for key, value in more.items()}
     names = {"copy.topics": topic, "copy.group.id": topic, "copy.segment.ms": "1000"}
-    return {**names, "admin.listen": f"127.0.0.1:{free_port()}", **own}
+    return {**names, **own}
 
 
 def require_copied(kafka: KafkaCluster, copier: Serving, topic: str, records: int) -> None:
@@ -37,8 +36,7 @@ def require_copied(kafka: KafkaCluster, copier: Serving, topic: str, records: in
 
 def problems_of(copier: Serving) -> str:
     """Without the topics of other tests, which are in the tier too."""
-    problems = json.loads(copier.page("/status.json")[1])["copy"]["problems"]
-    return "; ".join(each for each in problems if "copied no more" not in each)
+    return "; ".join(each for each in copier.copy_problems() if "copied no more" not in each)
 
 
 @pytest.mark.parametrize("interval_ms", ["200", "3000"], ids=["seen missing", "between two looks"])
@@ -53,8 +51,7 @@ def test_a_topic_that_is_made_again_is_copied_again(
     ) as copier:
         copier.wait_log("ready: copying")
         require_copied(plain_kafka, copier, topic, 500)
-        admin = AdminClient({"bootstrap.servers": plain_kafka.bootstrap_servers})
-        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        delete_topic(plain_kafka, topic)
         plain_kafka.create_topic(topic)
         require_copied(plain_kafka, copier, topic, 300)
         assert copied_offsets(copier) == {(topic, 0): 299}

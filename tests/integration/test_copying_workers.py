@@ -13,16 +13,16 @@ from confluent_kafka.admin import AdminClient
 from metrics.kip405 import EXPORTED
 from protocol.wire.errors import ErrorCode
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
-from tests.support.differential_steps import alter_configs
+from tests.support.differential_steps import alter_configs, delete_topic
 from tests.support.digests import Digests, read_with_confluent
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import drop_all, standalone
+from tests.support.plain_kafka import drop_all, serving_copies
 from tests.support.raw_client import RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import TierSegment, check_whole, copied_offsets, files_of, metadata_events, segments_of
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import all_are_ready, connections_of
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -59,18 +59,7 @@ def copied(plain_kafka: KafkaCluster, folder: Path) -> Iterator[Scene]:
     direct = {
         topic: read_with_confluent(plain_kafka.bootstrap_servers, topic, ends, "read_uncommitted") for topic in topics
     }
-    properties = {
-        "copy.topics": f"^{stem}-.*",
-        "copy.group.id": stem,
-        "copy.enabled": "true",
-        "copy.segment.bytes": "64 KiB",
-        "copy.segment.ms": "1000",
-        "copy.delete.grace.ms": "0",
-        "proxy.workers": "2",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
-    with standalone(plain_kafka, folder, properties) as served:
-        served.wait_log("ready: bootstrap")
+    with serving_copies(plain_kafka, folder, f"^{stem}-.*", copy_group_id=stem, proxy_workers="2") as served:
         wait_until(lambda: all_are_ready(served), "both workers")
         wanted = {(topic, partition): end - 1 for topic in topics for partition, end in ends.items()}
         wait_until(lambda: copied_offsets(served) == wanted, "everything to be copied")
@@ -172,8 +161,7 @@ def check_a_deleted_topic(scene: Scene) -> None:
     [topic, other] = scene.topics
     segments = scene.segments(topic)
     others = files_of(scene.kafka, other)
-    admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(30)
+    delete_topic(scene.kafka, topic)
     wait_until(lambda: not files_of(scene.kafka, topic), "its files to go")
 
     def states() -> dict[str, list[str]]:

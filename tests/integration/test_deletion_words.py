@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from tests.integration.test_tier_deletion import RECORDS, delete_through, fill, properties_of
+from tests.integration.test_tier_deletion import RECORDS, delete_through, fill
+from tests.support.differential_steps import delete_topic
 from tests.support.kafka import fresh_name
-from tests.support.plain_kafka import run_standalone, standalone
+from tests.support.plain_kafka import quick_copies, run_standalone, standalone
 from tests.support.tier_proofs import copied_offsets, files_of, segments_of
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -26,7 +26,7 @@ def test_words_are_heard_by_a_copier_that_runs_also_of_a_topic_that_is_gone(
     topic = fresh_name("words")
     plain_kafka.create_topic(topic, 1, {"retention.ms": "-1"})
     end = fill(plain_kafka, topic, RECORDS, 1_700_000_000_000)
-    properties = properties_of(topic) | {"copy.delete.grace.ms": str(GRACE_MS)}
+    properties = quick_copies(topic, copy_delete_grace_ms=str(GRACE_MS))
 
     def run(*words: str) -> str:
         done = run_standalone(plain_kafka, tmp_path, f"deletions {words[0]}", *words[1:], properties=properties)
@@ -56,8 +56,7 @@ def test_words_are_heard_by_a_copier_that_runs_also_of_a_topic_that_is_gone(
         run("approve", topic)
         wait_until(lambda: set(gone).isdisjoint(files_of(plain_kafka, topic)), "what is approved to go")
 
-        admin = AdminClient({"bootstrap.servers": plain_kafka.bootstrap_servers})
-        admin.delete_topics([topic])[topic].result(60)
+        delete_topic(plain_kafka, topic)
         is_gone = "its topic is gone: "
         wait_until(lambda: [each["why"] for each in listed()] == [is_gone + WAITS], "the topic to be marked")
         check_held_and_released(f"{topic}:0 (its topic is gone)", is_gone)

@@ -4,8 +4,7 @@ Copying ends where it begins. Others that began before it end behind it, in what
 only the tier can say.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,10 @@ from tests.support.differential_steps import (
 )
 from tests.support.digests import Isolation, confluent_consumer, fields_of
 from tests.support.kafka import fresh_name, orders, produce, small_segments
-from tests.support.plain_kafka import drop_all, standalone
-from tests.support.serving import Serving
+from tests.support.plain_kafka import drop_all, serving_copies
 from tests.support.tier_proofs import copied_offsets
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -83,7 +81,7 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
     ever."""
     topic = fresh_name("hanging")
     plain_kafka.create_topic(topic, 1, small_segments(batches=20))
-    with _served(plain_kafka, tmp_path, topic) as served:
+    with serving_copies(plain_kafka, tmp_path, topic) as served:
         writing = Writing(plain_kafka, topic, aborts=aborts)
         hangs_at = writing.hangs_at
         expected = _read(plain_kafka.bootstrap_servers, topic, end=hangs_at)
@@ -115,20 +113,6 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
         expected += _read(plain_kafka.bootstrap_servers, topic, first=start, end=writing.end)
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
         wait_until(lambda: "a transaction is open" not in served.page("/readyz")[1], "no complaint", timeout_s=30)
-
-
-@contextmanager
-def _served(kafka: KafkaCluster, folder: Path, topic: str) -> Iterator[Serving]:
-    properties = {
-        "copy.topics": topic,
-        "copy.group.id": topic,
-        "copy.enabled": "true",
-        "copy.segment.ms": "1000",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
-    with standalone(kafka, folder, properties) as served:
-        served.wait_log("ready: bootstrap")
-        yield served
 
 
 def _read(

@@ -7,21 +7,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from storage.metadata.encoding import encode
 from storage.model import RemoteLogSegmentState
 from tests.integration.test_tier_deletion import delete_through, fill
 from tests.integration.test_tier_tools import line_of, records_of_state
-from tests.support.differential_steps import alter_configs
+from tests.support.differential_steps import alter_configs, delete_topic
 from tests.support.kafka import fresh_name
-from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
+from tests.support.plain_kafka import own_plain_cluster, quick_copies, run_standalone, standalone
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tests.support.serving import Serving
 from tests.support.tier_proofs import copied_offsets, files_of, segments_of, shared_rows
 from tests.support.waiting import wait_until
 from tidegate import exit_codes
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -38,19 +37,11 @@ def own() -> Iterator[KafkaCluster]:
 
 
 def properties_of(*topics: str, **more: str) -> dict[str, str]:
-    return {
-        "copy.topics": ",".join(topics),
-        "copy.enabled": "true",
-        "copy.segment.bytes": "64 KiB",
-        "copy.segment.ms": "1000",
-        "copy.delete.grace.ms": "0",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
+    return quick_copies(",".join(topics), copy_group_id="left-topics", **more)
 
 
 def problems_of(served: Serving) -> str:
-    return "; ".join(json.loads(served.page("/status.json")[1])["copy"]["problems"])
+    return "; ".join(served.copy_problems())
 
 
 def has_all(served: Serving, topic: str) -> bool:
@@ -60,11 +51,6 @@ def has_all(served: Serving, topic: str) -> bool:
 
 def says(served: Serving, sentence: str) -> bool:
     return sentence in problems_of(served)
-
-
-def delete_topic(kafka: KafkaCluster, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(60)
 
 
 def copy_once(kafka: KafkaCluster, folder: Path, properties: dict[str, str]) -> int:

@@ -2,41 +2,22 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import Record, fresh_name, produce
-from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
+from tests.support.plain_kafka import own_plain_cluster, run_standalone, serving_copies
 from tests.support.serving import Serving
 from tests.support.tier_proofs import copied_offsets, files_of
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 HOUR_MS = 3_600_000
 OLD, NEW = 1500, 100
-
-
-@contextmanager
-def serving_and_copying(kafka: KafkaCluster, folder: Path, topic: str, **more: str) -> Iterator[Serving]:
-    """Deletions wait for nothing but an operator."""
-    properties = {
-        "copy.topics": topic,
-        "copy.enabled": "true",
-        "copy.segment.bytes": "64 KiB",
-        "copy.segment.ms": "1000",
-        "copy.delete.grace.ms": "0",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
-    with standalone(kafka, folder, properties) as served:
-        served.wait_log("ready: bootstrap")
-        yield served
 
 
 def write(kafka: KafkaCluster, topic: str, served: Serving, count: int, time_ms: int) -> None:
@@ -61,7 +42,7 @@ def test_a_disk_that_comes_back_empty_takes_nothing_from_the_tier(tmp_path: Path
     topic, now_ms = fresh_name("lost"), int(time.time() * 1000)
     with own_plain_cluster() as kafka:
         kafka.create_topic(topic, configs={"retention.ms": "-1"})
-        with serving_and_copying(kafka, tmp_path, topic) as served:
+        with serving_copies(kafka, tmp_path, topic) as served:
             write(kafka, topic, served, OLD, now_ms - HOUR_MS)
             before = files_of(kafka, topic)
             assert len(before) > 5
@@ -74,7 +55,7 @@ def test_a_disk_that_comes_back_empty_takes_nothing_from_the_tier(tmp_path: Path
             assert served.process.wait(90) == 0
             assert served.events("segment_deleted") == []
 
-        with serving_and_copying(kafka, tmp_path, topic, copy_retention_ms=str(HOUR_MS // 2)) as served:
+        with serving_copies(kafka, tmp_path, topic, copy_retention_ms=str(HOUR_MS // 2)) as served:
             wait_until(lambda: served.metric("tidegate_delete_alarming_partitions", topic=topic) == 1, "it waits")
             write(kafka, topic, served, NEW, now_ms)
             assert before.items() <= files_of(kafka, topic).items()

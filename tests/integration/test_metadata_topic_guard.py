@@ -10,13 +10,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC
-from tests.support.differential_steps import alter_configs
+from tests.support.differential_steps import alter_configs, delete_topic
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
 from tests.support.serving import Serving
 from tests.support.tier_proofs import copied_offsets, files_of
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -24,13 +24,7 @@ REMEDY = f"--entity-type topics --entity-name {METADATA_TOPIC} --add-config "
 
 
 def copied_properties(topic: str) -> dict[str, str]:
-    return {
-        "copy.topics": topic,
-        "copy.segment.ms": "1000",
-        "copy.retention.bytes": "-1",
-        "copy.delete.grace.ms": "0",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
+    return {"copy.topics": topic, "copy.segment.ms": "1000", "copy.retention.bytes": "-1", "copy.delete.grace.ms": "0"}
 
 
 def is_unsafe(copier: Serving) -> bool:
@@ -76,10 +70,9 @@ def test_a_metadata_topic_that_forgets_stops_deletions_and_new_starts(tmp_path: 
                     assert files_of(kafka, topic).keys() > before.keys()
                 said = f"nothing is deleted from the tier: {METADATA_TOPIC} has {key}={value}"
                 assert said in copier.page("/status.json")[1]
-                own = {**properties, "admin.listen": "127.0.0.1:0"}
                 for command in ("copy", "serve"):
-                    assert f"{REMEDY}{key}={kept}" in refused(kafka, tmp_path / f"{command}-{key}", command, own)
-                checked = run_standalone(kafka, tmp_path, "check", properties=own)
+                    assert f"{REMEDY}{key}={kept}" in refused(kafka, tmp_path / f"{command}-{key}", command, properties)
+                checked = run_standalone(kafka, tmp_path, "check", properties=properties)
                 assert checked.returncode == 1
                 assert f"{REMEDY}{key}={kept}" in " ".join(checked.stdout.split())
                 alter_configs(kafka, METADATA_TOPIC, {key: kept})
@@ -102,9 +95,8 @@ def test_a_metadata_topic_that_was_made_again_or_grew_is_refused(tmp_path: Path)
             write(kafka, topic, copier)
             admin.create_partitions([NewPartitions(METADATA_TOPIC, 8)])[METADATA_TOPIC].result(20)
             wait_until(lambda: is_unsafe(copier), "more partitions are noticed")
-        own = {**properties, "admin.listen": "127.0.0.1:0"}
-        assert "it was given more" in refused(kafka, tmp_path / "grown", "copy", own)
-        assert "it was given more" in refused(kafka, tmp_path / "grown-serve", "serve", own)
+        assert "it was given more" in refused(kafka, tmp_path / "grown", "copy", properties)
+        assert "it was given more" in refused(kafka, tmp_path / "grown-serve", "serve", properties)
 
     with own_plain_cluster(properties={"auto.create.topics.enable": "true"}) as kafka:
         kafka.create_topic(topic)
@@ -114,14 +106,14 @@ def test_a_metadata_topic_that_was_made_again_or_grew_is_refused(tmp_path: Path)
             copier.wait_log("ready: copying")
             write(kafka, topic, copier)
             before = files_of(kafka, topic)
-            admin.delete_topics([METADATA_TOPIC], operation_timeout=30)[METADATA_TOPIC].result(30)
+            delete_topic(kafka, METADATA_TOPIC)
             wait_until(lambda: is_unsafe(copier), "it is noticed")
             produce(kafka, topic, orders(500, 1))
             wait_until(lambda: copier.metric("tidegate_copy_age_seconds") > 3, "a copy was tried", timeout_s=60)
             assert METADATA_TOPIC not in admin.list_topics(timeout=20).topics
             assert before.keys() <= files_of(kafka, topic).keys()
             assert "was deleted" in copier.page("/status.json")[1]
-        said = refused(kafka, tmp_path / "again", "copy", own)
+        said = refused(kafka, tmp_path / "again", "copy", properties)
         assert "the store holds segments, such as" in said
         assert "knows none of them" in said
-        assert "knows none of them" in refused(kafka, tmp_path / "again-serve", "serve", own)
+        assert "knows none of them" in refused(kafka, tmp_path / "again-serve", "serve", properties)

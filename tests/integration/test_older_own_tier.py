@@ -12,10 +12,10 @@ from tests.support.differential_steps import end_transaction, transactional_prod
 from tests.support.digests import read_with_confluent
 from tests.support.filled_topics import ISOLATIONS
 from tests.support.kafka import fresh_name, orders, produce, small_segments
-from tests.support.plain_kafka import drop_all, standalone
+from tests.support.plain_kafka import drop_all, ends_of, serving_copies
 from tests.support.tier_proofs import copied_offsets
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -31,28 +31,21 @@ def test_a_tier_is_served_where_fetch_knows_no_topic_ids(
     produce(plain_kafka, topic, orders(600, 1))
     _write_transactions(plain_kafka, topic)
     produce(plain_kafka, topic, orders(600, 1))
-    ends = {0: plain_kafka.partition_offsets(topic)[0].high_watermark}
+    ends = ends_of(plain_kafka, topic)
     direct = {
         isolation: read_with_confluent(plain_kafka.bootstrap_servers, topic, ends, isolation)
         for isolation in ISOLATIONS
     }
     versions_max: dict[int, int] = {**AS_2_8, ApiKey.FETCH: fetch_version_max}
-    with older_broker(plain_kafka, versions_max) as bootstrap_servers:
-        properties = {
-            "copy.topics": topic,
-            "copy.group.id": topic,
-            "copy.enabled": "true",
-            "copy.segment.ms": "1000",
-            "upstream.bootstrap.servers": bootstrap_servers,
-            "admin.listen": f"127.0.0.1:{free_port()}",
-        }
-        with standalone(plain_kafka, tmp_path, properties) as served:
-            served.wait_log("ready: bootstrap")
-            wait_until(lambda: copied_offsets(served).get((topic, 0)) == ends[0] - 1, "all to be copied", timeout_s=60)
-            drop_all(plain_kafka, topic, ends)
+    with (
+        older_broker(plain_kafka, versions_max) as older,
+        serving_copies(plain_kafka, tmp_path, topic, upstream_bootstrap_servers=older) as served,
+    ):
+        wait_until(lambda: copied_offsets(served).get((topic, 0)) == ends[0] - 1, "all to be copied", timeout_s=60)
+        drop_all(plain_kafka, topic, ends)
 
-            for isolation in ISOLATIONS:
-                assert read_with_confluent(served.bootstrap, topic, ends, isolation) == direct[isolation]
+        for isolation in ISOLATIONS:
+            assert read_with_confluent(served.bootstrap, topic, ends, isolation) == direct[isolation]
 
 
 def _write_transactions(kafka: KafkaCluster, topic: str) -> None:

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
 from tests.integration.reading import final_answer
+from tests.support.differential_steps import delete_topic
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.replicas import broker_ports
@@ -142,8 +142,7 @@ def make(kafka: KafkaCluster, topic: str, marker: bytes) -> None:
 
 def delete(kafka: KafkaCluster, topic: str, by_name: Reader, by_id: Reader) -> None:
     """Delete the topic behind Tidegate's back, and wait until the broker does not know it any more."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    delete_topic(kafka, topic)
     for reader in (by_name, by_id):
         reader.wait_error(directly=True)
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.differential_steps import alter_configs
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import drop_all, own_plain_cluster, standalone, wait_dropped
+from tests.support.plain_kafka import drop_all, ends_of, own_plain_cluster, standalone, wait_dropped
 from tests.support.serving import Serving
 from tests.support.tier_proofs import check_whole, copied_offsets, segments_of
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -29,7 +29,7 @@ ROUNDS, RECORDS, RECORD_BYTES_MIN = 5, 3000, 250
 def copying(kafka: KafkaCluster, folder: Path, topic: str, group: str = "") -> Iterator[Serving]:
     """Asserts at the end that no record was missing."""
     folder.mkdir(exist_ok=True)
-    names = {"copy.topics": topic, "copy.group.id": group or topic, "admin.listen": f"127.0.0.1:{free_port()}"}
+    names = {"copy.topics": topic, "copy.group.id": group or topic}
     with standalone(kafka, folder, names, command="copy") as copier:
         copier.wait_log("ready: copying")
         yield copier
@@ -39,10 +39,6 @@ def copying(kafka: KafkaCluster, folder: Path, topic: str, group: str = "") -> I
 def stop(copier: Serving) -> None:
     copier.terminate()
     assert copier.process.wait(90) == 0
-
-
-def ends_of(kafka: KafkaCluster, topic: str) -> dict[int, int]:
-    return {partition: each.high_watermark for partition, each in kafka.partition_offsets(topic).items()}
 
 
 def staged_bytes(folder: Path) -> int:

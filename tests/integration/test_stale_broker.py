@@ -4,24 +4,23 @@ The controller is a process of its own, and broker 1's way to it leads through t
 own client asks first.
 """
 
-import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from tests.support.differential_steps import delete_topic
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import before_plain_kafka, own_plain_cluster, run_standalone
+from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
 from tests.support.raw_client import RawClient
-from tests.support.serving import Serving, serving
+from tests.support.serving import Serving
 from tests.support.tier_proofs import files_of
 from tests.support.toxiproxy import Link, toxiproxy
 from tests.support.waiting import wait_until
 from tools.demo import kafka_admin
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import HOST
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "toxiproxy")]
@@ -55,16 +54,13 @@ def cut() -> Iterator[Cut]:
         yield Cut(kafka, link)
 
 
-@contextmanager
-def copier(kafka: KafkaCluster, folder: Path, topics: str) -> Iterator[Serving]:
+def copier(kafka: KafkaCluster, folder: Path, topics: str) -> AbstractContextManager[Serving]:
     properties = {
         "upstream.bootstrap.servers": kafka.broker(1).address,
-        "admin.listen": f"{HOST}:{free_port()}",
         "copy.topics": topics,
         "copy.delete.grace.ms": "0",
     }
-    with serving(folder, before_plain_kafka(kafka, folder, properties), command="copy") as started:
-        yield started
+    return standalone(kafka, folder, properties, command="copy")
 
 
 def copy_once(kafka: KafkaCluster, folder: Path, topics: str) -> None:
@@ -78,8 +74,7 @@ def copy_once(kafka: KafkaCluster, folder: Path, topics: str) -> None:
 
 
 def kept(running: Serving) -> str:
-    problems = json.loads(running.page("/status.json")[1])["copy"]["problems"]
-    return "; ".join(each for each in problems if "seem deleted" in each)
+    return "; ".join(each for each in running.copy_problems() if "seem deleted" in each)
 
 
 def test_a_topic_that_a_stale_broker_does_not_know_stays_in_the_tier(cut: Cut, tmp_path: Path) -> None:
@@ -111,7 +106,6 @@ def test_a_topic_that_a_stale_broker_does_not_know_stays_in_the_tier(cut: Cut, t
     wait_until(lambda: new in cut.known_to(1)[1], "broker 1 has heard of it", timeout_s=NOTICED_S_MAX)
     with copier(kafka, tmp_path, f"{old},{new}") as running:
         running.wait_log("ready: copying")
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.delete_topics([new], operation_timeout=30)[new].result(30)
+        delete_topic(kafka, new)
         wait_until(lambda: not files_of(kafka, new), "it goes", timeout_s=NOTICED_S_MAX)
         assert files_of(kafka, old)

@@ -18,10 +18,10 @@ from tests.support.differential_steps import QUIETLY, end_transaction, transacti
 from tests.support.digests import Digests, Isolation, TopicDigest, confluent_consumer, fields_of, read_with_confluent
 from tests.support.filled_topics import CODECS, ISOLATIONS
 from tests.support.kafka import Record, produce, small_segments
-from tests.support.plain_kafka import standalone, wait_dropped
+from tests.support.plain_kafka import ends_of, serving_copies, wait_dropped
 from tests.support.tier_proofs import check_whole, copied_offsets
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -160,16 +160,7 @@ def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
         configs = {"retention.ms": str(RETENTION_MS), **small_segments(13)}
         kafka.create_topic(PLAIN, len(CODECS), configs)
         kafka.create_topic(ABORTING, 1, configs)
-        properties = {
-            "copy.topics": f"{PLAIN},{ABORTING}",
-            "copy.group.id": PLAIN,
-            "copy.enabled": "true",
-            "copy.segment.ms": "1000",
-            "copy.segment.bytes": "64 KiB",
-            "admin.listen": f"127.0.0.1:{free_port()}",
-        }
-        served = stack.enter_context(standalone(kafka, folder, properties))
-        served.wait_log("ready: bootstrap")
+        served = stack.enter_context(serving_copies(kafka, folder, f"{PLAIN},{ABORTING}", copy_group_id=PLAIN))
         tails = {
             (topic, isolation): stack.enter_context(reading(kafka.bootstrap_servers, topic, partitions, isolation))
             for topic, partitions in ((PLAIN, len(CODECS)), (ABORTING, 1))
@@ -178,12 +169,9 @@ def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
         chaser = stack.enter_context(reading(served.bootstrap, PLAIN, 1, "read_uncommitted", age_ms=RETENTION_MS))
         writing = Writing(kafka)
 
-        def ends_of(topic: str) -> dict[int, int]:
-            return {number: each.high_watermark for number, each in kafka.partition_offsets(topic).items()}
-
         def is_safe() -> bool:
             copied = copied_offsets(served)
-            known = {topic: ends_of(topic) for topic in (PLAIN, ABORTING)}
+            known = {topic: ends_of(kafka, topic) for topic in (PLAIN, ABORTING)}
             return all(tail.has(known[topic]) for (topic, _), tail in tails.items()) and all(
                 copied.get((topic, partition)) == end - 1
                 for topic, ends in known.items()
@@ -196,14 +184,14 @@ def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
             writing.end_slow()
             wait_until(is_safe, "everything to be read and copied", timeout_s=WAIT_S_MAX)
             kafka.restart_broker(1)
-        before = ends_of(PLAIN)
+        before = ends_of(kafka, PLAIN)
         writing.round()  # in the last epoch, though all before it may have been deleted by now
         deadline_s = time.monotonic() + WAIT_S_MAX
         while any(each.log_start_offset < before[number] for number, each in kafka.partition_offsets(PLAIN).items()):
             assert time.monotonic() < deadline_s, "the broker deletes nothing"
             writing.round()
         writing.end_slow()
-        ends = {topic: ends_of(topic) for topic in (PLAIN, ABORTING)}
+        ends = {topic: ends_of(kafka, topic) for topic in (PLAIN, ABORTING)}
         direct = {key: tail.result(ends[key[0]]) for key, tail in tails.items()}
         assert direct[ABORTING, "read_committed"] != direct[ABORTING, "read_uncommitted"]
         for topic in ends:

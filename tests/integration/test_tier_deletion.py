@@ -19,7 +19,7 @@ from standalone.serving.log_starts import LOG_START_GROUP
 from tests.support.differential_steps import delete_records
 from tests.support.digests import fields_of, read_with_confluent
 from tests.support.kafka import Record, fresh_name, produce
-from tests.support.plain_kafka import standalone
+from tests.support.plain_kafka import serving_copies
 from tests.support.raw_client import RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import (
@@ -32,7 +32,7 @@ from tests.support.tier_proofs import (
     segments_of,
 )
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -48,18 +48,6 @@ def fill(kafka: KafkaCluster, topic: str, count: int, first_ms: int) -> int:
     value = b"v" * VALUE_BYTES
     records = (Record(0, b"key", b"%d " % n + value, (), first_ms + STEP_MS * n) for n in range(count))
     return produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, batch_size=1_000_000, linger_ms=1000)
-
-
-def properties_of(topic: str) -> dict[str, str]:
-    return {
-        "copy.topics": topic,
-        "copy.group.id": topic,
-        "copy.enabled": "true",
-        "copy.segment.bytes": "64 KiB",
-        "copy.segment.ms": "1000",
-        "copy.delete.grace.ms": "0",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
 
 
 @contextmanager
@@ -121,9 +109,7 @@ def test_delete_records_moves_the_tiers_log_start(plain_kafka: KafkaCluster, tmp
     first_ms = int(time.time() * 1000) - HOUR_MS
     plain_kafka.create_topic(topic, 1, {"retention.ms": "-1"})
     end = fill(plain_kafka, topic, RECORDS, first_ms)
-    properties = properties_of(topic)
-    with standalone(plain_kafka, tmp_path, properties) as served:
-        served.wait_log("ready: bootstrap")
+    with serving_copies(plain_kafka, tmp_path, topic) as served:
         wait_until(lambda: copied_offsets(served) == {(topic, 0): end - 1}, "everything is copied")
         delete_records(plain_kafka, topic, 0, local)  # as retention would
         segments = segments_of(plain_kafka, topic)[0]
@@ -139,8 +125,7 @@ def test_delete_records_moves_the_tiers_log_start(plain_kafka: KafkaCluster, tmp
             check_gone(plain_kafka, topic, gone, cut)
             _check_log_start(client, topic, cut, local, end, first_ms)
     assert segments_of(plain_kafka, topic)[0] == segments[len(gone) :]
-    with standalone(plain_kafka, tmp_path, properties) as served:
-        served.wait_log("ready: bootstrap")
+    with serving_copies(plain_kafka, tmp_path, topic) as served:
         with raw(served) as client:
             # A client that comes before the coordinator has answered gets the first segment's.
             wait_until(lambda: listed(client, topic, EARLIEST) == [cut], "the log start to be heard")

@@ -10,7 +10,7 @@ from tests.integration.reading import Reading
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments, wait_settled
 from tests.support.replicas import broker_ports, move_leaders
-from tests.support.restarts import is_refused
+from tests.support.server_process import is_refused
 from tests.support.tidegate import own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port

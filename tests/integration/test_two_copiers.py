@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import fresh_name
-from tests.support.plain_kafka import before_plain_kafka, drop_all, run_standalone, standalone
+from tests.support.plain_kafka import before_plain_kafka, drop_all, ends_of, run_standalone, standalone
 from tests.support.serving import Serving, serving
 from tests.support.tier_proofs import check_whole, files_of
 from tests.support.waiting import HANG_S_MAX, wait_until
@@ -173,7 +173,7 @@ def copy_through(kafka: KafkaCluster, folder: Path, *, kills: int, pauses: int) 
         assert tidied.returncode == 0, tidied.stderr
     assert not any("copy_gap" in log or "Traceback" in log for log in [*copiers.logs, tidied.stderr])
 
-    ends = {number: each.high_watermark for number, each in kafka.partition_offsets(topic).items()}
+    ends = ends_of(kafka, topic)
     assert sum(ends.values()) == producing.acknowledged
     check_whole(kafka, folder, topic, dict.fromkeys(ends, 0), ends)
     direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, "read_uncommitted")

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
 from protocol.client.connection import ClientSettings
-from protocol.client.messages import DESCRIBE_CONFIGS, METADATA, Values
+from protocol.client.messages import METADATA, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, parse_topic_names
@@ -51,7 +51,7 @@ class World:
         self.denied: set[str] = set()
         self.in_tier: list[TopicIdPartition] = []
         self.tier_cluster_id: str | None = "another cluster"
-        fake.add(1, "a").on(DESCRIBE_CONFIGS, self._describe_configs)
+        fake.add(1, "a").describe_configs(self._describe_configs)
         for partition in (ORDERS, PAYMENTS):
             fake.add_log(partition)
         self.cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
@@ -59,24 +59,10 @@ class World:
     def topics(self, names: str, **keys: Any) -> CopyTopics:
         return CopyTopics(self.cluster, settings(names, **keys), lambda: self.in_tier, lambda: self.tier_cluster_id)
 
-    def _describe_configs(self, request: Any) -> Values:
-        others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
-        results = []
-        for asked in request.resources:
-            name = asked.resource_name
-            given = {"cleanup.policy": "delete", "retention.ms": "-1", **self.configs.get(name, {})}
-            code = ErrorCode.topic_authorization_failed if name in self.denied else ErrorCode.none
-            configs = [] if code else [{"name": key, "value": value, **others} for key, value in given.items()]
-            results.append(
-                {
-                    "error_code": code,
-                    "error_message": None,
-                    "resource_type": 2,
-                    "resource_name": name,
-                    "configs": configs,
-                }
-            )
-        return {"results": results}
+    def _describe_configs(self, topic: str) -> dict[str, str] | ErrorCode:
+        if topic in self.denied:
+            return ErrorCode.topic_authorization_failed
+        return {"cleanup.policy": "delete", "retention.ms": "-1", **self.configs.get(topic, {})}
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The metadata topic's guard over fake brokers, a catalog and a listed store, in virtual time."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import trio
@@ -10,7 +9,6 @@ from kio.schema.errors import ErrorCode
 from metrics.copy_meters import MetadataTopicMeter
 from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
-from protocol.client.messages import DESCRIBE_CONFIGS, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.metadata_guard import MetadataTopicGuard
@@ -43,7 +41,9 @@ class World:
         self.told: list[str | None] = []
         self.registry = Registry()
         self.meter = MetadataTopicMeter(self.registry)
-        fake.add(1, "a").on(DESCRIBE_CONFIGS, self._describe_configs)
+        fake.add(1, "a").describe_configs(
+            lambda _: ErrorCode.topic_authorization_failed if self.is_denied else self.configs
+        )
         fake.topics[METADATA_TOPIC] = FakeTopic(TOPIC_ID, [1, 1])
         self.cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
 
@@ -97,14 +97,6 @@ class World:
         assert self.told[-1] == trouble
         assert self.registry.sample_value("tidegate_metadata_topic_unsafe") == (trouble is not None)
         return trouble or ""
-
-    def _describe_configs(self, request: Any) -> Values:
-        others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
-        [asked] = request.resources
-        code = ErrorCode.topic_authorization_failed if self.is_denied else ErrorCode.none
-        configs = [] if code else [{"name": key, "value": value, **others} for key, value in self.configs.items()]
-        named = {"error_message": None, "resource_type": 2, "resource_name": asked.resource_name}
-        return {"results": [{"error_code": code, "configs": configs, **named}]}
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ It checks signatures and shared access signatures, but no roles; answers that de
 
 import base64
 import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from pathlib import Path
 
 from storage.object_store.azure.config import AzureSettings, SharedKey
 from tests.support.needs import AZURITE
-from tests.support.waiting import wait_until
+from tests.support.server_process import server_process
 from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
 
 ACCOUNT = "tidegatetests"
@@ -78,22 +76,12 @@ class AzureServer:
 def azurite(work: Path) -> Iterator[AzureServer]:
     """Serve until the block ends; it takes about two seconds. Its log goes to `work`."""
     port = free_port()
-    process = JavaProcess(
-        "azurite", (*COMMAND, *azurite_options(str(port)), "--inMemoryPersistence"), work / "azurite.log"
-    )
-    try:
-        wait_until(lambda: _accepts(port), "Azurite listens")
+    command = (*COMMAND, *azurite_options(str(port)), "--inMemoryPersistence")
+    with server_process("azurite", command, work, port=port):
         yield AzureServer(f"http://{HOST}:{port}/{ACCOUNT}")
-    finally:
-        process.kill()
 
 
 def azurite_options(port: str) -> tuple[str, ...]:
     """To serve at that port; the account is a folder, under whatever name the server is reached."""
     address = ("--blobHost", HOST, "--blobPort", port, "--silent", "--disableTelemetry")
     return (*address, "--skipApiVersionCheck", "--disableProductStyleUrl")
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) == 0

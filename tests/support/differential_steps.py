@@ -178,6 +178,11 @@ def create_topics(cluster: KafkaCluster, wanted: Sequence[NewTopic]) -> None:
         made.result(30)
 
 
+def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    admin = admin_client(cluster)
+    admin.delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+
+
 def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> Producer:
     producer = Producer(
         {

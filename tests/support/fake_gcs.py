@@ -8,7 +8,6 @@ It asks nobody who they are; answers that deny are scripted (tests.support.scrip
 
 import json
 import secrets
-import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +16,8 @@ from pathlib import Path
 
 from storage.object_store.gcs.config import AnonymousCredentials, GcsSettings
 from tests.support.needs import FAKE_GCS
-from tests.support.waiting import wait_until
+from tests.support.server_process import server_process
 from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
 
 API_TIMEOUT_S = 5.0
@@ -73,14 +71,5 @@ def fake_gcs(work: Path) -> Iterator[GcsServer]:
     port = free_port()
     url = f"http://{HOST}:{port}"
     program = (str(FAKE_GCS), "-backend", "memory", "-scheme", "http", "-host", HOST, "-port", str(port))
-    process = JavaProcess("fake-gcs", (*program, "-external-url", url, *OPTIONS), work / "fake-gcs.log")
-    try:
-        wait_until(lambda: _accepts(port), "fake-gcs-server listens")
+    with server_process("fake-gcs", (*program, "-external-url", url, *OPTIONS), work, port=port):
         yield GcsServer(url)
-    finally:
-        process.kill()
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) == 0

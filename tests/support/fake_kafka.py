@@ -14,7 +14,7 @@ On trio, a handler may give an awaitable of one of these.
 
 import io
 import struct
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,6 +33,7 @@ from protocol.client.errors import TransportError, UpstreamConnectionError
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
+    DESCRIBE_CONFIGS,
     FETCH,
     LIST_OFFSETS,
     METADATA,
@@ -134,6 +135,19 @@ class FakeBroker:
     def answer(self, api: Api, values: Values) -> None:
         """Always this answer."""
         self.handlers[api.key] = lambda _request: values
+
+    def describe_configs(self, configs_of: Callable[[str], Mapping[str, str] | ErrorCode]) -> None:
+        """Say that of a topic, or the error."""
+
+        def described(asked: Any) -> Values:
+            found = configs_of(asked.resource_name)
+            code, given = (found, {}) if isinstance(found, ErrorCode) else (ErrorCode.none, found)
+            others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
+            configs = [{"name": name, "value": value, **others} for name, value in given.items()]
+            named = {"resource_type": 2, "resource_name": asked.resource_name}
+            return {"error_code": code, "error_message": None, **named, "configs": configs}
+
+        self.on(DESCRIBE_CONFIGS, lambda request: {"results": [described(each) for each in request.resources]})
 
     def asked(self, api: Api) -> list[Any]:
         return [request for request in self.requests if request.__api_key__ == api.key]

@@ -4,6 +4,7 @@ The fixture `plain_kafka` is one such broker for the whole run. Its topics lose 
 second (SHORT_LIVED), and Tidegate's tier is a folder of LocalTieredStorage, so that a broker may take it over later:
 
     with standalone(plain_kafka, folder, {"copy.topics": name, "copy.enabled": "true"}) as running: ...
+    with serving_copies(plain_kafka, folder, name) as served: ...
     with standalone(plain_kafka, folder, {"copy.topics": name}, command="copy") as copying: ...
     done = run_standalone(plain_kafka, folder, "check", properties={"copy.topics": name})
 
@@ -21,8 +22,8 @@ from tests.support.differential_steps import alter_configs
 from tests.support.kafka import own_cluster
 from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from tools.demo.kafka_properties import properties_text
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets, free_port
+from tools.demo.kafka_properties import HOST, properties_text
 
 WITHOUT_TIER: Final = {"remote.log.storage.system.enable": "false"}
 
@@ -75,6 +76,7 @@ def before_plain_kafka(
         "authority.max.age.ms": "0",
         "copy.interval.ms": "200",
         **LISTENERS,
+        "admin.listen": f"{HOST}:{free_port()}",
         **(properties or {}),
     }
 
@@ -84,6 +86,28 @@ def standalone(
 ) -> AbstractContextManager[Serving]:
     """`tidegate serve` (or `copy`) in standalone mode, without a wait for it. The folder is this process's alone."""
     return serving(folder, before_plain_kafka(kafka, folder, properties), command=command)
+
+
+def quick_copies(topics: str, **more: str) -> dict[str, str]:
+    """Properties of a `serve` that copies, by 64 KiB or a second, and deletes from the tier at once. `more` wins, as in
+    `copy_retention_ms="1000"`."""
+    return {
+        "copy.topics": topics,
+        "copy.group.id": topics,
+        "copy.enabled": "true",
+        "copy.segment.bytes": "64 KiB",
+        "copy.segment.ms": "1000",
+        "copy.delete.grace.ms": "0",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+
+
+@contextmanager
+def serving_copies(kafka: KafkaCluster, folder: Path, topics: str, **more: str) -> Iterator[Serving]:
+    """`tidegate serve` with `quick_copies`, once it serves."""
+    with standalone(kafka, folder, quick_copies(topics, **more)) as served:
+        served.wait_log("ready: bootstrap")
+        yield served
 
 
 def run_standalone(
@@ -105,6 +129,11 @@ def run_standalone(
         timeout=timeout_s,
         check=False,
     )
+
+
+def ends_of(kafka: KafkaCluster, topic: str) -> dict[int, int]:
+    """The high watermark of each partition."""
+    return {partition: each.high_watermark for partition, each in kafka.partition_offsets(topic).items()}
 
 
 def drop_all(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> None:

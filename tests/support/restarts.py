@@ -9,7 +9,6 @@ Ports, folder and configuration stay the same; the disk cache and the catalog's 
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -160,12 +159,6 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def is_refused(port: int) -> bool:
-    """Return whether nobody listens there."""
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) != 0
 
 
 @contextmanager

@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.needs import REGISTRY_JAR
-from tests.support.waiting import wait_until
+from tests.support.server_process import server_process
 from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-Xmx400m", "-Xshare:auto")
@@ -40,15 +39,10 @@ def schema_registry(folder: Path) -> Iterator[str]:
         "-Dapicurio.datasource.jdbc.initial-size=1",
         "-Dapicurio.datasource.jdbc.min-size=1",
     )
-    process = JavaProcess(
-        "schema registry", ("java", *QUICK_START, *settings, "-jar", str(REGISTRY_JAR)), folder / "registry.log"
-    )
+    command = ("java", *QUICK_START, *settings, "-jar", str(REGISTRY_JAR))
     url = f"http://{HOST}:{port}/apis/ccompat/v7"
-    try:
-        wait_until(lambda: _answers(url), "the schema registry answers")
+    with server_process("schema-registry", command, folder, port=port, answers=lambda: _answers(url)):
         yield url
-    finally:
-        process.kill()
 
 
 def _answers(url: str) -> bool:

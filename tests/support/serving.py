@@ -90,6 +90,11 @@ class Serving:
         """The sum of a metric's samples that have these labels; 0 without any."""
         return sum_of(self.page("/metrics")[1], sample_name, labels)
 
+    def copy_problems(self) -> list[str]:
+        """What the status page says of copying."""
+        problems: list[str] = json.loads(self.page("/status.json")[1])["copy"]["problems"]
+        return problems
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 

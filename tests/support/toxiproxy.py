@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.needs import TOXIPROXY
-from tests.support.waiting import wait_until
+from tests.support.server_process import server_process
 from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
 
 API_TIMEOUT_S = 5.0
@@ -104,19 +103,14 @@ def toxiproxy() -> Iterator[Toxiproxy]:
     with tempfile.TemporaryDirectory(prefix="tidegate-toxiproxy-") as folder:
         port = free_port()
         command = (str(TOXIPROXY), "-host", HOST, "-port", str(port))
-        process = JavaProcess("toxiproxy", command, Path(folder) / "toxiproxy.log")
         started = Toxiproxy(f"{HOST}:{port}")
 
         def answers() -> bool:
             try:
                 started.call("GET", "/proxies")
             except OSError:
-                assert process.is_running, process.log_tail()
                 return False
             return True
 
-        try:
-            wait_until(answers, "toxiproxy's API answers")
+        with server_process("toxiproxy", command, Path(folder), port=port, answers=answers):
             yield started
-        finally:
-            process.kill()

@@ -35,7 +35,7 @@ from tests.support.plain_kafka import JVM_OPTIONS, WITHOUT_TIER, own_plain_clust
 from tests.support.raw_client import address_of
 from tests.support.serving import Serving
 from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_cluster import KafkaCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ABORTS = "twin-aborts"
@@ -113,7 +113,7 @@ def twin_world(seed: int, generated: int, restarts: int) -> Iterator[TwinWorld]:
             for each in known
             for local_start, _ in (local_logs[each.topic, each.partition],)
         ]
-        properties |= {"expert.tier.linger.ms": "5000", "admin.listen": f"127.0.0.1:{free_port()}"}
+        properties |= {"expert.tier.linger.ms": "5000"}
         tidegate = stack.enter_context(standalone(cluster, folder, properties))
         tidegate.wait_log("ready: ")
         yield TwinWorld(twin, cluster, tidegate, partitions, local_logs)

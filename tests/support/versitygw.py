@@ -7,16 +7,14 @@ Files that somebody else wrote there are objects as well. Without metadata of it
 beside them, and cannot put uploads in parts together: it forgets the parts' ETags.
 """
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.needs import VERSITYGW
 from tests.support.s3_server import CREDENTIALS, REGION, S3Server
-from tests.support.waiting import wait_until
+from tests.support.server_process import server_process
 from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
 
 
@@ -27,21 +25,9 @@ def versitygw(folder: Path, work: Path, *, keeps_metadata: bool = True) -> Itera
     sidecar.mkdir(parents=True)
     port = free_port()
     user = ("--access", CREDENTIALS.access_key_id, "--secret", CREDENTIALS.secret_access_key)
-    process = JavaProcess(
-        "versitygw",
-        (
-            *(str(VERSITYGW), "--port", f"{HOST}:{port}", *user, "--region", REGION, "--keep-alive", "--quiet"),
-            *("posix", *(("--sidecar", str(sidecar)) if keeps_metadata else ("--nometa",)), str(folder)),
-        ),
-        work / "versitygw.log",
+    command = (
+        *(str(VERSITYGW), "--port", f"{HOST}:{port}", *user, "--region", REGION, "--keep-alive", "--quiet"),
+        *("posix", *(("--sidecar", str(sidecar)) if keeps_metadata else ("--nometa",)), str(folder)),
     )
-    try:
-        wait_until(lambda: _accepts(port), "versitygw listens")
+    with server_process("versitygw", command, work, port=port):
         yield S3Server(f"http://{HOST}:{port}")
-    finally:
-        process.kill()
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((HOST, port)) == 0

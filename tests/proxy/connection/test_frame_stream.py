@@ -2,12 +2,10 @@
 
 import itertools
 
-import pytest
 import trio
 import trio.testing
 
 from metrics.meters import CloseCause
-from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
 from proxy.connection.frame_stream import FrameStream
 from tests.support.memory_transport import MemoryTransport, framed, open_accounts
@@ -62,37 +60,6 @@ async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: 
     assert await ends.frame_begun() == 8
     assert await ends.taken() == frame
     assert sum(ends.passed) == len(frame)
-
-
-async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
-    ends = Ends(piece_bytes=1000)
-    frame = framed(b"a" * 5000)
-
-    def feed(view: memoryview) -> int:
-        """Hold back 100 bytes until the end, and capitalize."""
-        for position in range(len(view)):
-            if view[position] == ord("a"):
-                view[position] = ord("A")
-        return len(view) if sum(ends.passed) + len(view) == len(frame) else max(0, len(view) - 100)
-
-    await ends.feed(frame)
-    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, feed)
-
-    assert await ends.taken() == framed(b"A" * 5000)
-
-
-@for_each_run("came", [1, 3, 7, 50])
-async def test_the_end_inside_a_frame_is_the_peers_error(came: int) -> None:
-    ends = Ends(piece_bytes=1)
-    await ends.feed(framed(bytes(100))[:came])
-    with pytest.raises(PeerProtocolError, match="ended inside a frame"):
-        await ends.stream.pass_on(await ends.frame_begun() if came > 7 else await _until_end(ends), ends.destination)
-
-
-async def _until_end(ends: Ends) -> int:
-    while await ends.stream.receive():
-        pass
-    return 0
 
 
 async def test_a_silent_stream_gives_its_big_buffer_back() -> None:

@@ -337,13 +337,6 @@ def test_the_host_name_is_checked_unless_told_otherwise(pem: tuple[bytes, bytes]
     assert handshake(unchecked, server, "elsewhere").version() == "TLSv1.3"
 
 
-def test_a_client_shows_the_certificate_that_it_has(pem: tuple[bytes, bytes], server: ssl.SSLContext) -> None:
-    server.load_verify_locations(cadata=pem[0].decode())
-    server.verify_mode = ssl.CERT_REQUIRED
-    known = ClientTls(ca_certificates_pem=pem[0], certificate_chain_pem=pem[0], private_key_pem=pem[1])
-    assert handshake(client_ssl_context(known), server, "localhost").getpeercert()
-
-
 def test_no_key_is_left_on_disk(pem: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()

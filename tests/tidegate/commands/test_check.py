@@ -5,12 +5,11 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
+from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.metadata.record_batches import build_batch
@@ -42,7 +41,7 @@ class World(CommandWorld):
         self.configs = {"retention.ms": "-1"}
         self.configs_code = ErrorCode.none
         self.opens_all = self.as_json = False
-        self.cluster.brokers[1].on(DESCRIBE_CONFIGS, self.describe_configs)
+        self.cluster.brokers[1].describe_configs(lambda _: self.configs_code or self.configs)
         log = self.cluster.add_log(ORDERS)
         log.log_start_offset, log.local_log_start_offset = 10, 42
 
@@ -90,12 +89,6 @@ class World(CommandWorld):
         for each in said:
             assert each in text
         return text
-
-    def describe_configs(self, request: Any) -> Values:
-        others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
-        configs = [{"name": name, "value": value, **others} for name, value in self.configs.items()]
-        result = {"error_code": self.configs_code, "error_message": None, "resource_type": 2, "configs": configs}
-        return {"results": [{**result, "resource_name": request.resources[0].resource_name}]}
 
 
 @pytest.fixture
