@@ -66,6 +66,7 @@ class TroubleId(enum.StrEnum):
     LIMIT_REACHED = "limit_reached"
     MEMORY_SHORT = "memory_short"
     OPEN_FILES_FEW = "open_files_few"
+    CONFIG_ODD = "config_odd"
     CONFIG_REFUSED = "config_refused"
     RESTART_NEEDED = "restart_needed"
     SNAPSHOT_FAILS = "snapshot_fails"
@@ -414,6 +415,13 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "raise the limit, or lower `proxy.connections.max`",
         "sockets-and-open-files",
         says_remedy=True,
+    ),
+    TroubleId.CONFIG_ODD: Trouble(
+        _WARNING,
+        "configuration",
+        "keys have no effect, or another one than it seems",
+        "correct them, or take them out",
+        "at-the-start-or-from-tidegate-check",
     ),
     TroubleId.CONFIG_REFUSED: Trouble(
         _WARNING,

@@ -245,6 +245,7 @@ class Reloader:
         self._restart_needed: list[Change] = []
         self._reading = trio.Lock()
         self._watch = FileWatch({})
+        self._tell_odd(config)
 
     async def run(self) -> None:
         """Watch the files and the certificates; until cancelled."""
@@ -304,11 +305,16 @@ class Reloader:
         self._readiness.tell(TroubleId.CONFIG_REFUSED)
         keys = [f"{change.key} is changed in the file, and takes effect with a restart" for change in waiting]
         self._readiness.tell(TroubleId.RESTART_NEEDED, keys)
+        self._tell_odd(wanted)
         for change in waiting:
             _log.warning("config_restart_needed", key=change.key, old=change.old, new=change.new)
         for warning in wanted.warnings:
             if warning not in self._last.warnings:
                 _log.warning("config_warning", reason=warning)
+
+    def _tell_odd(self, config: Config) -> None:
+        warnings = [warning for warning in config.warnings if warning != config.identity_trouble]
+        self._readiness.tell(TroubleId.CONFIG_ODD, warnings)
 
     def _chains(self) -> dict[str, bytes]:
         return certificates_in_use(self._started, self._tls)

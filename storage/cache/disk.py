@@ -144,7 +144,7 @@ class DiskHealth:
 
 __all__ = ["BlockCipher", "DiskBlockKey", "DiskBlocks"]
 
-_SURVIVABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+SURVIVABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """With such a disk Tidegate starts, and waits for it. Anything else at the start is a wrong configuration."""
 
 _log = structlog.get_logger(__name__)
@@ -194,7 +194,7 @@ class DiskBlocks:
         try:
             self.folder.open()
         except (OSError, FolderInUseError) as error:
-            if isinstance(error, OSError) and error.errno not in _SURVIVABLE:
+            if isinstance(error, OSError) and error.errno not in SURVIVABLE:
                 raise StorageConfigError(f"cache.path: {path}: {error.strerror}") from error
             self.health.on_trouble(cause_of(error), error)
 

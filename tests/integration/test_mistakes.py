@@ -5,16 +5,13 @@ Three brokers with an authorizer and an S3 server are shared; everything else is
 process. The configuration is right but for the mistake.
 """
 
-import datetime
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import START, make_certificate
+from tests.support.certificates import days_from_2020, make_certificate
 from tests.support.mistakes import (
     BUCKET,
     MISTAKES,
@@ -55,11 +52,6 @@ def nobodys_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-
-
-def days_from_2020(days_from_now: float) -> float:
-    """As certificates of tests are valid from then on."""
-    return (datetime.datetime.now(datetime.UTC) - START).days + days_from_now
 
 
 # FILE.
@@ -315,27 +307,20 @@ def anothers_address(stage: Stage) -> None:
     stage.properties |= {"proxy.listen": "192.0.2.1:19092", "proxy.tls.sni.pattern": "0x7f00000$(nodeId)"}
 
 
-@mistake("cache.path", "cannot be written by this user", "name a folder that belongs to it")
+@mistake("cannot be written by this user", "so serve does not start; name a folder that belongs to it", code=USAGE)
 def read_only_folder(stage: Stage) -> None:
     """root writes into what nobody may write, but not into the kernel's own folders."""
     stage.properties["cache.path"] = "/sys/kernel/tidegate"
 
 
-@mistake("cache.path", "Not a directory")
+@mistake("Not a directory, so serve does not start", code=USAGE)
 def cache_below_a_file(stage: Stage) -> None:
     stage.properties["cache.path"] = str(stage.kafka.certificate / "cache")
 
 
 @mistake("cache.path", "is in use by another process: name a folder for this one")
 def cache_of_another_process(stage: Stage) -> None:
-    folder = stage.folder / "cache"
-    (folder / "blocks").mkdir(parents=True, mode=0o700)
-    folder.chmod(0o700)
-    lock = stage.open.enter_context(
-        closing(os.fdopen(os.open(folder / "blocks" / "lock", os.O_CREAT | os.O_RDWR, 0o600)))
-    )
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    stage.properties["cache.path"] = str(folder)
+    stage.cache_of_another()
 
 
 setting(

@@ -63,6 +63,11 @@ def make_certificate(
     return Made(builder.sign(key if issuer is None else issuer.key, hashes.SHA256()), key)
 
 
+def days_from_2020(days_from_now: float) -> float:
+    """Return `days` of a certificate that ends so many days from now."""
+    return (datetime.datetime.now(datetime.UTC) - START).days + days_from_now
+
+
 def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))

@@ -7,7 +7,9 @@
 `USAGE`: the configuration is refused as a whole; `WRONG`: `check` says so; `WARNING`: it warns, and the rest is right.
 """
 
+import fcntl
 import io
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -76,6 +78,17 @@ class Stage:
         server = socket.create_server((HOST, 0))
         self.open.enter_context(_answering(server, answer))
         return f"{HOST}:{server.getsockname()[1]}"
+
+    def cache_of_another(self) -> None:
+        """Name a folder for the cache that somebody else has locked."""
+        folder = self.folder / "cache"
+        (folder / "blocks").mkdir(parents=True, mode=0o700)
+        folder.chmod(0o700)
+        lock = self.open.enter_context(
+            closing(os.fdopen(os.open(folder / "blocks" / "lock", os.O_CREAT | os.O_RDWR, 0o600)))
+        )
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.properties["cache.path"] = str(folder)
 
     def certificate(self, *names: str, days: float = 36_500, issuer: Made | None = None) -> None:
         """Clients are shown a certificate for these names."""

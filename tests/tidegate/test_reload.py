@@ -89,7 +89,7 @@ async def test_what_can_change_is_followed_and_shown_old_and_new(tmp_path: Path)
 
 
 async def test_what_cannot_change_waits_until_it_is_taken_back(world: World) -> None:
-    assert await world.reload("memory.max.bytes=2 GiB\nrsm.config.a=1\n") is ReloadOutcome.OK
+    assert await world.reload("memory.max.bytes=2 GiB\nrsm.config.key.prefix=a/\n") is ReloadOutcome.OK
     keys = [key for (key,) in world.said("config_restart_needed", "key")]
     assert world.troubles == ["restart_needed"] * len(keys)
     # The budgets that derive from it are other ones too.
@@ -99,7 +99,7 @@ async def test_what_cannot_change_waits_until_it_is_taken_back(world: World) -> 
         "expert.tier.inflight.bytes.max",
         "cache.memory.bytes",
         "expert.readahead.total.max.bytes",
-        "rsm.config.a",
+        "rsm.config.key.prefix",
     ]
     assert world.said("config_changed") == []
     assert world.waiting == len(keys)
@@ -122,6 +122,14 @@ async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(world
     # The next right one is compared with what runs.
     assert await world.reload("proxy.connections.max=5\n") is ReloadOutcome.OK
     assert (world.said("config_changed", "old", "new"), world.troubles) == ([("4096", "5")], [])
+
+
+async def test_keys_without_effect_are_told_until_they_are_corrected(tmp_path: Path) -> None:
+    """Failed before: one line on standard error at the start, and nothing in any other place."""
+    world = World(tmp_path, "log.level=info\nlog.level=info\n")
+    assert world.troubles == ["config_odd"]
+    await world.reload("")
+    assert world.troubles == []
 
 
 async def test_a_file_that_is_gone_or_a_fault_of_ours_changes_nothing(world: World) -> None:

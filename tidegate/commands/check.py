@@ -86,7 +86,9 @@ def run(
     report = Report(out, as_json=as_json, progress=sys.stderr, complete=partial(with_grant, config=config))
     with report.section("Configuration"):
         for warning in config.warnings:
-            report.warning(warning, TroubleId.IDENTITY_UNCLEAR if warning == config.identity_trouble else None)
+            report.warning(
+                warning, TroubleId.IDENTITY_UNCLEAR if warning == config.identity_trouble else TroubleId.CONFIG_ODD
+            )
         if not config.warnings:
             report.ok("the keys fit together")
     with report.section("Security"):

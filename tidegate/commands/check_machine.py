@@ -23,6 +23,7 @@ from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
 from proxy.readiness import Readiness
+from storage.cache.disk import SURVIVABLE
 from storage.cache.disk_folder import FolderInUseError, examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
@@ -190,12 +191,13 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
         report.wrong(str(error), TroubleId.CACHE_DISK_UNAVAILABLE)
         return isinstance(error, FolderInUseError)  # it serves without
     except OSError as error:
+        is_survived = error.errno in SURVIVABLE
         report.wrong(
-            f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}; name a folder that "
-            "belongs to it, or chown this one",
+            f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}"
+            f"{'' if is_survived else ', so serve does not start'}; name a folder that belongs to it, or chown it",
             TroubleId.CACHE_DISK_UNAVAILABLE,
         )
-        return True
+        return is_survived
     report.ok(f"cache.path {path} can be written")
     if free_bytes + held_bytes < config.cache.disk_bytes:
         report.warning(
