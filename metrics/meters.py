@@ -340,6 +340,9 @@ class RelayMeter:
             "reason",
             RefusalReason,
         )
+        self._not_accepted = registry.counter(
+            "tidegate_connections_not_accepted", "Times that no open file was left for a new client connection."
+        )
         self._handshakes = registry.counter_by(
             "tidegate_client_handshakes", "TLS handshakes of clients by how they ended.", "outcome", HandshakeOutcome
         )
@@ -409,6 +412,10 @@ class RelayMeter:
     def on_connection_refused(self, reason: RefusalReason) -> None:
         """A connection was closed before it was accepted."""
         self._refused[reason].inc()
+
+    def on_not_accepted(self) -> None:
+        """Nothing could be accepted: no open file is left."""
+        self._not_accepted.inc()
 
     def on_handshake(self, outcome: HandshakeOutcome) -> None:
         """A client's TLS handshake has ended."""

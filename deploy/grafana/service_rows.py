@@ -110,11 +110,12 @@ CLIENTS: Final = Row(
         ),
         graph(
             "Connections accepted and closed",
-            "Closed ones by cause, refused ones by reason.",
+            "Closed ones by cause, refused ones by reason. Not accepted: tries that found no open file left.",
             "ops",
             rate("tidegate_connections_accepted_total", legend="accepted"),
             rate("tidegate_connections_closed_total", "cause"),
             rate("tidegate_connections_refused_total", "reason"),
+            rate("tidegate_connections_not_accepted_total", legend="not accepted"),
         ),
         graph(
             "TLS handshakes that failed",

@@ -83,7 +83,8 @@ class CrowdListener(trio.abc.Listener[trio.SocketStream]):
     When the process runs out of open files it waits and goes on, as trio's own loop would, but says so once a spell.
     """
 
-    def __init__(self, listener: trio.SocketListener, spells: Spells) -> None:
+    def __init__(self, listener: trio.SocketListener, spells: Spells, meter: RelayMeter) -> None:
+        self._meter = meter
         self._listener = listener
         self._spells = spells
         self._further = stdlib_socket.socket(fileno=os.dup(listener.socket.fileno()))  # it does not block either
@@ -106,6 +107,7 @@ class CrowdListener(trio.abc.Listener[trio.SocketStream]):
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     raise
+                self._meter.on_not_accepted()
                 if self._spells.begins(error.errno):
                     _log.error(
                         "connections_not_accepted",
@@ -331,7 +333,7 @@ class Server:
         with self._cut_by_drain():
             # trio's own loop: it closes the listeners when it is cancelled. A connection lives in our nursery, as it
             # outlives its listener.
-            crowds = [CrowdListener(listener, self._spells) for listener in listeners]
+            crowds = [CrowdListener(listener, self._spells, self._meter) for listener in listeners]
             await trio.serve_listeners(handle, crowds, handler_nursery=cast(trio.Nursery, self._nursery))
 
     def take(self, sock: trio.socket.SocketType, target_for: TargetFor, on_end: Callable[[], None]) -> None:

@@ -9,6 +9,8 @@ import pytest
 import structlog
 import trio
 
+from metrics.meters import Meters
+from metrics.registry import Registry
 from protocol.client.errors import connect_reason
 from proxy.connection.server import CrowdListener
 from proxy.connection.slots import Spells
@@ -27,7 +29,8 @@ def test_a_host_that_does_not_answer_is_told_from_one_that_refuses() -> None:
 async def test_no_descriptors_left_is_one_line_a_spell() -> None:
     """Really out of them: a limit at what is open. Failed before: ten lines a second."""
     [bound] = await trio.open_tcp_listeners(0, host=HOST)
-    listener = CrowdListener(bound, Spells(trio.current_time))
+    registry = Registry()
+    listener = CrowdListener(bound, Spells(trio.current_time), Meters(registry).relay)
     with closing(socket.create_connection(bound.socket.getsockname())):
         with structlog.testing.capture_logs() as logs, no_descriptors():
             with trio.move_on_after(1) as waiting:
@@ -37,6 +40,7 @@ async def test_no_descriptors_left_is_one_line_a_spell() -> None:
         assert (line["event"], line["log_level"]) == ("connections_not_accepted", "error")
         assert "LimitNOFILE" in line["reason"]
         assert line["key"] == "proxy.connections.max"
+        assert (registry.sample_value("tidegate_connections_not_accepted_total") or 0) > 1
         await (await listener.accept()).aclose()
         await listener.aclose()
 

@@ -127,6 +127,7 @@ VERBS: list[tuple[Verb, str]] = [
         "connections_active=-1 connections_closed_total{cause=limit}=1",
     ),
     (lambda p: p.relay.on_connection_refused(RefusalReason.FULL), "connections_refused_total{reason=full}=1"),
+    (lambda p: p.relay.on_not_accepted(), "connections_not_accepted_total=1"),
     (
         lambda p: p.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, 9),
         "relayed_bytes_total{direction=upstream_to_client}=9",

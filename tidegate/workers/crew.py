@@ -117,6 +117,8 @@ class Crew:
         self._spells = Spells(trio.current_time)
         self._draining = trio.Event()
         self._changed = trio.Event()
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when a worker had no open file left for a connection."""
         self._ids = itertools.count(1)
         self._living = 0
         self._gone = trio.Event()
@@ -322,6 +324,7 @@ class Crew:
             case "full":
                 self._ended(member, frame.body["id"])
                 self._set_full(member, trio.current_time())
+                self.on_full()
                 if self._spells.begins(member.number):
                     reason = f"worker {member.name} has no open file left: raise the limit (LimitNOFILE=, ulimit -n)"
                     _log.error("connections_not_accepted", reason=reason, key="proxy.connections.max")

@@ -128,6 +128,7 @@ class Acceptor:
     ) -> None:
         self.addresses: Advertiser | None = None
         self._meter = meter
+        crew.on_full = meter.on_not_accepted
         self._limits = limits
         self._by_address = AddressLimits(trio.current_time)
         self._spells = Spells(trio.current_time)
@@ -158,7 +159,8 @@ class Acceptor:
             self._scopes.add(scope)
             self._serves(target.node_id, True)
             try:
-                accepting = [_WhenThereIsRoom(CrowdListener(each, self._spells), self._wait_room) for each in listeners]
+                crowds = [CrowdListener(each, self._spells, self._meter) for each in listeners]
+                accepting = [_WhenThereIsRoom(each, self._wait_room) for each in crowds]
                 await trio.serve_listeners(handle, accepting, handler_nursery=cast(trio.Nursery, self._nursery))
             finally:
                 self._scopes.discard(scope)

@@ -255,7 +255,8 @@ async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
     listening.listen(count)
     async with AsyncExitStack() as stack:
         inner = trio.SocketListener(listening)
-        listener = await stack.enter_async_context(server_module.CrowdListener(inner, Spells(trio.current_time)))
+        crowds = server_module.CrowdListener(inner, Spells(trio.current_time), Meters(Registry()).relay)
+        listener = await stack.enter_async_context(crowds)
         for number in range(count):
             client = await stack.enter_async_context(await trio.open_unix_socket(path))
             await client.send_all(bytes([number]))

@@ -155,14 +155,15 @@ async def test_a_worker_without_an_open_file_gets_no_more_for_a_while(autojump_c
     """Failed before: it ended for want of one, and after five times everything did."""
     async with world() as made:
         first, second = sorted(made.workers, key=lambda worker: worker.number)
-        ends: list[int] = []
+        ends, times_full = list[int](), list[int]()
+        made.crew.on_full = lambda: times_full.append(1)
         await made.give(lambda: ends.append(0))
         await until(lambda: first.taken, "a connection")
         with structlog.testing.capture_logs() as logs:
             for _ in range(2):
                 first.channel.tell("full", id=first.taken[0])
             await until(lambda: made.crew.assignment.free == {1}, "it is full")
-        assert ends == [0]
+        assert (ends, len(times_full)) == ([0], 2)
         assert [line["event"] for line in logs] == ["connections_not_accepted"]
         for _ in range(3):
             await made.give(lambda: None)
