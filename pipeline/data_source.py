@@ -93,7 +93,7 @@ class TidegateDataSource(DataSource):
         return spark_types(options.columns, self._settle(options.values, options.config, options.selection))
 
     @sentence_first()
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> "TierReader":
         keep_archive_directories()
         if not self.options:
             raise OptionsError([_NO_OPTIONS])
@@ -155,6 +155,9 @@ class TaskPartition(InputPartition):
 class TierReader(DataSourceReader):
     """A batch read."""
 
+    is_of_job = False
+    """A job with many of them says itself how far it is."""
+
     def __init__(self, options: SourceOptions, settled: "Sequence[SettledColumn]" = ()) -> None:
         self.options = options
         self.tasks = _task_reader(options, settled)
@@ -176,7 +179,7 @@ class TierReader(DataSourceReader):
         with kept_tier.open(_config(options)) as tier:
             views = tier.view.partitions(options.selection, options.read_committed)
             wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
-            return _planned(tier, views, wanted, options)
+            return _planned(tier, views, wanted, options, is_told=not self.is_of_job)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None when there are no tasks."""
@@ -340,12 +343,18 @@ def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.Re
 
 
 def _planned(
-    tier: Tier, views: Sequence[PartitionView], wanted: Sequence[WantedOffsets], options: SourceOptions
+    tier: Tier,
+    views: Sequence[PartitionView],
+    wanted: Sequence[WantedOffsets],
+    options: SourceOptions,
+    *,
+    is_told: bool = True,
 ) -> list[InputPartition]:
     if options.read_committed:
         wanted = tier.transactions.with_aborted(wanted)
     tasks = plan(wanted, bytes_per_partition=options.bytes_per_partition, timestamp_min_ms=options.timestamp_min_ms)
-    _log.info("read_planned", **planned_costs(views, tasks))
+    if is_told:
+        _log.info("read_planned", **planned_costs(views, tasks))
     return [TaskPartition(task) for task in tasks]
 
 

@@ -33,6 +33,7 @@ def tier_rows(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
     source = TidegateDataSource(dict(options))
     schema = source.schema()
     reader = source.reader(schema)
+    reader.is_of_job = True
     planned = PlannedReader(reader, reader.partitions())
 
     # Made here, and not in the module: so Spark sends it as a value, with what it refers to.

@@ -98,11 +98,7 @@ class SchemaRegistry:
 
     def latest(self, subject: str) -> RegisteredSchema:
         """A subject's newest schema. Raises as `by_id`."""
-        return self._version(subject, "latest")
-
-    def _version(self, subject: str, version: str) -> RegisteredSchema:
-        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-        return self._with_references(self._get(path), f"subject {subject}")
+        return self._with_references(self._get(_version_path(subject, "latest")), f"subject {subject}")
 
     def _with_references(self, answer: Mapping[str, Any], what: str) -> RegisteredSchema:
         found: dict[str, str] = {}
@@ -122,8 +118,7 @@ class SchemaRegistry:
             begun.add(name)
             if len(begun) > REFERENCES_MAX:
                 raise SchemaError(f"has more than {REFERENCES_MAX} references")
-            path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-            referred = self._get(path)
+            referred = self._get(_version_path(subject, version))
             self._add_references(referred, found, f"subject {subject}", begun)
             text = referred.get("schema")
             if not isinstance(text, str):
@@ -165,6 +160,10 @@ class SchemaRegistry:
             )
         found: Mapping[str, Any] = answer
         return found
+
+
+def _version_path(subject: str, version: int | str) -> str:
+    return f"/subjects/{quote(subject, safe='')}/versions/{version}"
 
 
 def _cause(error: BaseException) -> str:

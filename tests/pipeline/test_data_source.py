@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_json_string
 
 from pipeline import data_source, driver
+from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
 from pipeline.driver import KeptTier, Tier
@@ -37,7 +38,15 @@ from tests.support.cases import case
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka
 from tests.support.for_each import for_each
-from tests.support.metadata_records import finish, named_partition, named_uuid, started
+from tests.support.metadata_records import (
+    DELETE_STARTED,
+    apply_all,
+    finish,
+    moved,
+    named_partition,
+    named_uuid,
+    started,
+)
 from tests.support.segments import filled_segment, publish
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
@@ -52,6 +61,7 @@ class World:
     """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500."""
 
     lines = f"rsm.config.some.password={SECRET}\n"
+    owns_tier = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +84,9 @@ class World:
         self.opened += 1
         manager = LocalTieredStorage({"dir": str(self.folder)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
-        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, transactions)
+        view = TierView(
+            client, MetadataFollower(client, self.catalog), self.catalog, transactions, owns_tier=self.owns_tier
+        )
         yield Tier(view, client, self.catalog, transactions)
 
     def source(self, **options: str) -> TidegateDataSource:
@@ -350,6 +362,25 @@ def test_retention_that_passes_a_running_read_is_told_or_left_out(
         stored.kafka.add_log(TopicIdPartition(named_uuid("created again"), 0, "orders"), log_start_offset=900)
         with pytest.raises(RemoteResourceNotFoundError, match=r"topic orders was deleted meanwhile$"):
             kept()
+
+
+def test_a_tier_of_our_own_says_itself_where_its_log_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given mode=standalone, whose brokers have long deleted what the tier has, when a segment's objects are gone from
+    it, then the metadata say whether retention deleted them."""
+    stored = StoredWorld(tmp_path / "own")
+    stored.owns_tier = True
+    opened(stored, monkeypatch)
+    monkeypatch.setattr(BrokerClient, "committed_offsets", lambda *_: {})
+    stored.kafka.log("orders").log_start_offset = 250
+    with stored.kafka.blocking():
+        batch = stored.reader(failOnDataLoss="false")
+        (partition,) = batch.partitions()
+        stored.delete(0)
+        with pytest.raises(RemoteResourceNotFoundError, match="00000000000000000000-"):
+            list(batch.read(partition))
+        apply_all(stored.catalog, moved(stored.segments[0], DELETE_STARTED))
+        found = [offset for rows in batch.read(partition) for offset in rows.column("offset").to_pylist()]
+    assert found == list(range(100, 300))
 
 
 # --- what travels ---
