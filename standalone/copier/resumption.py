@@ -66,7 +66,7 @@ async def resume(ledger: Ledger, tools: CopierTools) -> PartitionState:
 
 
 async def read_unless_lost(tools: CopierTools, segment: RemoteLogSegmentMetadata, read: Callable[[], T]) -> T | None:
-    """What is read of the segment in the tier; None, and it is said, if that is there no more, or damaged.
+    """Return what is read of the segment in the tier; None, and log it, if that is there no more, or damaged.
 
     Raises:
         RemoteStorageError: the store does not answer.

@@ -84,7 +84,7 @@ def noted_from(text: str) -> Noted:
 
 
 def wait_ms(settings: CopyConfig) -> int:
-    """How long a wave waits: with the time until it is noted that makes the grace at most."""
+    """Return how long a wave waits: with the time until it is noted that makes the grace at most."""
     return settings.delete_grace_ms - settings.delete_grace_ms // WAVES
 
 

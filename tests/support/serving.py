@@ -91,7 +91,7 @@ class Serving:
         return sum_of(self.page("/metrics")[1], sample_name, labels)
 
     def copy_problems(self) -> list[str]:
-        """What the status page says of copying."""
+        """Return what the status page says of copying."""
         problems: list[str] = json.loads(self.page("/status.json")[1])["copy"]["problems"]
         return problems
 
