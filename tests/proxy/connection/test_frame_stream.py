@@ -62,6 +62,23 @@ async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: 
     assert sum(ends.passed) == len(frame)
 
 
+async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
+    ends = Ends(piece_bytes=1000)
+    frame = framed(b"a" * 5000)
+
+    def feed(view: memoryview) -> int:
+        """Hold back 100 bytes until the end, and capitalize."""
+        for position in range(len(view)):
+            if view[position] == ord("a"):
+                view[position] = ord("A")
+        return len(view) if sum(ends.passed) + len(view) == len(frame) else max(0, len(view) - 100)
+
+    await ends.feed(frame)
+    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, feed)
+
+    assert await ends.taken() == framed(b"A" * 5000)
+
+
 async def test_a_silent_stream_gives_its_big_buffer_back() -> None:
     # Failed before: each connection that had seen one large frame held 256 KiB a direction until it closed.
     ends = Ends()
