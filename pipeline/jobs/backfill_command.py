@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal
 from rich.table import Table
 
 from pipeline.driver import kept_tier
@@ -41,6 +40,7 @@ from pipeline.planning.options import (
 )
 from storage.config.model import HostPort
 from storage.config.tier_client import TierClientConfig
+from storage.sizes import shown_size
 
 TIER, KAFKA = "tidegate", "kafka"
 """Names of the two sources in Spark."""
@@ -320,7 +320,7 @@ def run_table(report: Mapping[str, Any]) -> Table:
     parts = [part for part in report["partitions"] if part["end_offset"] > part["start_offset"]]
     told = [f"{report['offsets']:,} new offsets of {len(parts):,} partitions", f"{report['steps']:,} steps"]
     if report.get("files") is not None:
-        told += [f"{report['files']:,} files", decimal(report["bytes"])]
+        told += [f"{report['files']:,} files", shown_size(report["bytes"])]
     table = Table(title=f"run {report['run']}: {', '.join(told)}")
     for name in ("topic", "partition", "first offset", "end offset", "rows", "offsets without a row"):
         table.add_column(name, justify="left" if name == "topic" else "right")

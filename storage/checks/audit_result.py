@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.filesize import decimal
-
 from storage.checks.finding import WHAT_TO_DO, Finding, FindingKind
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, uuid_to_text
+from storage.sizes import shown_size
 
 FindSegment = Callable[[RemoteLogSegmentId], RemoteLogSegmentMetadata | None]
 
@@ -51,7 +50,7 @@ class AuditResult:
         )
         lines = [
             f"{self.partitions:,} partitions, {self.segments:,} segments{before}: {self.objects:,} objects with "
-            f"{decimal(self.stored_bytes)}, {self.batches:,} batches, {self.records:,} records"
+            f"{shown_size(self.stored_bytes)}, {self.batches:,} batches, {self.records:,} records"
         ]
         if self.holes:
             lines.append(f"{self.holes:,} holes: offsets in no batch, as compaction leaves them, and nothing is wrong")

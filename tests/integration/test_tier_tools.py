@@ -20,11 +20,11 @@ from storage.checks.finding import WHAT_TO_DO, FindingKind
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.metadata.encoding import encode
 from storage.model import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
+from storage.sizes import shown_size
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.s3_server import S3Server
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tidegate import cli
-from tidegate.sizes import shown_size
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 

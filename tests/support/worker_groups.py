@@ -19,6 +19,7 @@ SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
     "plain_kafka": frozenset({"plain_kafka"}),
     "differential": frozenset({"differential"}),
     "guarded": frozenset({"guarded"}),
+    "operators": frozenset({"operators"}),
 }
 """Groups by the fixtures of the session that are theirs, those that take longest first."""
 

@@ -38,6 +38,7 @@ from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.registry import open_remote_storage_manager
+from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.admin import OwnPages, serve_admin
 from tidegate.catalog import start_catalog
@@ -50,7 +51,6 @@ from tidegate.live_settings import LiveSettings
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
-from tidegate.sizes import shown_size
 from tidegate.standalone_wiring import open_guard
 from tidegate.start_lines import say_end, say_errors, say_start, tell_start
 from tidegate.status.collect import TROUBLES_LOOK_S, empty_status

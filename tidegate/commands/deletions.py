@@ -32,6 +32,7 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
+from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.commands.deletion_waits import Waits, names_of, notes_of, waits_of
 from tidegate.commands.metadata import publish_marks, read_records
@@ -39,7 +40,6 @@ from tidegate.commands.output import iso_time, print_json, print_table
 from tidegate.commands.selection import Place, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
-from tidegate.sizes import shown_size
 
 SETTLE_S = 1.0
 """A copier that has read a note before ours was written has written its own by then."""

@@ -27,6 +27,7 @@ from storage.config.model import HostPort
 from storage.config.sources import ConfigError
 from storage.errors import TierError
 from storage.model import RemoteLogSegmentState, TopicIdPartition
+from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.commands.diff_questions import (
     Answer,
@@ -46,7 +47,6 @@ from tidegate.commands.report import Report
 from tidegate.commands.through_serve import BothSides, both_sides
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
-from tidegate.sizes import shown_size
 
 ROLE: Final = "diff"
 

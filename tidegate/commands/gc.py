@@ -30,13 +30,13 @@ from storage.metadata.snapshot_stream import SnapshotError
 from storage.model import uuid_to_text
 from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager, StoredObject
+from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.commands.metadata_records import WholeTopic, whole_topic
 from tidegate.commands.output import Progress, iso_time, print_json, print_table, printable
 from tidegate.commands.report import Report
 from tidegate.commands.tier import open_metadata_topic, run_command
 from tidegate.config.model import Config
-from tidegate.sizes import shown_size
 
 PLAN_BYTES_MAX: Final = 1024**3
 

@@ -21,13 +21,13 @@ from storage.config.model import Mode
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
 from storage.registry import stored_bytes
+from storage.sizes import shown_size
 from tidegate.commands.deletion_waits import Waits, waits_of
 from tidegate.commands.output import iso_time, print_json, print_table
 from tidegate.commands.selection import Place, finished, holes, matching
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.commands.tier_lineage import TierLineage
 from tidegate.config.model import Config
-from tidegate.sizes import shown_size
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SHORT_STATES = {

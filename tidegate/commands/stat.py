@@ -18,13 +18,13 @@ from storage.indexes.transaction_index import TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import call_with_retries, wait_in_thread
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentInspection, SegmentObject
+from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.commands.ls import segment_fields
 from tidegate.commands.output import iso_time, print_json, print_table, printable
 from tidegate.commands.selection import Place, find_segment
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
-from tidegate.sizes import shown_size
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

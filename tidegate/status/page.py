@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import structlog
 
-from tidegate.sizes import shown_size
+from storage.sizes import shown_size
 from tidegate.status.model import PartitionStatus, Status, failed_last, read_least
 
 HEADERS: Final[Mapping[str, str]] = {
