@@ -6,6 +6,7 @@ Several mistakes that do not hide each other are made in one FILE: a process for
 
 import html
 import json
+import signal
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from metrics.troubles import UNLOGGED, TroubleId
-from tests.support.certificates import days_from_2020
+from tests.support.certificates import days_from_2020, make_certificate
 from tests.support.mistakes import UNREACHABLE_NAME, Stage, right_stage
 from tests.support.s3_server import S3Server
 from tests.support.secured_kafka import DESCRIBE_CONFIGS, METADATA_TOPIC, READ, SecuredKafka
@@ -74,6 +75,10 @@ def ids_of(serve: Serving) -> set[str]:
     return set()
 
 
+def wait_told(serve: Serving, trouble: TroubleId) -> None:
+    wait_until(lambda: trouble in ids_of(serve), f"{trouble} in /readyz")
+
+
 def every_place_tells(serve: Serving, expected: Expected) -> None:
     documents = {path: json.loads(serve.page(path)[1])["troubles"] for path in ("/readyz", "/status.json")}
     page, metrics = serve.page("/")[1], {each for each in TroubleId if serve.metric("tidegate_trouble", id=each)}
@@ -119,20 +124,23 @@ def test_what_degrades_it_is_told_in_every_place(stage: Stage) -> None:
     }
     with told(stage, expected, is_ready=True) as serve:
         for _ in range(10):
-            refuse_its_certificate(serve)
+            refuse_its_certificate(stage)
         words = "clients do not trust the issuer of proxy.tls.certificate.file"
-        wait_until(lambda: TroubleId.HANDSHAKES_FAIL in ids_of(serve), "failed handshakes in /readyz")
+        wait_told(serve, TroubleId.HANDSHAKES_FAIL)
         every_place_tells(serve, {**expected, TroubleId.HANDSHAKES_FAIL: words})
 
 
 def test_what_keeps_it_from_being_ready_is_told_in_every_place(stage: Stage) -> None:
     first, second = stage.listener(), stage.listener()
     stage.be("outsider", "PLAIN", "SASL_SSL")
-    stage.certificate(HOST, days=days_from_2020(5))
+    elsewhere = "192.0.2.1"  # RFC 5737: nobody's
+    stage.certificate(elsewhere, days=days_from_2020(5), issuer=make_certificate("ours"))
+    with (stage.folder / "certificate.pem").open("ab") as chain:
+        chain.write(make_certificate("of nobody").pem)
     ports = [address.rpartition(":")[2] for address in (first, second)]
     stage.properties |= {
         "proxy.broker.ports": f"1:{free_port()},2:{ports[0]},3:{ports[1]}",
-        "proxy.advertised.host": HOST,
+        "proxy.advertised.host": elsewhere,
         "rsm.config.dir": "/nowhere",
         "log.format": "json",
     }
@@ -141,23 +149,31 @@ def test_what_keeps_it_from_being_ready_is_told_in_every_place(stage: Stage) -> 
         TroubleId.BROKER_WITHHELD: "which proxy.broker.ports names: Address already in use",
         TroubleId.TIER_UNAVAILABLE: "there is no such folder",
         TroubleId.CERTIFICATE_EXPIRES_SOON: "proxy.tls.certificate.file expires at",
+        TroubleId.CERTIFICATE_ISSUER: "proxy.tls.certificate.file holds no certificate of the issuer, CN=ours",
+        TroubleId.HOST_ELSEWHERE: f"proxy.advertised.host tells clients {elsewhere} ({elsewhere}): no address of this",
     }
     with told(stage, expected, is_ready=False):
         pass
 
 
-def test_brokers_that_cannot_be_reached_are_told_in_every_place(stage: Stage) -> None:
+def test_unreachable_brokers_and_wrong_changes_are_told_in_every_place(stage: Stage) -> None:
     stage.properties |= {"upstream.bootstrap.servers": f"{HOST}:{free_port()}", "log.format": "json"}
     words = "connection refused: nothing listens there"
     follows = {TroubleId.CATALOG_NOT_READ: words}
-    with told(stage, {TroubleId.UPSTREAM_UNAVAILABLE: words}, is_ready=False, follows=follows):
-        pass
+    expected = {TroubleId.UPSTREAM_UNAVAILABLE: words}
+    with told(stage, expected, is_ready=False, follows=follows) as serve:
+        for trouble, words, keys in (
+            (TroubleId.CONFIG_REFUSED, "memory.max.bytes = 1G: must be", {"memory.max.bytes": "1G"}),
+            (TroubleId.RESTART_NEEDED, "memory.max.bytes", {"memory.max.bytes": "2 GiB"}),
+        ):
+            serve.write({**stage.properties, **keys})
+            serve.process.send_signal(signal.SIGHUP)
+            wait_told(serve, trouble)
+            every_place_tells(serve, {**expected, **follows, trouble: words})
 
 
-def refuse_its_certificate(serve: Serving) -> None:
+def refuse_its_certificate(stage: Stage) -> None:
     """Connect as a client that does not know its issuer."""
-    host, _, port = dict(line.split("=", 1) for line in serve.file.read_text().splitlines())["proxy.listen"].rpartition(
-        ":"
-    )
+    host, _, port = stage.properties["proxy.listen"].rpartition(":")
     with socket.create_connection((host, int(port))) as connection, pytest.raises(ssl.SSLError):
         ssl.create_default_context().wrap_socket(connection, server_hostname=host)
