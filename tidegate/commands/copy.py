@@ -54,7 +54,7 @@ from tidegate.reload import Reloader
 from tidegate.standalone_wiring import open_guard
 from tidegate.start_lines import say_end, say_errors, say_start, tell_start
 from tidegate.status.collect import TROUBLES_LOOK_S, empty_status
-from tidegate.status.copying import copy_status, tell_copying
+from tidegate.status.copying import CopyTroubles, copy_status
 from tidegate.status.model import Query, Status
 from tidegate.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
 
@@ -211,11 +211,12 @@ async def _application(
 class _StatusPage:
     def __init__(self, readiness: Readiness, copying: Copying) -> None:
         self._readiness, self._copying = readiness, copying
+        self._troubles = CopyTroubles(copying, readiness)
 
     async def status(self, query: Query) -> Status:
         """Return what there is to see of a copier alone."""
         await trio.lowlevel.checkpoint()
-        tell_copying(self._copying, self._readiness)
+        self._troubles.tell()
         status = empty_status(self._readiness, query)
         status["copy"] = copy_status(self._copying)
         return status
@@ -223,7 +224,7 @@ class _StatusPage:
     async def run(self) -> None:
         """Tell readiness of what copying runs into, for ever."""
         while True:
-            tell_copying(self._copying, self._readiness)
+            self._troubles.tell()
             await trio.sleep(TROUBLES_LOOK_S)
 
 

@@ -37,7 +37,7 @@ from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
 from tidegate.standalone_wiring import Standalone
 from tidegate.start_lines import own_version
-from tidegate.status.copying import copy_status, tell_copying
+from tidegate.status.copying import CopyTroubles, copy_status
 from tidegate.status.model import (
     PAGE_ROWS,
     VERSION,
@@ -125,6 +125,7 @@ class Collector:
         self._readiness, self._cluster, self._server, self._meter = readiness, cluster, server, meters.cache
         self._tier = tier
         self._copying = None if tier.standalone is None else tier.standalone.copying
+        self._copy_troubles = None if self._copying is None else CopyTroubles(self._copying, readiness)
         self._traffic = Traffic(lambda: meters.relay.served_bytes, lambda: meters.gets.ended)
         self._brokers_asked = _Asked(self._ask_brokers)
         self._ends_asked = _Asked(self._ask_ends)
@@ -143,8 +144,8 @@ class Collector:
     ) -> None:
         for trouble, reasons in shown_troubles(limits, clients, caches).items():
             self._readiness.tell(trouble, reasons)
-        if self._copying is not None:
-            tell_copying(self._copying, self._readiness)
+        if self._copy_troubles is not None:
+            self._copy_troubles.tell()
 
     async def status(self, query: Query) -> Status:
         """Everything as it is now."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from metrics.copy_meters import Stall
 from metrics.troubles import TroubleId
 from proxy.readiness import Readiness
@@ -16,6 +18,10 @@ ROWS_MAX: Final = 100
 
 RETENTION_SHARE_MAX: Final = 0.5
 """Share of upstream's retention: what is not in the tier at this age will be deleted before it is, if nobody looks."""
+
+
+STALLED_S_MIN: Final = 900.0
+"""How long a partition is stalled until it is trouble, as alert TidegateCopyStalled has it."""
 
 
 def copy_status(copying: "Copying") -> CopyStatus:
@@ -46,16 +52,6 @@ def copy_status(copying: "Copying") -> CopyStatus:
     )
 
 
-def tell_copying(copying: "Copying", readiness: Readiness) -> None:
-    """Tell of what is wrong now."""
-    found: dict[TroubleId, list[str]] = {trouble: [] for trouble in _OF_PARTITIONS} | copying.troubles()
-    for each in (*copying.progress(), *copying.gone()):
-        for trouble, reason in _troubles(each):
-            found[trouble].append(f"{each.topic}-{each.partition}: {reason}")
-    for trouble, reasons in found.items():
-        readiness.tell(trouble, reasons)
-
-
 _OF_PARTITIONS: Final = (
     TroubleId.COPY_POISONED,
     TroubleId.COPY_LATE,
@@ -63,6 +59,31 @@ _OF_PARTITIONS: Final = (
     TroubleId.DELETION_ALARMING,
     TroubleId.DEAD_SEGMENTS,
 )
+
+
+class CopyTroubles:
+    """Tells readiness what is wrong with copying. Owned by the trio thread."""
+
+    def __init__(self, copying: "Copying", readiness: Readiness) -> None:
+        self._copying, self._readiness = copying, readiness
+        self._stalled_at_s: dict[tuple[str, int], float] = {}
+
+    def tell(self) -> None:
+        """Tell of it as it is now; of a stall that lasts, as a transaction is often open for a moment."""
+        found: dict[TroubleId, list[str]] = {trouble: [] for trouble in _OF_PARTITIONS} | self._copying.troubles()
+        progress, now_s = self._copying.progress(), trio.current_time()
+        stalled = [each for each in progress if each.stall not in (None, Stall.DISABLED, Stall.POISON)]
+        names = {(each.topic, each.partition) for each in stalled}
+        self._stalled_at_s = {name: self._stalled_at_s.get(name, now_s) for name in names}
+        for each in stalled:
+            if now_s - self._stalled_at_s[each.topic, each.partition] >= STALLED_S_MIN:
+                said = f"{each.topic}-{each.partition}: its records are not copied ({each.stall}): {each.waits_for}"
+                found[TroubleId.COPY_STALLED].append(said)
+        for each in (*progress, *self._copying.gone()):
+            for trouble, reason in _troubles(each):
+                found[trouble].append(f"{each.topic}-{each.partition}: {reason}")
+        for trouble, reasons in found.items():
+            self._readiness.tell(trouble, reasons)
 
 
 def _row(progress: "PartitionProgress") -> CopyPartitionStatus:
@@ -109,8 +130,6 @@ def _troubles(progress: "PartitionProgress") -> Iterator[tuple[TroubleId, str]]:
             f"{progress.retention_share:.0%} of what upstream keeps (retention.ms, retention.bytes); see "
             "copy.segment.ms and what the copier waits for",
         )
-    if progress.stall not in (None, Stall.DISABLED, Stall.POISON):
-        yield TroubleId.COPY_STALLED, f"its records are not copied ({progress.stall}): {progress.waits_for}"
     if progress.deletion is not None and progress.deletion.is_alarming:
         yield TroubleId.DELETION_ALARMING, f"{progress.deletion.segments} segments wait: {progress.deletion.why}"
     if progress.dead_segments:

@@ -3,11 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
+from trio.testing import MockClock
+
 from metrics.copy_meters import Stall
+from metrics.troubles import TroubleId
+from proxy.readiness import Readiness
 from standalone.copier.progress import PartitionProgress
 from standalone.copier.waits import Waiting
 from tidegate.status import copying
-from tidegate.status.copying import copy_status
+from tidegate.status.copying import STALLED_S_MIN, CopyTroubles, copy_status
 
 
 def waiting(size_bytes: int, *, is_alarming: bool = False) -> Waiting:
@@ -53,3 +57,33 @@ def test_what_upstream_may_delete_first_is_trouble() -> None:
     found = status_of(progress(0, lag_ms=7_000, retention_share=0.51), progress(1, lag_ms=7_000, retention_share=0.5))
     assert "7 s old are not in the tier: 51% of what upstream keeps" in found["rows"][0]["trouble"]
     assert found["rows"][1]["trouble"] is None
+
+
+async def test_what_is_wrong_with_copying_is_told_by_id_and_a_stall_when_it_lasts(mock_clock: MockClock) -> None:
+    """Failed before: the page alone told of some of it, and /readyz and metrics by an id of none."""
+    said = {TroubleId.TOPIC_NOT_COPIED: ["topic payments is not copied: it has cleanup.policy=compact"]}
+    found = [
+        progress(0, stall=Stall.OPEN_TRANSACTION, waits_for="a transaction's end"),
+        progress(1, stall=Stall.POISON, last_error="magic 1"),
+        progress(2, lag_ms=7_000, retention_share=0.51),
+        progress(3, deletion=waiting(9, is_alarming=True), dead_segments=3),
+        progress(4, stall=Stall.DISABLED),
+    ]
+    parts: Any = SimpleNamespace(progress=lambda: found, gone=list, troubles=lambda: said)
+    readiness = Readiness(logs=False)
+    troubles = CopyTroubles(parts, readiness)
+
+    def told() -> list[tuple[str, str]]:
+        troubles.tell()
+        all_of_them = readiness.troubles
+        return [(each["id"], each["what"].partition(":")[0]) for each in all_of_them if each["id"] != "starting"]
+
+    lasting = [("copy_poisoned", "orders-1"), ("copy_late", "orders-2"), ("deletion_alarming", "orders-3")]
+    lesser = [("topic_not_copied", "topic payments is not copied"), ("dead_segments", "orders-3")]
+    assert told() == [*lasting, *lesser]
+    mock_clock.jump(STALLED_S_MIN)
+    assert told() == [*lasting[:2], ("copy_stalled", "orders-0"), lasting[2], *lesser]
+    found[0] = progress(0)
+    assert told() == [*lasting, *lesser]
+    found[0] = progress(0, stall=Stall.OPEN_TRANSACTION)
+    assert told() == [*lasting, *lesser], "it begins again"
