@@ -22,6 +22,7 @@ from proxy.connection.request_handlers import UpstreamWire
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.timestamp_lookup import Key, TimestampLookup
+from proxy.turns import move_on_after
 from proxy.upstream.cluster import TOPICS_MAX, Cluster, FrontierClient
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -95,7 +96,7 @@ class TierOffsets:
     async def place(self, keys: Collection[Key], node_id: int | None) -> Placed:
         """Which of these partitions, that a broker has answered for, the tier holds by that broker's topic ids."""
         ids: Mapping[str, bytes] = {}
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             ids = await self._topic_ids([*dict.fromkeys(topic for topic, _ in keys)], node_id)
         held: dict[Key, TopicIdPartition] = {}
         unknown: set[Key] = set()
@@ -126,7 +127,7 @@ class TierOffsets:
         async def learn(asked: int, some: Sequence[TopicIdPartition]) -> None:
             found.update(await self.lookup.learn(asked, some))
 
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             async with trio.open_nursery() as nursery:
                 for asked, some in by_node.items():
                     nursery.start_soon(learn, asked, some)
@@ -137,7 +138,7 @@ class TierOffsets:
     ) -> dict[TopicIdPartition, LeaderEpochLineage]:
         """The partitions' leader epochs; those that cannot be learned in time are left out."""
         found: dict[TopicIdPartition, LeaderEpochLineage] = {}
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
+        with move_on_after(LEARN_WAIT_S_MAX):
             await self.lookup.learn_lineages(frontiers)
             for partition, frontier in frontiers.items():
                 try:
@@ -178,7 +179,7 @@ class TierOffsets:
         named = (partition.topic, partition.partition)
         epochs = range(newest + 1, min(frontier.leader_epoch, newest + EPOCHS_ASKED_MAX) + 1)
         try:
-            with trio.move_on_after(LEARN_WAIT_S_MAX):
+            with move_on_after(LEARN_WAIT_S_MAX):
                 answers = (await self._client.epoch_end_offsets(asked_node, {named: epochs}))[named]
                 live = (each for each in answers.values() if not each.error_code and each.end_offset > offset)
                 return min((each.leader_epoch for each in live), default=-1)
