@@ -7,10 +7,12 @@ process. The configuration is right but for the mistake.
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from storage.config import ConfigError
 from tests.support.certificates import days_from_2020, make_certificate
 from tests.support.mistakes import (
     BUCKET,
@@ -27,7 +29,7 @@ from tests.support.mistakes import (
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error
 from tests.support.secured_kafka import DESCRIBE, DESCRIBE_CONFIGS, METADATA_TOPIC, READ, SecuredKafka
-from tests.support.serving import serving
+from tests.support.serving import START_S_MAX, serving
 from tests.support.versitygw import versitygw
 from tidegate import exit_codes
 from tools.demo.kafka_cluster import free_port
@@ -307,13 +309,18 @@ def anothers_address(stage: Stage) -> None:
     stage.properties |= {"proxy.listen": "192.0.2.1:19092", "proxy.tls.sni.pattern": "0x7f00000$(nodeId)"}
 
 
-@mistake("cannot be written by this user", "so serve does not start; name a folder that belongs to it", code=USAGE)
+@mistake(
+    "cache.path",
+    "cannot be written by this user",
+    "so serve does not start; name a folder that belongs to it",
+    code=USAGE,
+)
 def read_only_folder(stage: Stage) -> None:
     """root writes into what nobody may write, but not into the kernel's own folders."""
     stage.properties["cache.path"] = "/sys/kernel/tidegate"
 
 
-@mistake("Not a directory, so serve does not start", code=USAGE)
+@mistake("Not a directory", ", so serve does not start", code=USAGE)
 def cache_below_a_file(stage: Stage) -> None:
     stage.properties["cache.path"] = str(stage.kafka.certificate / "cache")
 
@@ -568,3 +575,21 @@ def test_a_mistake_has_one_message_that_says_what_to_do(cluster: SecuredKafka, s
         if (len(messages), code) != (1, each.code) or not all(words in messages[0] for words in each.said):
             otherwise.append(f"{each.name}: exit code {code}, {messages}")
     assert not otherwise, "\n".join(otherwise)
+
+
+def test_serve_refuses_what_check_refuses(cluster: SecuredKafka, s3: S3Server, tmp_path: Path) -> None:
+    """FILE can be read, which all commands do alike, and what it names is refused."""
+    started = []
+    with ExitStack() as stack:
+        for each in MISTAKES:
+            (tmp_path / each.name).mkdir()
+            stage = stack.enter_context(right_stage(cluster, s3, tmp_path / each.name))
+            if each.code == USAGE:
+                each.make(stage)
+                with suppress(ConfigError):
+                    stage.load()
+                    started.append((each, stack.enter_context(serving(stage.folder, stage.properties))))
+        for each, serve in started:
+            assert serve.process.wait(START_S_MAX) == USAGE, serve.log()
+            assert any(words in serve.log() for words in each.said), (each.name, serve.log())
+    assert len(started) >= 6

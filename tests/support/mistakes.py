@@ -24,7 +24,7 @@ from tests.support.scripted_http import scripted_http
 from tests.support.secured_kafka import SecuredKafka
 from tidegate import exit_codes
 from tidegate.commands.check import run as run_check
-from tidegate.config import load
+from tidegate.config import Config, load
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_properties import HOST, properties_text
 
@@ -100,12 +100,20 @@ class Stage:
             (self.folder / f"{name}.pem").write_bytes(data)
             self.properties[f"proxy.tls.{name}.file"] = str(self.folder / f"{name}.pem")
 
-    def check(self) -> tuple[int, list[str], list[str]]:
-        """Exit code, what is wrong, and what it warns of: a sentence each."""
+    def load(self) -> Config:
+        """Read FILE.
+
+        Raises:
+            ConfigError: as every command ends with.
+        """
         file = self.folder / "tidegate.properties"
         file.write_bytes((self.head + properties_text(self.properties)).encode("latin-1"))
+        return load(file, self.environ)
+
+    def check(self) -> tuple[int, list[str], list[str]]:
+        """Exit code, what is wrong, and what it warns of: a sentence each."""
         try:
-            config = load(file, self.environ)
+            config = self.load()
         except ConfigError as error:
             return USAGE, [*error.problems], []
         out = io.StringIO()
