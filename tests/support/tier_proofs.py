@@ -85,12 +85,18 @@ def metadata_records(kafka: KafkaCluster, topic: str) -> Iterator[tuple[int, Met
 def segments_of(kafka: KafkaCluster, topic: str) -> dict[int, list[TierSegment]]:
     """Those that have not been deleted, of any state, by partition and then by start offset."""
     found: dict[int, dict[str, TierSegment]] = defaultdict(dict)
+    deleted: set[str] = set()
     for partition, record in metadata_records(kafka, topic):
         if isinstance(record, RemotePartitionDeleteMetadata):
             continue
         name, state = uuid_to_text(record.segment_id.id), record.state.name
+        if name in deleted:
+            # A copier that was paused goes on where it stood: what it says of a segment that the next owner has deleted
+            # counts for nobody (RemoteLogMetadataCache knows the segment no more).
+            continue
         if state == "DELETE_SEGMENT_FINISHED":
             found[partition].pop(name, None)
+            deleted.add(name)
         elif isinstance(record, RemoteLogSegmentMetadata):
             offsets = record.start_offset, record.end_offset, record.segment_size_bytes
             found[partition][name] = TierSegment(name, state, *offsets, frozenset(record.segment_leader_epochs))
