@@ -69,7 +69,7 @@ class Term:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GIVE_BACK_S):
             await self._copy_rest()
             self._segments.stop_trying()
-            await self._intake.drop(keeps_logs=self._intake.is_pressed or not self._ledger.is_superseded)
+            await self._intake.drop(keeps_logs=not self._ledger.is_superseded or await self._is_all_there_is())
             backoff = Backoff(max_s=RETRY_S_MAX)
             while self._segments.unfinished:
                 try:
@@ -79,6 +79,17 @@ class Term:
                     await trio.sleep(backoff.next_delay_s())
         if self._segments.unfinished:
             _log.error("objects_left", partition=str(self._partition), hint="tidegate gc finds them")
+
+    async def _is_all_there_is(self) -> bool:
+        """Return whether what is staged may be nowhere else: upstream has deleted it, is about to, or does not answer.
+        It is asked again, since a copier that stood still knows an old log start."""
+        try:
+            await self._intake.see_upstream()
+        except RemoteStorageError:
+            return True
+        except TopicGoneError:
+            return self._intake.is_pressed
+        return self._intake.is_pressed
 
     async def give_staging_up(self) -> None:
         """Its folder has failed: all is fetched again, but for what upstream has deleted."""

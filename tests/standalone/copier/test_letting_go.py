@@ -138,3 +138,26 @@ async def test_what_was_staged_and_not_copied_is_read_again_where_upstream_has_d
     assert (ranges(world)[0][0], kept_end > 20) == (0, True)
     assert value(hands, "tidegate_copy_gap_records_total") == 60 - kept_end
     assert [*(hands.folder / OWN_NAME).rglob("*.*")] == []
+
+
+async def test_a_copier_that_stood_still_keeps_what_upstream_has_deleted_meanwhile(world: CopyWorld) -> None:
+    """Failed before: it was superseded, and threw away what it held for upstream to have still; when the partition was
+    its own again, the records were a gap."""
+    world.upstream.append(10)
+    hands, others = world.hands(), world.hands()
+    async with running(hands, segment_ms=100_000, segment_bytes=100_000) as copier:
+        await until(lambda: only(copier).lag_bytes > 0)
+        hands.pause(20)
+        async with running(others, generation=2):
+            await until(lambda: ranges(world))
+            others.is_disabled = True
+        assert ranges(world) == [(0, 11)]
+        world.upstream.delete_before(30)
+        world.upstream.append(1)
+        with capture_logs() as logs:
+            world.failure_rate = 1.0  # when it goes on, nobody answers
+            await until(lambda: "copy_superseded" in [line["event"] for line in logs])
+            world.failure_rate = 0.0
+        await until(lambda: world.ledger().end_offset() == 32, within_s=200)
+        assert [start for start, _ in ranges(world)] == [0, 12]
+        assert not value(hands, "tidegate_copy_gap_records_total")
