@@ -82,13 +82,21 @@ class SegmentCopy:
         self._ledger = ledger
         self._new_id = new_id
         self._now_ms = now_ms
-        self.unfinished: dict[Uuid, RemoteLogSegmentMetadata] = {}
-        """Segments of ours that will never be finished and may have objects, whether or not the topic names them.
-        Only this owner knows of those: `let_go` deletes them."""
+        self._begun: dict[Uuid, RemoteLogSegmentMetadata] = {}
+        """Segments of ours that may have objects, until they are surely finished, or given back."""
         self._trying: tuple[StagedSegment, RemoteLogSegmentMetadata] | None = None
         """Whose upload has failed: tried again under the same id, so that a store that is away costs no records."""
         self.unsure: dict[Uuid, RemoteLogSegmentMetadataUpdate] = {}
         """Segments of ours whose last record may be in the topic or not. Nothing is copied before `tidy` knows."""
+
+    @property
+    def unfinished(self) -> list[RemoteLogSegmentMetadata]:
+        """Segments of ours that will never be finished and may have objects, whether or not the topic names them.
+
+        Only this owner knows of those: `let_go` deletes them. Another owner may have deleted one, and found nothing,
+        before its upload ended.
+        """
+        return [each for each in self._begun.values() if each.segment_id.id not in self.unsure or self._is_going(each)]
 
     def copy(self, staged: StagedSegment) -> Steps[Copied]:
         """Copy one segment.
@@ -107,7 +115,7 @@ class SegmentCopy:
             segment = self._described(staged)
             self._ledger.begin(segment.segment_id.id)
             yield Publish(segment)
-            self.unfinished[segment.segment_id.id] = segment
+            self._begun[segment.segment_id.id] = segment
         refusal = self._refusal(staged)
         if refusal is not None:
             yield from self._give_back(segment)
@@ -127,9 +135,9 @@ class SegmentCopy:
         """
         for update in list(self.unsure.values()):
             if self._ledger.is_superseded:
-                return  # the owner decides by what the topic holds
+                break  # the owner decides by what the topic holds
             yield from self._finish(update)
-        for segment in list(self.unfinished.values()):
+        for segment in self.unfinished:
             if not self._is_tried(segment):
                 yield from self._give_back(segment)
         for segment in self._ledger.finished():
@@ -148,7 +156,7 @@ class SegmentCopy:
         Raises:
             RemoteStorageError: a step failed; the next call goes on.
         """
-        for segment in list(self.unfinished.values()):
+        for segment in self.unfinished:
             yield from self._give_back(segment)
 
     def spares(self) -> list[tuple[RemoteLogSegmentMetadata, int]]:
@@ -202,22 +210,25 @@ class SegmentCopy:
         """Publish a segment's last record. Should that fail nobody knows whether the topic has it, and others may have
         read it already: so it is published again, and never taken back."""
         segment_id = update.segment_id.id
-        segment = self.unfinished.pop(segment_id, None)
         self._trying = None
         self.unsure[segment_id] = update
         yield Publish(update)
         del self.unsure[segment_id]
         now = self._ledger.find(update.segment_id)
         if now is not None and now.state is _FINISHED:
+            del self._begun[segment_id]
             return Copied.FINISHED
-        if segment is not None:
-            self.unfinished[segment_id] = segment
-            yield from self._give_back(segment)
+        yield from self._give_back(self._begun[segment_id])
         return Copied.SUPERSEDED
 
     def stop_trying(self) -> None:
         """Stop trying to copy what was dropped from staging: `tidy` gives back what was begun with it."""
         self._trying = None
+
+    def _is_going(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether the segment is being deleted, or is deleted: no record will finish it any more."""
+        now = self._ledger.find(segment.segment_id)
+        return now is None or now.state is _DELETE_STARTED
 
     def _is_tried(self, segment: RemoteLogSegmentMetadata) -> bool:
         return self._trying is not None and self._trying[1].segment_id == segment.segment_id
@@ -260,7 +271,8 @@ class SegmentCopy:
         if now is not None and now.state is not _DELETE_STARTED:
             yield Publish(self._update(segment, _DELETE_STARTED, now.custom_metadata))
         yield DeleteObjects(now or segment)
-        self.unfinished.pop(segment.segment_id.id, None)
+        self._begun.pop(segment.segment_id.id, None)
+        self.unsure.pop(segment.segment_id.id, None)
         if self._is_tried(segment):
             self._trying = None
         if self._ledger.find(segment.segment_id) is not None:
