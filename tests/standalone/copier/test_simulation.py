@@ -42,7 +42,9 @@ from tests.support.copy_owner import Owner, repeatable, strike
 from tests.support.copy_world import Batch, CopyWorld, held_segments, settings
 
 SCHEDULES = 3
-"""In `make test`; tests/copier/all and tests/copier/long have more."""
+"""In `make test`; the folders all and long beside this file have more."""
+FOUND = {"paused-failing": (279, 716), "killed-failing": (878,), "struck-elections": (939,)}
+"""Seeds that failed among the thousands, by kind."""
 _Held: TypeAlias = tuple[TopicIdPartition, int, int, bytes]
 """A batch: whose, base offset, leader epoch, bytes."""
 SESSION_S = 3.0
@@ -191,8 +193,10 @@ def _check(world: CopyWorld, owners: list[Owner], gaps: _Gaps, *, kills: bool, e
     manager, ledger = world.manager(), world.ledger(world.partition)
     live = ledger.finished()
     pending = [segment for segment in ledger.segments() if segment not in live]
-    # A lost branch may reach further than upstream's log does now.
-    end_offset = min(max((each.end_offset for each in live), default=-1), world.upstream.end_offset - 1)
+    # Where the tier ends, but for the branches that were lost: what those have is other records.
+    lineage = {batch.leader_epoch: batch.base_offset for batch in reversed(world.upstream.batches)}
+    ledger.follow_lineage(sorted(lineage.items()))
+    end_offset = ledger.end_offset()
     for segment in pending:
         assert segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED, f"{segment} was left half done"
         assert segment.end_offset > end_offset, f"{segment} is left"
@@ -286,5 +290,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_schedule_leaves_a_hole_an_orphan_or_a_segment_twice(tmp_path: Path, kind: dict[str, Any]) -> None:
-    check_schedules(range(SCHEDULES), tmp_path, **kind)
+def test_no_schedule_leaves_a_hole_an_orphan_or_a_segment_twice(
+    tmp_path: Path, kind: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    check_schedules([*range(SCHEDULES), *FOUND.get(request.node.callspec.id, ())], tmp_path, **kind)
