@@ -14,6 +14,7 @@ What must hold then:
   about to finish it.
 - What was at any time in the tier, or on a disk that is there still, is in the tier, on a disk or at upstream, unless
   retention has released it.
+  What a copier throws away in the moment in which upstream has it is another owner's to fetch, and may be its gap.
 - Nothing is left of a topic that is gone.
 - Nobody deletes an object of a segment that the metadata topic does not say is being deleted.
 - Nothing else is in the store. A copier that was killed in the middle of an upload may have put objects of a segment
@@ -32,6 +33,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from standalone.copier import staging_folder
+from standalone.copier.intake import Intake
 from standalone.copier.ledger import Ledger
 from standalone.copier.metadata_feed import partition_of
 from standalone.copier.partition_copier import PartitionCopier
@@ -89,6 +91,26 @@ class _Seen:
         self._tier: set[_Held] = set()
         self._staged: dict[Path, set[_Held]] = {}
         self._read: set[Uuid] = set()
+
+    def release_what_upstream_has(self, patch: pytest.MonkeyPatch) -> None:
+        """A copier may throw away what upstream has in that moment."""
+        begin, drop = Intake.__init__, Intake.drop
+        whose: dict[Intake, tuple[TopicIdPartition, Path]] = {}
+
+        def begun(intake: Intake, ledger: Ledger, folder: Path, *others: Any) -> None:
+            begin(intake, ledger, folder, *others)
+            whose[intake] = ledger.partition, folder.parent.parent
+
+        async def dropped(intake: Intake, *, keeps_logs: bool) -> None:
+            partition, folder = whose[intake]
+            if not keeps_logs and folder in self._staged:
+                upstream = self._world.upstreams[partition]
+                has = {_held(partition, each) for each in upstream.batches}
+                self._staged[folder] -= {each for each in has if each[1] >= upstream.log_start_offset}
+            await drop(intake, keeps_logs=keeps_logs)
+
+        patch.setattr(Intake, "__init__", begun)
+        patch.setattr(Intake, "drop", dropped)
 
     def look(self, owners: list[Owner]) -> None:
         manager = self._world.manager()
@@ -263,13 +285,15 @@ def check_schedules(seeds: Iterable[int], folder: Path, *, failure_rate: float, 
             world = CopyWorld(folder / str(seed), random.Random(seed))
             world.failure_rate = failure_rate
             world.brokers.knows_ids = not strikes or world.chance.random() < 0.8
-            gaps = _Gaps(patch, logged)
-            play = functools.partial(_play_and_check, world, gaps, strikes=strikes, **kind)
+            gaps, seen = _Gaps(patch, logged), _Seen(world)
+            seen.release_what_upstream_has(patch)
+            play = functools.partial(_play_and_check, world, gaps, seen, strikes=strikes, **kind)
             trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def _play_and_check(world: CopyWorld, gaps: _Gaps, *, strikes: bool, kills: bool, elects: bool) -> None:
-    seen = _Seen(world)
+async def _play_and_check(
+    world: CopyWorld, gaps: _Gaps, seen: _Seen, *, strikes: bool, kills: bool, elects: bool
+) -> None:
     owners = await _play(world, seen, kills=kills, elects=elects, strikes=strikes)
     _check(world, owners, gaps, kills=kills, elects=elects)
     seen.look(owners)
