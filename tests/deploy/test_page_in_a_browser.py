@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from metrics.troubles import TroubleId, view
 from tests.support.status_documents import broker, catalog, document, metadata_partition, partitions, row
 from tidegate.status.model import Status
 from tidegate.status.page import render_page
@@ -48,6 +49,10 @@ def troubled() -> Status:
         catalog=catalog(metadata_partition(0), metadata_partition(1, lag=7)),
         partitions=partitions(*(row(LONG, number, problem="its broker does not tell") for number in range(20))),
         streams={"total": 1, "rows": [stream]},
+        troubles=[
+            view(TroubleId.CATALOG_BEHIND, "metadata partition 1 is 7 records behind"),
+            view(TroubleId.BROKER_SILENT, "broker 2 (kafka:9092) does not answer: connection refused"),
+        ],
     )
 
 

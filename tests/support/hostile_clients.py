@@ -9,7 +9,6 @@
 All have small receive buffers, so that a full one is the server's trouble soon, and all are closed at the end.
 """
 
-import select
 import socket
 import struct
 import threading
@@ -18,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
+from tools.demo.readable import readable
 
 RECEIVE_BUFFER_BYTES = 8 * 1024
 TURN_S = 0.1
@@ -52,7 +52,7 @@ def wait_answers(clients: Sequence[RawClient], *, at_least: int = 1) -> None:
     sockets = [client.socket for client in clients]
 
     def answered() -> list[socket.socket]:
-        return select.select(sockets, [], [], 0)[0]
+        return readable(sockets)
 
     wait_until(lambda: len(answered()) >= at_least, f"{at_least} answers begun")
     for each in answered():
@@ -67,7 +67,7 @@ def trickling_readers(clients: Sequence[RawClient]) -> Iterator[Callable[[], int
     def read() -> None:
         nonlocal received
         for client in clients:
-            if select.select([client.socket], [], [], 0)[0]:
+            if readable([client.socket]):
                 received += len(client.socket.recv(TRICKLE_BYTES))
 
     with _every_turn(read, TURN_S):

@@ -10,7 +10,6 @@
 import contextlib
 import os
 import re
-import select
 import signal
 import subprocess
 import tempfile
@@ -19,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.demo.readable import readable
 
 COMMAND_TIMEOUT_S = 120.0
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
@@ -189,8 +190,8 @@ class Shell:
         answer = b""
         deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
         while not answer.endswith(b"\n"):
-            readable, _, _ = select.select([self._statuses], [], [], max(0.0, deadline_s - time.monotonic()))
-            part = os.read(self._statuses, 64) if readable else b""
+            is_there = readable([self._statuses], max(0.0, deadline_s - time.monotonic()))
+            part = os.read(self._statuses, 64) if is_there else b""
             if not part:
                 self._output.seek(0)
                 printed = self._output.read(OUTPUT_BYTES_MAX).decode("utf-8", "replace")

@@ -4,12 +4,12 @@ The little Java program is started at the first question (about a second) and ke
 """
 
 import contextlib
-import select
 import subprocess
 import time
 from pathlib import Path
 
 from tools.demo.kafka_process import KafkaClusterError
+from tools.demo.readable import readable
 
 _SOURCE = Path(__file__).with_name("BrokerMetrics.java")
 _ANSWER_TIMEOUT_S = 30.0
@@ -60,8 +60,8 @@ class BrokerMetrics:
         answer = b""
         deadline_s = time.monotonic() + _ANSWER_TIMEOUT_S
         while not answer.endswith(b"\n"):
-            readable, _, _ = select.select([stdout], [], [], max(0.0, deadline_s - time.monotonic()))
-            part = stdout.read(_ANSWER_BYTES_MAX) if readable else b""
+            is_there = readable([stdout], max(0.0, deadline_s - time.monotonic()))
+            part = stdout.read(_ANSWER_BYTES_MAX) if is_there else b""
             if not part or len(answer) > _ANSWER_BYTES_MAX:
                 raise KafkaClusterError(f"BrokerMetrics.java gave no answer to: {question}")
             answer += part
