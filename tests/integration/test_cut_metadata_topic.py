@@ -57,8 +57,8 @@ def metadata_records(kafka: KafkaCluster) -> list[tuple[int, int, bool]]:
 
 
 def answer_in_the_end(client: RawClient, asked: list[tuple[str, int, int]]) -> list[ListedOffset]:
-    """Return what is said in the end: on a busy machine the broker's own look-up, relayed or not, may take longer than it
-    allows."""
+    """Return what is said in the end. On a busy machine the broker's own look-up, relayed or not, may end with a
+    time-out."""
 
     def answer() -> list[ListedOffset] | None:
         found = client.list_offsets(VERSION, asked)
