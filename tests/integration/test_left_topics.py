@@ -105,7 +105,7 @@ def test_who_is_to_copy_other_topics_than_another_of_the_group_has_nothing_of_th
             wait_until(partial(says, running, said), f"who copies {topic} to say so")
         found[ours].terminate()
         assert found[ours].process.wait(60) == 0
-        wait_until(lambda: len(shared_rows(found[theirs])) == 8, "the other topic's to be taken", timeout_s=60)
+        wait_until(lambda: len(shared_rows(found[theirs])) == 8, "the other topic's to be taken")
         assert said not in problems_of(found[theirs])
     for topic in (ours, theirs):
         delete_topic(own, topic)
