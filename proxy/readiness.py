@@ -130,7 +130,7 @@ class Readiness:
 
     @property
     def told(self) -> Mapping[str, Sequence[Reason]]:
-        """Return what was told of troubles beside the conditions, for `take_told` of another process."""
+        """Return the troubles beside the conditions, for `take_told` of another process."""
         return {trouble.value: reasons for trouble, reasons in self._told.items() if reasons}
 
     def by_number(self, trouble: TroubleId) -> Mapping[int, str]:
@@ -289,7 +289,7 @@ class Readiness:
                 yield trouble, reason, False
 
     def _reasons(self, trouble: TroubleId) -> list[str]:
-        """Return what was told of it."""
+        """Return the reasons of one trouble."""
         told = self._told.get(trouble, ())
         return [reason if number is None else f"{_NUMBERED[trouble]} {number}: {reason}" for number, reason in told]
 

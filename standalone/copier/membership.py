@@ -117,7 +117,7 @@ class Membership:
         self._wanted = dict(topics)
 
     def owned(self) -> list[TopicIdPartition]:
-        """Return what the listener was told of."""
+        """Return the partitions that the listener has."""
         return [*self._owned.copy().values()]
 
     def stop(self) -> None:

@@ -93,7 +93,7 @@ def every_place_tells(serve: Serving, expected: Expected) -> None:
 
 
 def test_what_degrades_it_is_told_in_every_place(stage: Stage) -> None:
-    """Failed before: keys without effect were told at the start and by `check` alone."""
+    """Failed before: only the start and `check` named keys without effect."""
     taken = stage.listener()
     allow(stage)
     stage.be("checker", "PLAIN", "SASL_SSL")
