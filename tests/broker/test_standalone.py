@@ -68,7 +68,7 @@ def life(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for topic in topics:
         cluster.create_topic(topic, PARTITIONS if topic == dropped else 1, {"retention.ms": "-1"})
         records = odd_records(0) if topic == dropped else large_records()
-        produce(cluster, topic, records, compression_type="lz4", batch_num_messages=50, linger_ms=1000)
+        produce(cluster, topic, records, compression_type="lz4", batch_num_messages=50)
     fill_transactions(cluster, dropped, 1)
     ends = {topic: ends_of(cluster, topic) for topic in topics}
     direct = {each: read_with_confluent(cluster.bootstrap_servers, dropped, ends[dropped], each) for each in ISOLATIONS}

@@ -51,7 +51,7 @@ def topics(kafka: KafkaCluster) -> Topics:
     tiered = segmented_topic(kafka, "throttled-tiered", TIERED_RECORDS)
     local = fresh_name("throttled-local")
     kafka.create_topic(local)
-    produce(kafka, local, orders(LOCAL_RECORDS, 1), batch_num_messages=100, linger_ms=500)
+    produce(kafka, local, orders(LOCAL_RECORDS, 1), batch_num_messages=100)
     with RawClient("127.0.0.1", kafka.broker(1).port) as client:
         ids = {name: client.topic_id(name) for name in (tiered.name, local)}
     return Topics(tiered, local, ids)

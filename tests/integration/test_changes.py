@@ -311,7 +311,7 @@ def changing_topic(kafka: KafkaCluster) -> TieredTopic:
 
 
 def fill(kafka: KafkaCluster, topic: str, count: int) -> None:
-    produce(kafka, topic, orders(count, 1), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    produce(kafka, topic, orders(count, 1), batch_num_messages=BATCH_RECORDS)
 
 
 def settled(look: Callable[[], int], quiet_s: float = 3.0) -> int:

@@ -114,7 +114,7 @@ def begin(producer: Producer, topic: str) -> None:
 
 def plain(cluster: KafkaCluster, topic: str, segments: int) -> None:
     count = segments * BATCHES_PER_SEGMENT * BATCH_RECORDS
-    produce(cluster, topic, records(count), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    produce(cluster, topic, records(count), batch_num_messages=BATCH_RECORDS)
 
 
 def records(count: int) -> Iterator[Record]:

@@ -23,7 +23,7 @@ OLD, NEW = 1500, 100
 def write(kafka: KafkaCluster, topic: str, served: Serving, count: int, time_ms: int) -> None:
     """Write so many records, and wait until the tier has them."""
     records = (Record(0, b"key", b"%d " % number + b"v" * 400, (), time_ms) for number in range(count))
-    produce(kafka, topic, records, batch_num_messages=50, batch_size=1_000_000, linger_ms=1000)
+    produce(kafka, topic, records, batch_num_messages=50, batch_size=1_000_000)
     last = kafka.partition_offsets(topic)[0].high_watermark - 1
     wait_until(lambda: copied_offsets(served).get((topic, 0)) == last, "they are copied")
 

@@ -10,9 +10,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from storage.metadata.event_log import metadata_partition
 from tests.support.differential_steps import alter_configs, delete_topic
 from tests.support.kafka import fresh_name, orders, produce
-from tests.support.plain_kafka import own_plain_cluster, run_standalone, standalone
+from tests.support.plain_kafka import METADATA_PARTITIONS, own_plain_cluster, run_standalone, standalone
+from tests.support.raw_client import RawClient
 from tests.support.serving import Serving
 from tests.support.tier_proofs import copied_offsets, files_of
 from tests.support.waiting import wait_until
@@ -20,6 +22,7 @@ from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
+GROWN_PARTITIONS = 8
 REMEDY = f"--entity-type topics --entity-name {METADATA_TOPIC} --add-config "
 
 
@@ -46,6 +49,16 @@ def refused(kafka: KafkaCluster, folder: Path, command: str, properties: Mapping
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return " ".join(done.stderr.split())
+
+
+def topic_of_another_partition(kafka: KafkaCluster) -> str:
+    """Create a topic whose metadata is elsewhere once the metadata topic grew: of 8 ids one leads to where it led."""
+    while True:
+        kafka.create_topic(topic := fresh_name("guarded"))
+        with RawClient("127.0.0.1", kafka.broker(1).port) as client:
+            topic_id = client.topic_id(topic)
+        if metadata_partition(topic_id, 0, METADATA_PARTITIONS) != metadata_partition(topic_id, 0, GROWN_PARTITIONS):
+            return topic
 
 
 def test_a_metadata_topic_that_forgets_stops_deletions_and_new_starts(tmp_path: Path) -> None:
@@ -85,15 +98,14 @@ def test_a_metadata_topic_that_was_made_again_or_grew_is_refused(tmp_path: Path)
     """Given a copier and a tier, when the topic is deleted, then it does not come back by itself, although brokers make
     topics; the copier goes on running, and nothing of the tier is deleted. One that is made again is refused at a
     start, because the store holds what it knows nothing of; so is one that got more partitions."""
-    topic = fresh_name("guarded")
     with own_plain_cluster(properties={"auto.create.topics.enable": "true"}) as kafka:
-        kafka.create_topic(topic)
+        topic = topic_of_another_partition(kafka)
         properties = copied_properties(topic)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         with standalone(kafka, tmp_path, properties, command="copy") as copier:
             copier.wait_log("ready: copying")
             write(kafka, topic, copier)
-            admin.create_partitions([NewPartitions(METADATA_TOPIC, 8)])[METADATA_TOPIC].result(20)
+            admin.create_partitions([NewPartitions(METADATA_TOPIC, GROWN_PARTITIONS)])[METADATA_TOPIC].result(20)
             wait_until(lambda: is_unsafe(copier), "more partitions are noticed")
         assert "it was given more" in refused(kafka, tmp_path / "grown", "copy", properties)
         assert "it was given more" in refused(kafka, tmp_path / "grown-serve", "serve", properties)

@@ -136,7 +136,7 @@ def make(kafka: KafkaCluster, topic: str, marker: bytes) -> None:
     """Create the topic and fill it with records of this marker, most of them only in the tier at the end."""
     kafka.create_topic(topic, 1, {**TIERED, **small_segments(batches=4)})
     values = (b"%s %06d %s" % (marker, number, b"x" * 200) for number in range(RECORDS[marker]))
-    produce(kafka, topic, (Record(0, None, value) for value in values), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    produce(kafka, topic, (Record(0, None, value) for value in values), batch_num_messages=BATCH_RECORDS)
     wait_settled(kafka, topic)
 
 

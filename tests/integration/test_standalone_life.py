@@ -115,7 +115,6 @@ class Writing:
                 (self._record(partition) for _ in range(self.RECORDS)),
                 compression_type=codec,
                 batch_num_messages=self.BATCH,
-                linger_ms=100,
             )
         if not self._slow_is_open:
             self._slow.begin_transaction()

@@ -181,7 +181,7 @@ def _fill_replicas(kafka: KafkaCluster, folder: Path) -> Reads:
 
 def _produce(kafka: KafkaCluster, topic: str, partitions: int = 1) -> None:
     records = orders(RECORDS, partitions, value_bytes=VALUE_BYTES if topic == ORDERS else 200)
-    produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, linger_ms=1000)
+    produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS)
 
 
 def _produce_transactions(kafka: KafkaCluster) -> None:

@@ -47,7 +47,7 @@ def fill(kafka: KafkaCluster, topic: str, count: int, first_ms: int) -> int:
     """Records of partition 0 in batches of BATCH_RECORDS; their timestamps go up by STEP_MS."""
     value = b"v" * VALUE_BYTES
     records = (Record(0, b"key", b"%d " % n + value, (), first_ms + STEP_MS * n) for n in range(count))
-    return produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, batch_size=1_000_000, linger_ms=1000)
+    return produce(kafka, topic, records, batch_num_messages=BATCH_RECORDS, batch_size=1_000_000)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def stage(kafka: KafkaCluster, gateway: S3Server, tmp_path_factory: pytest.TempP
     """A topic with one partition, all but its last segment in the tier."""
     topic = fresh_name("tools")
     kafka.create_topic(topic, 1, {**TIERED, **small_segments(batches=6)})
-    produce(kafka, topic, map(record_of, range(RECORDS)), batch_num_messages=5, linger_ms=1000)
+    produce(kafka, topic, map(record_of, range(RECORDS)), batch_num_messages=5)
     offsets = wait_settled(kafka, topic)[0]
     lines = {
         "upstream.bootstrap.servers": kafka.bootstrap_servers,

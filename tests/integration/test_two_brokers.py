@@ -27,7 +27,7 @@ LISTENER_RETIRED_S_MAX = 15.0
 def test_a_consumer_gets_every_record_once_while_leaders_and_brokers_move(pair: KafkaCluster) -> None:
     topic, records = fresh_name("moving"), 20_000
     pair.create_topic(topic, 2, {**TIERED, **small_segments(BATCHES_PER_SEGMENT)}, replication_factor=2)
-    produce(pair, topic, orders(records, partitions=2), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    produce(pair, topic, orders(records, partitions=2), batch_num_messages=BATCH_RECORDS)
     wait_settled(pair, topic)
     ports = {1: free_port(), 2: free_port()}
     with_three = {**ports, 3: free_port()}

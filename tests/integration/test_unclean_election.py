@@ -204,7 +204,7 @@ def epoch_ends(client: RawClient, topic: str, leader_epoch: int) -> Sequence[tup
 def fill(cluster: KafkaCluster, topic: str, marker: bytes, count: int) -> None:
     """Add records in batches of BATCH_RECORDS, and wait for the tier."""
     records = (Record(0, None, b"%s %06d %s" % (marker, number, b"x" * 200)) for number in range(count))
-    produce(cluster, topic, records, acks=1, batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    produce(cluster, topic, records, acks=1, batch_num_messages=BATCH_RECORDS)
     wait_settled(cluster, topic)
 
 

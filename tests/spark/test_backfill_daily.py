@@ -64,7 +64,7 @@ def test_each_day_gives_what_is_new_and_every_record_is_there_once(
 def one_day(cluster: KafkaCluster, topic: str, partitions: int, produced: dict[int, list[bytes]]) -> dict[int, int]:
     """Produce, and wait until nothing waits to be copied; where the tier ends then."""
     records = list(orders(RECORDS * partitions, partitions, 50))
-    settings = {"batch_num_messages": BATCH_RECORDS, "linger_ms": 200, "max_in_flight_requests_per_connection": 1}
+    settings = {"batch_num_messages": BATCH_RECORDS, "max_in_flight_requests_per_connection": 1}
     produce(cluster, topic, iter(records), **settings)
     for record in records:
         produced[record.partition].append(record.value or b"")

@@ -107,7 +107,7 @@ def batches_of(query: StreamingQuery, topic: str) -> list[tuple[int, int]]:
 
 def tier_more(cluster: KafkaCluster, topic: str, *, above: int) -> int:
     """Produce, and wait until more is in the tier and nothing waits to be copied; where the tier ends then."""
-    produce(cluster, topic, orders(RECORDS, 1, 50), batch_num_messages=BATCH_RECORDS, linger_ms=200)
+    produce(cluster, topic, orders(RECORDS, 1, 50), batch_num_messages=BATCH_RECORDS)
     settled = cluster.wait_tiered(
         topic,
         until=lambda offsets: (

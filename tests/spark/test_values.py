@@ -73,7 +73,7 @@ def values(spark_topics: SparkTopics, tmp_path_factory: pytest.TempPathFactory) 
                 records = (
                     Record(0, b"%d" % number, value_of(writers[kind], number, context)) for number in range(RECORDS)
                 )
-                produce(cluster, name, records, batch_num_messages=50, linger_ms=200)
+                produce(cluster, name, records, batch_num_messages=50)
             for name in names.values():
                 wait_settled(cluster, name)
         yield FilledValues(url, **names)

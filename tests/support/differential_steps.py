@@ -24,7 +24,7 @@ from tests.support.differential_schedule import (
 )
 from tests.support.filled_topics import FIRST_TIMESTAMP_MS as FIRST_TIMESTAMP_MS
 from tests.support.filled_topics import TIMESTAMP_STEP_MS as TIMESTAMP_STEP_MS
-from tests.support.kafka import Record, produce
+from tests.support.kafka import FULL_BATCHES_LINGER_MS, Record, produce
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -77,7 +77,6 @@ class ScheduleRunner:
         settings: dict[str, str | int] = {
             "batch_num_messages": step.batch_records,
             "batch_size": 1_000_000,
-            "linger_ms": 1000,
             "compression_type": step.codec,
             "message_max_bytes": 4_000_000,
             "enable_idempotence": "true" if step.is_idempotent else "false",
@@ -189,7 +188,7 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
             "bootstrap.servers": cluster.bootstrap_servers,
             "transactional.id": name,
             "transaction.timeout.ms": timeout_ms,
-            "linger.ms": 1000,
+            "linger.ms": min(FULL_BATCHES_LINGER_MS, timeout_ms // 2),
             # Else librdkafka takes a little less than the transaction's timeout, and one above 35 minutes does not fit
             # into its 32 bits of microseconds: such a request times out at the next look at the clock.
             "socket.timeout.ms": 60_000,
@@ -201,7 +200,7 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
 
 
 def _flush(producer: Producer) -> None:
-    """Flush: what was produced since the last time is one batch to a partition: linger is longer than that takes."""
+    """Flush: what was produced since the last time is one batch to a partition."""
     left = producer.flush(TIMEOUT_S)
     assert not left, f"{left} records are not written"
 

@@ -150,7 +150,6 @@ def _fill(cluster: KafkaCluster, part: int, parts: int) -> None:
             itertools.islice(records, part * share, (part + 1) * share),
             batch_num_messages=plan.batch_records,
             batch_size=1_000_000,
-            linger_ms=1000,
             compression_type=plan.compression,
         )
 
@@ -216,7 +215,7 @@ def _fill_holes(cluster: KafkaCluster) -> None:
         )
         for number in range(1500)
     )
-    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000, linger_ms=1000)
+    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000)
     # Not before all is there: one round cleans it all, and a run is like the next.
     alter_configs(cluster, HOLES, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
 
@@ -231,4 +230,4 @@ def _tier_holes(cluster: KafkaCluster) -> None:
         time.sleep(0.2)
     alter_configs(cluster, HOLES, {**TIERED, "cleanup.policy": "delete"})
     records = (Record(0, b"late", b"%d " % number * 30) for number in range(300))
-    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000, linger_ms=1000)
+    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000)

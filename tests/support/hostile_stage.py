@@ -228,7 +228,7 @@ def honest_topic_of(port: int, name: str, ends: Mapping[int, int]) -> HonestTopi
 
 
 BLOB_BYTES = 32 * 1024
-BATCHES: Mapping[str, int] = {"batch_size": 512 * 1024, "linger_ms": 50}
+BATCHES: Mapping[str, int] = {"batch_size": 512 * 1024}
 
 
 def blobs(mebibytes: int, partitions: int) -> Iterator[Record]:

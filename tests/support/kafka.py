@@ -21,6 +21,7 @@ from tests.support.needs import JARS
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 QUEUE_RECORDS_MAX = 90_000
+FULL_BATCHES_LINGER_MS = 60_000
 QUIET_S = 30.0
 """Far longer than a copy round takes beside busy loops: who begins earlier sees the tier grow under the test."""
 
@@ -77,7 +78,8 @@ def produce(cluster: KafkaCluster, topic: str, records: Iterator[Record], **sett
     """Produce all records, wait for their acknowledgement, and return how many they were.
 
     Args:
-        settings: librdkafka's, with _ for the dot: compression_type="zstd".
+        settings: librdkafka's, with _ for the dot: compression_type="zstd". With a batch's size among them every batch
+            but a partition's last is full, however slow the machine: nothing else sends one before the end.
     """
     failures: list[str] = []
 
@@ -86,7 +88,8 @@ def produce(cluster: KafkaCluster, topic: str, records: Iterator[Record], **sett
             failures.append(f"{message.topic()}-{message.partition()}: {error}")
 
     config: dict[str, str | int] = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, **config})
+    linger_ms = FULL_BATCHES_LINGER_MS if config.keys() & {"batch.num.messages", "batch.size"} else 5
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": linger_ms, **config})
     count = 0
     for record in records:
         if count % 1000 == 0:
@@ -139,7 +142,7 @@ def segmented_topic(
         records: how many orders in all, or these.
     """
     made = orders(records, partitions) if isinstance(records, int) else records
-    settings: dict[str, str | int] = {"batch_num_messages": batch_records, "linger_ms": 1000}
+    settings: dict[str, str | int] = {"batch_num_messages": batch_records}
     configs, name = small_segments(batches), fresh_name(stem)
     return tiered_topic(cluster, name, partitions=partitions, records=made, configs=configs, **settings)
 

@@ -27,7 +27,9 @@ def move_leaders(cluster: KafkaCluster, topic: str, replicas: Mapping[int, Seque
     def are_in_sync() -> bool:
         found = admin.list_topics(topic, timeout=20).topics[topic].partitions
         return all(
-            list(found[partition].replicas) == list(ids) and set(found[partition].isrs) == set(ids)
+            partition in found
+            and list(found[partition].replicas) == list(ids)
+            and set(found[partition].isrs) == set(ids)
             for partition, ids in replicas.items()
         )
 

@@ -106,7 +106,7 @@ def _fill(cluster: KafkaCluster, half: int) -> None:
     """One half of each topic's records."""
     for name, batch_records in ((PLAIN, 10), (TRIMMED, 20), (WIDE, 100)):
         records = list(records_of(name))
-        produce(cluster, name, _half(records, half), batch_num_messages=batch_records, linger_ms=200, **_IN_ORDER)
+        produce(cluster, name, _half(records, half), batch_num_messages=batch_records, **_IN_ORDER)
     for partition, codec in enumerate(CODECS):
         records = list(odd_records(partition))
         produce(cluster, COMPRESSED, _half(records, half), compression_type=codec, batch_num_messages=100, **_IN_ORDER)

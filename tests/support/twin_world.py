@@ -172,7 +172,7 @@ def _fill(cluster: KafkaCluster, schedule: Schedule) -> list[str]:
         for codec, name in zip(CODECS, names, strict=True):
             records = varied_records(name, 1200, (20, 500), 2 if codec == "none" else 1)
             share = itertools.islice(records, number * 1200 // parts, (number + 1) * 1200 // parts)
-            settings: dict[str, str | int] = {"batch_num_messages": 20, "batch_size": 1_000_000, "linger_ms": 1000}
+            settings: dict[str, str | int] = {"batch_num_messages": 20, "batch_size": 1_000_000}
             produce(cluster, name, share, compression_type=codec, **settings)
         _transactions(cluster, number)
         runner.run(phase)
