@@ -88,12 +88,12 @@ class MetadataTopicGuard:
         await self._require(self._find_changes)
         await self._catalog_was_live()
         await self._require(self._find_strangers)
-        self.admitted.set()
         while True:
             try:
                 self._note(await self._find_changes())
             except (UpstreamError, _NotToldError) as error:
                 self._note(_not_known(error))
+            self.admitted.set()  # by now it is known whether anything may be deleted
             await trio.sleep(self._interval_s)
 
     async def _require(self, find: Callable[[], Awaitable[str | None]]) -> None:
