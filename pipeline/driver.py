@@ -25,11 +25,11 @@ from pipeline.reading.executor_storage import ShippedStorage, open_shipped_stora
 from storage.config.client_settings import client_settings
 from storage.config.keys import HOST_PORTS
 from storage.config.model import Mode, UpstreamConfig
+from storage.config.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
-from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
 
 
 @dataclass(frozen=True, slots=True)

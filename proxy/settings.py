@@ -16,7 +16,6 @@ from storage.config.keys import (
     BOOLEAN,
     FILE,
     GIB,
-    HOST_LENGTH_MAX,
     KIB,
     MIB,
     TEXT,
@@ -27,12 +26,12 @@ from storage.config.keys import (
     key,
     one_of,
     optional,
-    parse_host,
     parse_host_port,
     parse_port,
     size,
 )
 from storage.config.model import HostPort
+from storage.host_names import HOST_LENGTH_MAX, parse_host
 
 Network = IPv4Network | IPv6Network
 """One address is a network too."""

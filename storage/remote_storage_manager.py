@@ -1,6 +1,6 @@
 """KIP-405's RemoteStorageManager: where segment objects are. Synchronous and thread-safe, as Kafka's SPI is.
 
-Implementations live in `storage.formats`; `storage.registry` finds one by the class name in the broker's file.
+Implementations live in `storage.formats`; `storage.config.registry` finds one by the class name in the broker's file.
 
 A reader that comes back for more opens a segment once (`open_log_segment`: a manifest, where the format has one) and
 keeps what it got; `fetch_log_segment` and `fetch_index` are KIP-405's own calls, each complete by itself.

@@ -32,6 +32,7 @@ from proxy.upstream.metadata_topic import NOT_MADE, KafkaMetadataTopicClient
 from standalone.serving.log_starts import TierLogStarts
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
+from storage.config.registry import MetadataManagerKind, metadata_manager_kind
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
@@ -46,7 +47,6 @@ from storage.metadata.snapshot_stream import (
 )
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition
-from storage.registry import MetadataManagerKind, metadata_manager_kind
 from storage.tasks import TaskNursery
 from tidegate.config.model import Config
 from tidegate.upkeep import follow_catalog, measure_catalog

@@ -55,11 +55,11 @@ from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.config.client_settings import client_settings
+from storage.config.registry import open_remote_storage_manager, stored_bytes
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.metadata.snapshot import Snapshot
-from storage.registry import open_remote_storage_manager, stored_bytes
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.admin import OwnPages, Pages, serve_admin

@@ -15,9 +15,9 @@ from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
 from storage.config.model import Mode
+from storage.config.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog
 from tidegate.config.model import Config

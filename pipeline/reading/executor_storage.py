@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.buffers import keep_freed_memory
+from storage.config.registry import open_remote_storage_manager
 from storage.errors import StorageConfigError
 from storage.formats.aiven.config import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
@@ -29,7 +30,6 @@ from storage.object_store.s3.config import (
     SESSION_TOKEN_KEY,
     credentials_file,
 )
-from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
 SHIPPED_FILE_BYTES_MAX = 1024 * 1024

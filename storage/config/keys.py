@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from storage.config.model import HostPort
+from storage.host_names import parse_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +48,6 @@ TIB: Final = 1024 * GIB
 UNITS: Final = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)")
-
-HOST_LENGTH_MAX: Final = 253  # RFC 1035: the longest name in text form
-
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
-_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9_.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +141,6 @@ def _parse_text(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
     return value
-
-
-def parse_host(value: str) -> str:
-    """A host name or an IP address, the brackets of IPv6 off. Raises ValueError."""
-    host = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    if len(host) > HOST_LENGTH_MAX or not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
-        raise ValueError("must be a host name or an IP address")
-    return host
 
 
 def parse_port(value: str, minimum: int = 1) -> int:

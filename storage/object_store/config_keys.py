@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
-from storage.config.keys import parse_host
 from storage.errors import StorageConfigError
+from storage.host_names import parse_host
 
 DEFAULT_PREFIX = "rsm.config."
 

@@ -2,7 +2,7 @@
 
 import yaml
 
-from storage.registry import open_remote_storage_manager
+from storage.config.registry import open_remote_storage_manager
 from tests.support.needs import ROOT
 from tidegate.config.load import load
 from tidegate.config.model import SERVE_KEYS

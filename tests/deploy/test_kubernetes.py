@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from storage.registry import open_remote_storage_manager
+from storage.config.registry import open_remote_storage_manager
 from tests.support.certificates import server_certificate
 from tests.support.compose import docker_instructions
 from tests.support.kubernetes_schemas import VERSIONS

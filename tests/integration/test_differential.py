@@ -14,6 +14,7 @@ from time import monotonic
 import pytest
 
 from proxy.fetch import fallback
+from storage.config.registry import open_remote_storage_manager
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -22,7 +23,6 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StalledTransferError,
 )
-from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.differential import Asker, NoAnswerError, Outcome, asker
 from tests.support.differential_questions import KINDS, Questions

@@ -23,7 +23,7 @@ users = [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHO
 import tidegate_spark
 from tidegate_spark.pipeline.tasks import SegmentTask
 from tidegate_spark.storage.errors import RemoteStorageError
-from tidegate_spark.storage.registry import open_remote_storage_manager
+from tidegate_spark.storage.config.registry import open_remote_storage_manager
 import boto3, cryptography.hazmat.bindings._rust, zstandard
 
 print(json.dumps({
@@ -83,7 +83,7 @@ def test_without_arrow_on_the_cluster_the_error_says_so(spark_package: Built, tm
 
 
 def test_lines_of_a_traceback_are_those_of_the_repository(spark_package: Built, python: Path, tmp_path: Path) -> None:
-    program = "from tidegate_spark.storage.registry import *\nopen_remote_storage_manager('no', {})"
+    program = "from tidegate_spark.storage.config.registry import *\nopen_remote_storage_manager('no', {})"
     done = run(python, tmp_path, [spark_package.zip], program)
     source = Path(__file__).parents[2] / "storage" / "registry.py"
     lines = source.read_text().splitlines()

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from storage.registry import open_remote_storage_manager
+from storage.config.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.samples import sum_of

@@ -32,13 +32,13 @@ from storage.checks.finding import FindingKind
 from storage.checks.partition_check import PartitionState, check_partition
 from storage.config.client_settings import client_settings, kafka_principal
 from storage.config.model import Mode, UpstreamConfig
+from storage.config.registry import MetadataManagerKind, metadata_manager_kind
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.record_batches import NO_TOPIC_ID
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
-from storage.registry import MetadataManagerKind, metadata_manager_kind
 from tidegate import exit_codes
 from tidegate.commands.acl_lines import with_grant
 from tidegate.commands.check_copy import check_copy

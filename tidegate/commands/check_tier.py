@@ -12,6 +12,7 @@ from itertools import islice
 
 from metrics.troubles import TroubleId
 from storage.config.model import Mode
+from storage.config.registry import folder_of, open_remote_storage_manager
 from storage.errors import (
     CorruptObjectError,
     IcebergSegmentError,
@@ -22,7 +23,6 @@ from storage.errors import (
 )
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata
-from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.commands.check_writing import check_writing
 from tidegate.commands.report import Report

@@ -35,9 +35,9 @@ from standalone.copying import Copying
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
 from storage.config.client_settings import client_settings
+from storage.config.registry import open_remote_storage_manager
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.registry import open_remote_storage_manager
 from storage.sizes import shown_size
 from tidegate import exit_codes
 from tidegate.admin import OwnPages, serve_admin

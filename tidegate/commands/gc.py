@@ -22,13 +22,13 @@ from proxy.upstream.cluster import Cluster
 from storage.checks.orphans import Plan, PlanError, PlanOrigin, SeenSegments, Standing, Survey
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
+from storage.config.registry import folder_of, open_remote_storage_manager
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError, TierError
 from storage.formats.tier_folder import StaleUpload, TierFolder
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.metadata.snapshot import SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
 from storage.model import uuid_to_text
-from storage.registry import folder_of, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager, StoredObject
 from storage.sizes import shown_size
 from tidegate import exit_codes

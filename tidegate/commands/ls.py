@@ -18,9 +18,9 @@ from typing import Any, TextIO
 import trio
 
 from storage.config.model import Mode
+from storage.config.registry import stored_bytes
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
-from storage.registry import stored_bytes
 from storage.sizes import shown_size
 from tidegate.commands.deletion_waits import Waits, waits_of
 from tidegate.commands.output import iso_time, print_json, print_table

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TextIO
 
+from storage.config.registry import open_remote_storage_manager
 from storage.errors import RemoteStorageError, StorageConfigError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.rewrap import RewrapOutcome
 from storage.object_store.retries import Wait, wait_in_thread
-from storage.registry import open_remote_storage_manager
 from tidegate import exit_codes
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs

@@ -30,10 +30,10 @@ from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS
 from standalone.takeover.cluster_facts import RunningReplicas, running_replicas
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
+from storage.config.registry import open_remote_storage_manager
 from storage.errors import TierError
 from storage.indexes.leader_epochs import LeaderEpochs
 from storage.model import TopicIdPartition
-from storage.registry import open_remote_storage_manager
 from tidegate import exit_codes
 from tidegate.commands.output import print_json, print_table
 from tidegate.commands.takeover_dump import TakeoverDump, read_dump

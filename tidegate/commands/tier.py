@@ -30,18 +30,18 @@ from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.backoff import Backoff
 from storage.config.client_settings import client_settings
+from storage.config.registry import (
+    METADATA_MANAGER_KEY,
+    MetadataManagerKind,
+    metadata_manager_kind,
+    open_remote_storage_manager,
+)
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError, TierError
 from storage.metadata.catalog import Catalog
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
-from storage.registry import (
-    METADATA_MANAGER_KEY,
-    MetadataManagerKind,
-    metadata_manager_kind,
-    open_remote_storage_manager,
-)
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.catalog import CatalogSnapshots

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from storage.config.registry import (
+    MetadataManagerKind,
+    metadata_manager_kind,
+    open_remote_storage_manager,
+    stored_bytes,
+)
 from storage.errors import StorageConfigError
 from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.model import CustomMetadata
-from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager, stored_bytes
 from tests.support.cases import case
 from tests.support.metadata_records import started
 
