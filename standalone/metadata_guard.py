@@ -27,8 +27,8 @@ from standalone.copy_topics import topic_configs
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError, StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.record_batches import TopicDescription, changed
+from storage.metadata.follower import CatalogFollower
+from storage.metadata.reading import TopicDescription, changed
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import Uuid
 from storage.remote_storage_manager import RemoteStorageManager
@@ -54,7 +54,7 @@ class MetadataTopicGuard:
         *,
         cluster: Cluster,
         event_log: TopicMetadataEventLog,
-        manager: TopicBasedRemoteLogMetadataManager,
+        follower: CatalogFollower,
         catalog: Catalog,
         storage: RemoteStorageManager,
         catalog_was_live: Callable[[], Awaitable[None]],
@@ -64,7 +64,7 @@ class MetadataTopicGuard:
     ) -> None:
         self._cluster = cluster
         self._event_log = event_log
-        self._manager = manager
+        self._follower = follower
         self._catalog = catalog
         self._storage = storage
         self._catalog_was_live = catalog_was_live
@@ -128,7 +128,7 @@ class MetadataTopicGuard:
         return configs_trouble(configs) or self._misplaced()
 
     def _misplaced(self) -> str | None:
-        if not (count := self._manager.misplaced_records):
+        if not (count := self._follower.misplaced_records):
             return None
         return (
             f"topic {METADATA_TOPIC} holds {count} records in other partitions than its "
@@ -141,7 +141,7 @@ class MetadataTopicGuard:
         return self._misplaced() or await trio.to_thread.run_sync(self._unknown_objects, abandon_on_cancel=True)
 
     def _unknown_objects(self) -> str | None:
-        has_records = any(map(self._manager.position, range(self._event_log.partition_count())))
+        has_records = any(map(self._follower.position, range(self._event_log.partition_count())))
         if has_records and not self._catalog.segment_count:
             return None  # everything was deleted; what is left in the store is for `tidegate gc`
         name = None

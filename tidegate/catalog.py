@@ -36,8 +36,7 @@ from storage.config.registry import MetadataManagerKind, metadata_manager_kind
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.follower import CatalogFollower
 from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
 from storage.metadata.snapshot_stream import (
     ForeignSnapshotError,
@@ -94,7 +93,7 @@ class CatalogSnapshots:
         interval_s: float,
         catalog: Catalog,
         event_log: TopicMetadataEventLog,
-        manager: TopicBasedRemoteLogMetadataManager,
+        follower: CatalogFollower,
         cluster_id: Callable[[], str | None],
         meter: CatalogMeter,
         is_ours: bool = True,
@@ -107,7 +106,7 @@ class CatalogSnapshots:
         self._interval_s = interval_s
         self._catalog = catalog
         self._event_log = event_log
-        self._manager = manager
+        self._follower = follower
         self._cluster_id = cluster_id
         self._meter = meter
         self._found = found
@@ -233,10 +232,10 @@ class CatalogSnapshots:
             numbers = range(self._event_log.partition_count())
         except MetadataNotReadyError:
             return False
-        return all(map(self._manager.is_caught_up, numbers)) and self._next_offsets() != self._written_offsets
+        return all(map(self._follower.is_caught_up, numbers)) and self._next_offsets() != self._written_offsets
 
     def _next_offsets(self) -> tuple[int, ...]:
-        return tuple(map(self._manager.position, range(self._event_log.partition_count())))
+        return tuple(map(self._follower.position, range(self._event_log.partition_count())))
 
     async def _draft_and_keep(self) -> None:
         if self._thread_is_busy:
@@ -296,11 +295,11 @@ class CatalogSnapshots:
 class TopicCatalogTail:
     """Waiting for the catalog to reach the end of the metadata topic, and telling readiness how far it is.
 
-    The manager is synchronous and thread-safe; this is its trio side. `catch_up` is what a read does that found no
-    segment: it asks where the metadata partition ends now and waits until everything before that is applied.
-    Many reads that miss at a time share the question to their metadata partition (proxy.upstream.gathered).
+    `catch_up` is what a read does that found no segment: it asks where the metadata partition ends now and waits until
+    everything before that is applied. Many reads that miss at a time share the question to their metadata partition
+    (proxy.upstream.gathered).
 
-    Follows a topic-based manager. Owned by the trio thread.
+    Owned by the trio thread.
 
     Args:
         ranges: where metadata partitions begin and end now.
@@ -309,25 +308,23 @@ class TopicCatalogTail:
 
     def __init__(
         self,
-        manager: TopicBasedRemoteLogMetadataManager,
+        follower: CatalogFollower,
         partition_count: Callable[[], int],
         ranges: Callable[[Sequence[int]], Awaitable[Mapping[int, tuple[int, int]]]],
         nursery: TaskNursery,
     ) -> None:
-        self._manager = manager
+        self._follower = follower
         self._partition_count = partition_count
         self._ranges = ranges
         self._nursery = nursery
         self._questions: dict[int, Gathered[int, tuple[int, int]]] = {}
         """By metadata partition: a leader that does not answer holds up nobody else's question."""
         self._progress = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-        # From whichever thread applied the records.
-        manager.on_progress(lambda _partition, _position: token.run_sync_soon(self._wake, idempotent=True))
+        follower.on_progress(self._wake)
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         """Return whether the partition's metadata was read to the end that the topic had at start."""
-        return self._manager.is_ready(partition)
+        return self._follower.is_ready(partition)
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """Return once everything is applied that the partition's metadata partition holds now.
@@ -341,7 +338,7 @@ class TopicCatalogTail:
             name = f"end of metadata partition {number}"
             questions = self._questions[number] = Gathered(self._nursery, self._ranges, name=name)
         _, end_offset = await questions.get(number)
-        while self._manager.position(number) < end_offset:
+        while self._follower.position(number) < end_offset:
             await self._progress.wait()
 
     def _wake(self) -> None:
@@ -351,7 +348,7 @@ class TopicCatalogTail:
 
 
 class InMemoryCatalogTail:
-    """The tail of a manager that has no log: always there."""
+    """The tail where there is no metadata topic: always there."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         """Always."""
@@ -385,7 +382,7 @@ class StartedCatalog:
     tail: CatalogTail
     snapshots: CatalogSnapshots | None = None
     event_log: TopicMetadataEventLog | None = None
-    manager: TopicBasedRemoteLogMetadataManager | None = None
+    follower: CatalogFollower | None = None
     cluster: Cluster | None = None
     """That has the metadata topic."""
 
@@ -414,7 +411,6 @@ async def start_catalog(
         log_starts: of a tier of our own that is served; they are waited for, too.
     """
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
-        InMemoryRemoteLogMetadataManager(catalog).follow_all()
         readiness.catalog_live(0)
         return StartedCatalog(InMemoryCatalogTail())
     metadata_cluster = cluster
@@ -423,7 +419,7 @@ async def start_catalog(
     is_topic_made = config.mode is Mode.STANDALONE and config.copy.is_enabled
     client = KafkaMetadataTopicClient(metadata_cluster, absence=_absence(config.mode, is_topic_made))
     event_log = TopicMetadataEventLog(client, is_topic_made=is_topic_made)
-    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+    follower = CatalogFollower(event_log, catalog)
 
     snapshots = None
     if config.catalog.snapshot_path is not None:
@@ -433,7 +429,7 @@ async def start_catalog(
             is_ours=config.catalog.snapshot_is_written,
             catalog=catalog,
             event_log=event_log,
-            manager=manager,
+            follower=follower,
             cluster_id=lambda: metadata_cluster.cluster_id,
             meter=meters.catalog,
             found=snapshot,
@@ -444,21 +440,21 @@ async def start_catalog(
         if snapshots is not None:
             await snapshots.read()
         await event_log.described.wait()
-        manager.follow_all({} if snapshots is None else await snapshots.adopt())
+        follower.follow({} if snapshots is None else await snapshots.adopt())
         if snapshots is not None and config.catalog.snapshot_is_written:
             tasks.keep("catalog snapshots", snapshots.run)
-        tasks.keep("catalog sizes", partial(measure_catalog, event_log, manager, catalog, readiness, meters))
+        tasks.keep("catalog sizes", partial(measure_catalog, event_log, follower, catalog, readiness, meters))
 
     tasks.keep("metadata topic", event_log.run)
     tasks.keep("catalog", follow)
     missing = None if log_starts is None else log_starts.missing
-    watch = partial(follow_catalog, event_log, manager, catalog, readiness, meters, missing)
+    watch = partial(follow_catalog, event_log, follower, catalog, readiness, meters, missing)
     tasks.keep("catalog readiness", watch)
     await trio.lowlevel.checkpoint()
-    tail: CatalogTail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, tasks)
+    tail: CatalogTail = TopicCatalogTail(follower, event_log.partition_count, event_log.sample_ranges, tasks)
     tail = tail if log_starts is None else OwnTierTail(tail, log_starts)
     written = snapshots if config.catalog.snapshot_is_written else None
-    return StartedCatalog(tail, written, event_log, manager, metadata_cluster)
+    return StartedCatalog(tail, written, event_log, follower, metadata_cluster)
 
 
 def _absence(mode: Mode, is_topic_made: bool) -> str:

@@ -112,7 +112,7 @@ def open_guard(
     Raises:
         StorageConfigError: there is no metadata topic by this configuration.
     """
-    if started.event_log is None or started.cluster is None or started.manager is None:
+    if started.event_log is None or started.cluster is None or started.follower is None:
         raise StorageConfigError(
             f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
             f"process, so nothing can be copied: name {MetadataManagerKind.TOPIC_BASED.value}, or leave the key out"
@@ -120,7 +120,7 @@ def open_guard(
     return MetadataTopicGuard(
         cluster=started.cluster,
         event_log=started.event_log,
-        manager=started.manager,
+        follower=started.follower,
         catalog=catalog,
         storage=storage_manager,
         catalog_was_live=readiness.wait_catalog,

@@ -32,7 +32,7 @@ from storage.errors import (
     RemoteStoreNotFoundError,
 )
 from storage.metadata.catalog import Catalog
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.follower import CatalogFollower
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
@@ -117,7 +117,7 @@ async def _wait_for_next(cluster: Cluster, awaited: AbstractSet[int]) -> None:
 
 async def follow_catalog(
     event_log: TopicMetadataEventLog,
-    manager: TopicBasedRemoteLogMetadataManager,
+    follower: CatalogFollower,
     catalog: Catalog,
     readiness: Readiness,
     meters: Meters,
@@ -131,7 +131,7 @@ async def follow_catalog(
     live = False
     undecodable = 0
     while True:
-        failure, behind = event_log.failure(), _behind(event_log, manager)
+        failure, behind = event_log.failure(), _behind(event_log, follower)
         if failure is not None and live and missing_log_starts is not None:
             readiness.catalog_degraded(
                 failure, TroubleId.CATALOG_NOT_READ
@@ -157,7 +157,7 @@ async def follow_catalog(
                 # What the catalog holds is not garbage: the collector need not look at it again.
                 gc.freeze()
         readiness.tell(TroubleId.METADATA_PARTITION_NOT_READ, event_log.problems())
-        while undecodable < manager.undecodable_records:
+        while undecodable < follower.undecodable_records:
             undecodable += 1
             meters.catalog.on_record_undecodable()
         meters.catalog.on_segments(catalog.segment_count)
@@ -166,11 +166,7 @@ async def follow_catalog(
 
 
 async def measure_catalog(
-    event_log: TopicMetadataEventLog,
-    manager: TopicBasedRemoteLogMetadataManager,
-    catalog: Catalog,
-    readiness: Readiness,
-    meters: Meters,
+    event_log: TopicMetadataEventLog, follower: CatalogFollower, catalog: Catalog, readiness: Readiness, meters: Meters
 ) -> None:
     """Take the gauges that cost something: sizes by topic, and how far each metadata partition is behind its end."""
     topics: set[str] = set()
@@ -188,7 +184,7 @@ async def measure_catalog(
         except RemoteStorageError as error:
             _log.debug("catalog_lag_unknown", reason=str(error))
         else:
-            before, behind = behind, {number: max(0, end - manager.position(number)) for number, end in ends.items()}
+            before, behind = behind, {number: max(0, end - follower.position(number)) for number, end in ends.items()}
             for number, lag in behind.items():
                 meters.catalog.on_partition_lag(number, lag)
             if readiness.catalog_was_live:
@@ -198,13 +194,13 @@ async def measure_catalog(
         await trio.sleep(MEASURE_INTERVAL_S)
 
 
-def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager) -> int | None:
+def _behind(event_log: TopicMetadataEventLog, follower: CatalogFollower) -> int | None:
     """Return how many metadata partitions are not read to their end; None until it is known how many there are."""
     try:
         count = event_log.partition_count()
     except MetadataNotReadyError:
         return None
-    return sum(not manager.is_caught_up(number) for number in range(count))
+    return sum(not follower.is_caught_up(number) for number in range(count))
 
 
 def _why_behind(behind: int, problems: Mapping[int, str]) -> str:

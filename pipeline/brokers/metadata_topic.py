@@ -3,10 +3,8 @@
 Rules:
 - One pass samples each metadata partition's range (one question per leader), then reads those that have something new
   up to the sampled end, FETCH_BYTES at a time. What comes behind that end belongs to the next pass.
-- A record is applied as a broker's manager does it (storage.metadata.manager): `initialized` once its metadata
-  partition has been read to the end that the first pass sampled.
-- Retention may pass us: an offset below the log's start moves up to it. Records that cannot be decoded, or that the
-  catalog does not take, are counted; the first of each kind is logged.
+- storage.metadata.reading says how far a partition was read, and what of it counts. The first record that cannot be
+  decoded is logged, and the first that the catalog does not take.
 - A topic that was truncated, recreated or has grown is one MetadataTopicError: the catalog cannot be trusted any more,
   and its follower begins again with an empty one.
 """
@@ -18,11 +16,11 @@ import structlog
 from pipeline.brokers.client import BrokerClient
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError, UpstreamError
 from protocol.list_offsets import OffsetTimestamp
-from storage.errors import MetadataBatchError, MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError
+from storage.errors import MetadataBatchError, MetadataOffsetOutOfRange
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import TopicDescription, changed, parse_batches, position_within
-from storage.metadata.serde import decode
+from storage.metadata.follower import CatalogReading
+from storage.metadata.reading import PartitionReading, TopicDescription, changed
+from storage.metadata.record_batches import parse_batches
 
 METADATA_TOPIC = "__remote_log_metadata"
 
@@ -43,28 +41,22 @@ class MetadataTopicError(UpstreamError):
     """The metadata topic cannot be followed (any more): truncated, created again, grown, or unreadable."""
 
 
-class MetadataFollower:
+class MetadataFollower(CatalogReading):
     """Keeps positions between passes. One thread, the client's."""
 
     def __init__(
         self, client: BrokerClient, catalog: Catalog, topic: str = METADATA_TOPIC, *, progress: Progress | None = None
     ) -> None:
-        self.undecodable_records = 0
-        """Records that are no metadata records, skipped."""
-        self.rejected_records = 0
-        """Records that the catalog would not take: unknown segments, illegal first states."""
+        super().__init__(catalog, logs_each=False)
         self._client = client
-        self._catalog = catalog
         self._topic = topic
         self._progress = progress
         self._description: TopicDescription | None = None
-        self._positions: dict[int, int] = {}
-        self._caught_up: set[int] = set()
 
     @property
     def positions(self) -> Mapping[int, int]:
         """By metadata partition: the next offset to be read. Empty before the first pass."""
-        return dict(self._positions)
+        return {number: reading.position for number, reading in self.readings.items()}
 
     def catch_up(self) -> int:
         """Read every metadata partition to its end as of now and apply the records; returns how many were read.
@@ -75,24 +67,25 @@ class MetadataFollower:
             MetadataTopicError: there is no metadata topic, it cannot be read, or it is not the one read so far.
             UpstreamError: the brokers do not answer, or do not let us read.
         """
-        ranges = self._ranges(self._describe())
-        for partition, (log_start_offset, end_offset) in ranges.items():
-            self._move_into(partition, log_start_offset, end_offset)
-        todo_records = sum(end - self._positions[partition] for partition, (_, end) in ranges.items())
+        todo = [
+            (self._moved_into(partition, *found), found[1])
+            for partition, found in self._ranges(self._describe()).items()
+        ]
+        todo_records = sum(end_offset - reading.position for reading, end_offset in todo)
         read_records = 0
-        for partition, (_, end_offset) in ranges.items():
+        for reading, end_offset in todo:
             empty_answers = 0
-            while self._positions[partition] < end_offset:
-                before_offset = self._positions[partition]
-                read_records += self._read_some(partition, end_offset)
-                empty_answers = 0 if self._positions[partition] > before_offset else empty_answers + 1
+            while reading.position < end_offset:
+                before_offset = reading.position
+                read_records += self._read_some(reading, end_offset)
+                empty_answers = 0 if reading.position > before_offset else empty_answers + 1
                 if empty_answers == EMPTY_ANSWERS_MAX:
                     raise MetadataTopicError(
-                        f"{self._topic}-{partition} ends at {end_offset}, but gives no records from {before_offset} on"
+                        f"{self._topic}-{reading.number} ends at {end_offset}, but gives no records from"
+                        f" {before_offset} on"
                     )
                 if self._progress is not None:
                     self._progress(read_records, todo_records)
-            self._caught_up.add(partition)
         _log.debug("metadata_topic_read", topic=self._topic, records=read_records)
         return read_records
 
@@ -122,16 +115,17 @@ class MetadataFollower:
             for partition in partitions
         }
 
-    def _move_into(self, partition: int, log_start_offset: int, end_offset: int) -> None:
-        position = self._positions.get(partition, 0)
+    def _moved_into(self, partition: int, log_start_offset: int, end_offset: int) -> PartitionReading:
+        reading = self.readings.setdefault(partition, PartitionReading(partition))
         try:
-            self._positions[partition] = position_within(partition, position, log_start_offset, end_offset)
+            reading.move_into(log_start_offset, end_offset)
         except MetadataOffsetOutOfRange as error:
             raise MetadataTopicError(f"{self._topic}-{partition}: {error}") from error
+        return reading
 
-    def _read_some(self, partition: int, end_offset: int) -> int:
+    def _read_some(self, reading: PartitionReading, end_offset: int) -> int:
         """One fetch; the position moves behind what it gave."""
-        position = self._positions[partition]
+        partition, position = reading.number, reading.position
         try:
             fetched = self._client.fetch(
                 self._topic, partition, position, max_bytes=FETCH_BYTES, read_committed=False, max_wait_ms=FETCH_WAIT_MS
@@ -139,35 +133,12 @@ class MetadataFollower:
             parsed = parse_batches(fetched.data, partition)
         except OffsetOutOfRangeError:
             # retention or truncation since the range was sampled
-            self._move_into(partition, *self._ranges([partition])[partition])
+            self._moved_into(partition, *self._ranges([partition])[partition])
             return 0
         except (MetadataBatchError, TopicReplacedError) as error:
             raise MetadataTopicError(f"{self._topic}-{partition}: {error}") from error
-        records = [record for record in parsed.records if position <= record.offset < end_offset]
-        self._apply(records, partition in self._caught_up)
-        self._positions[partition] = max(position, min(parsed.next_offset, end_offset))
+        records = [record for record in reading.unread(parsed.records) if record.offset < end_offset]
+        for record in records:
+            self.take(record)
+        reading.advance(min(parsed.next_offset, end_offset))
         return len(records)
-
-    def _apply(self, records: Sequence[MetadataEvent], initialized: bool) -> None:
-        for event in records:
-            if event.value is None:
-                if event.key is not None:
-                    self._catalog.apply_tombstone(event.key, initialized=initialized)
-                continue
-            try:
-                record = decode(event.value)
-            except MetadataRecordError as error:
-                self.undecodable_records += 1
-                if self.undecodable_records == 1:
-                    _log.warning("metadata_record_skipped", **_place(event, error))
-                continue
-            try:
-                self._catalog.apply(record, initialized=initialized, is_keyed=event.key is not None)
-            except RemoteStorageError as error:
-                self.rejected_records += 1
-                if self.rejected_records == 1:
-                    _log.warning("metadata_record_rejected", **_place(event, error))
-
-
-def _place(event: MetadataEvent, error: RemoteStorageError) -> dict[str, int | str]:
-    return {"metadata_partition": event.partition, "offset": event.offset, "reason": str(error)}

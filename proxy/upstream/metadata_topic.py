@@ -6,7 +6,6 @@
 - Whatever goes wrong has the topic looked up again by the next call. Nothing is retried here: the log has the back-off.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -27,7 +26,8 @@ from storage.errors import (
     RetriableRemoteStorageError,
     UnsupportedMetadataCompressionError,
 )
-from storage.metadata.record_batches import TopicDescription, build_batch, parse_batches
+from storage.metadata.reading import TopicDescription
+from storage.metadata.record_batches import parse_batches
 from storage.metadata.topic_log import FetchedRecords
 
 METADATA_TOPIC = "__remote_log_metadata"
@@ -93,15 +93,11 @@ class KafkaMetadataTopicClient:
             raise RetriableRemoteStorageError(f"{self._topic}-{partition}: {size} bytes without a whole batch")
         return FetchedRecords(parsed.records, answer.high_watermark, parsed.next_offset)
 
-    async def produce(self, partition: int, value: bytes) -> int:
-        """Append one record and wait for all in-sync replicas; its offset.
-
-        After a RetriableRemoteStorageError the record may be there or not.
-        """
-        return await self.produce_batch(partition, build_batch(value, time.time_ns() // 1_000_000))
-
     async def produce_batch(self, partition: int, batch: bytes) -> int:
-        """Append a batch of records; otherwise as `produce`."""
+        """Append a batch of records and wait for all in-sync replicas; the first one's offset.
+
+        After a RetriableRemoteStorageError the records may be there or not.
+        """
         return await self._run(self._questions.produce(self._topic, partition, batch), self._ask_once)
 
     async def aclose(self) -> None:

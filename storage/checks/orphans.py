@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 from storage.errors import MetadataRecordError
 from storage.formats.tier_folder import StaleUpload
-from storage.metadata.event_log import MetadataEvent
+from storage.metadata.reading import MetadataEvent
 from storage.metadata.serde import decode, decode_key
 from storage.model import (
     RemoteLogSegmentId,

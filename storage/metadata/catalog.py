@@ -370,14 +370,6 @@ class Catalog:
             segments = self._find(topic_id, partition)
             return None if segments is None else self._metadata(segments, segments.lookup(epoch, offset))
 
-    def next_segment_with_txn_index(
-        self, topic_id: bytes, partition: int, epoch: int, offset: int
-    ) -> RemoteLogSegmentMetadata | None:
-        """From the segment that holds offset on, within that epoch, the first whose txn index may have entries."""
-        with self._lock:
-            segments = self._find(topic_id, partition)
-            return None if segments is None else self._metadata(segments, segments.next_with_txn_index(epoch, offset))
-
     def find_segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A segment of any state by its id."""
         key = segment_id.topic_id_partition
@@ -474,13 +466,6 @@ class Catalog:
                 return offset
             name, columns = segments.topic_id_partition, self._columns
             return segments.chain_end(offset, ends, lambda row: accepts(columns.metadata(row, name)))
-
-    def log_size(self, topic_id: bytes, partition: int, epoch: int) -> int:
-        """Bytes of the segments listed for that epoch."""
-        with self._lock:
-            segments = self._find(topic_id, partition)
-            rows = () if segments is None else segments.rows_of_epoch(epoch)
-            return sum(self._columns.sizes_bytes[row] for row in rows)
 
     def epochs(self, topic_id: bytes, partition: int) -> Sequence[int]:
         """All leader epochs that a FINISHED segment has, ascending."""

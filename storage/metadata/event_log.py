@@ -1,28 +1,26 @@
-"""The seam between a metadata manager and Kafka: an ordered, partitioned log of metadata records.
+"""The seam between what follows the metadata topic and Kafka: an ordered, partitioned log of metadata records.
 
-Two implementations pass one suite (tests/contract/metadata_event_log.py): `storage.metadata.topic_log`, which is the
-topic itself, and a log in memory (tests/support/metadata_event_log.py).
+`storage.metadata.topic_log` is the topic itself; tests have a log in memory (tests/support/metadata_event_log.py).
 
 Rules that every implementation keeps:
 
-1. Synchronous and thread-safe. `publish` blocks and is never called from the trio thread; everything else may be
-   called from any thread.
-2. For one subscription and one partition, records are delivered in offset order, each once, from one thread at a
-   time. The position never goes backwards while the partition stays assigned.
-3. After `remove` returned, nothing more of that partition is delivered. A later `add` from an earlier offset
-   delivers each record from there once.
+1. Everything is called, and delivers, in the trio thread; nothing is delivered before `subscribe` has returned.
+2. For one subscription and one partition, records are delivered in offset order, each once. The position never goes
+   backwards.
+3. After a subscription was closed, nothing more of it is delivered.
 4. `progress` follows `deliver`: when it names a position, every record below it has been delivered. It is also
-   called once when the end offset at assignment is known, so an empty partition is known to be read at once.
+   called once when the log's end is known, so an empty partition is known to be read at once.
 5. A `deliver` or `progress` that raises is logged; reading goes on behind that slice.
 """
 
 import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ParamSpec, Protocol
 
 import structlog
+
+from storage.metadata.reading import MetadataEvent, PartitionReading
 
 DELIVERY_RECORDS_MAX = 256
 """Records in one call of `deliver`. About 5 ms of decoding and applying: what the trio thread may spend in one go."""
@@ -32,67 +30,29 @@ P = ParamSpec("P")
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataEvent:
-    """One record of the log. A value of None carries no information (a tombstone of a compacted topic)."""
+Deliver = Callable[[PartitionReading, Sequence[MetadataEvent]], None]
+"""Takes up to DELIVERY_RECORDS_MAX records of one partition; the reading stands before them."""
 
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+Progress = Callable[[PartitionReading], None]
+"""Takes the reading each time that it has moved."""
 
-
-Deliver = Callable[[Sequence[MetadataEvent]], None]
-"""Takes up to DELIVERY_RECORDS_MAX records of one partition."""
-
-Progress = Callable[[int, int, int], None]
-"""Takes (partition, position, end offset sampled at assignment): the next offset to read, and where "caught up" is."""
-
-
-class Subscription(Protocol):
-    """The partitions that one reader follows."""
-
-    def add(self, partition: int, start_offset: int) -> None:
-        """Follow a partition from start_offset (or the log's start, if that is higher) on.
-
-        Raises:
-            MetadataLogError: it is assigned already, there is no such partition, or the subscription is closed.
-        """
-        ...
-
-    def remove(self, partition: int) -> None:
-        """Stop to follow a partition; nothing more of it is delivered once this returned. Unassigned: no effect."""
-        ...
-
-    def assigned(self) -> frozenset[int]:
-        """The partitions followed now."""
-        ...
-
-    def close(self) -> None:
-        """Remove all partitions. A second call has no effect."""
-        ...
+Close = Callable[[], None]
+"""Ends a subscription. A second call has no effect."""
 
 
 class MetadataEventLog(Protocol):
-    """Errors: RetriableRemoteStorageError (a later attempt may succeed), MetadataLogError (it will not)."""
+    """Errors: MetadataLogError (no later attempt will succeed), MetadataNotReadyError (not described yet)."""
 
     def partition_count(self) -> int:
         """Return how many partitions there are; MetadataNotReadyError while that is not known yet."""
         ...
 
-    def publish(self, partition: int, value: bytes) -> int:
-        """Append a record and return its offset once it is durable. Blocks."""
-        ...
+    def subscribe(self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress) -> Close:
+        """Follow these partitions, each from its offset on, or from the log's start if that is higher.
 
-    def subscribe(
-        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
-    ) -> Subscription:
-        """Follow these partitions, each from its offset on."""
-        ...
-
-    def problems(self) -> Mapping[int, str]:
-        """Partitions that cannot be read at the moment, with the reason in one sentence."""
+        Raises:
+            MetadataLogError: there is no such partition, or nothing reads the log any more.
+        """
         ...
 
     def failure(self) -> str | None:
@@ -106,9 +66,6 @@ def call_receiver(receiver: Callable[P, None], *args: P.args, **kwargs: P.kwargs
         receiver(*args, **kwargs)
     except Exception as error:
         _log.exception("metadata_receiver_failed", error=repr(error))
-
-
-# Exponential back-off with jitter, as a value: no clock, no sleep.
 
 
 # Which metadata partition holds a user partition's records (docs/kafka-tier.md#metadata-partitioner).

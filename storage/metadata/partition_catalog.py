@@ -182,13 +182,6 @@ class PartitionCatalog:
             return -1
         return row
 
-    def next_with_txn_index(self, epoch: int, offset: int) -> int:
-        """From the row that holds offset on, the first that may have transactions, or -1. Offsets only rise."""
-        row = self.lookup(epoch, offset)
-        while row >= 0 and self._columns.txn_index_empty[row]:
-            row = self.lookup(epoch, self._columns.end_offsets[row] + 1)
-        return row
-
     def highest_offset(self, epoch: int) -> int:
         """The highest offset ever FINISHED in that epoch, or -1."""
         state = self._epochs.get(epoch)

@@ -8,27 +8,25 @@
 - Growth of the topic, a new topic id or a zero one is a *failure*: one log line, `failure()` says why, and managers
   are not ready. A zero id is looked at again (brokers may be upgraded under us); growth and a new id stay, because
   what was read so far is of another mapping or another topic.
-- Delivery happens in the trio thread in slices of DELIVERY_RECORDS_MAX with a checkpoint after each. Each reader's
-  lock is held during a slice only, so `remove` from any thread waits for one slice at most.
+- Delivery happens in slices of DELIVERY_RECORDS_MAX with a checkpoint after each.
 - Within `delivery_held` no slice is delivered: what the subscribers made of the log stands still (catalog snapshots).
 
 No networking here: a `MetadataTopicClient` does it (proxy/upstream/metadata_topic.py), in the same trio run.
 """
 
 import random
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 import trio
 
 from storage.backoff import Backoff
 from storage.errors import MetadataLogError, MetadataNotReadyError, MetadataTopicAbsentError, RemoteStorageError
-from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Deliver, MetadataEvent, Progress, Subscription
-from storage.metadata.record_batches import NO_TOPIC_ID, PartitionReader, TopicDescription, changed, position_within
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Close, Deliver, Progress, call_receiver
+from storage.metadata.reading import NO_TOPIC_ID, MetadataEvent, PartitionReading, TopicDescription, changed
 from storage.model import ZERO_UUID
 
 FETCH_MAX_WAIT_MS = 5_000
@@ -36,8 +34,6 @@ FETCH_MAX_WAIT_MS = 5_000
 
 DESCRIBE_INTERVAL_S = 60.0
 """How often growth and a changed topic id are looked for. Neither happens but by an operator's hand."""
-
-T = TypeVar("T")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -76,17 +72,23 @@ class MetadataTopicClient(Protocol):
         """
         ...
 
-    async def produce(self, partition: int, value: bytes) -> int:
-        """Append one record (null key, acks=all); its offset."""
-        ...
-
     async def aclose(self) -> None:
         """Close all connections."""
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """What one subscription reads of one partition."""
+
+    reading: PartitionReading
+    deliver: Deliver
+    progress: Progress
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
 class TopicMetadataEventLog:
-    """The event log over the topic. `run` in the application's nursery; every other method from any thread.
+    """The event log over the topic. `run` in the application's nursery.
 
     Until `run` has reported started, `partition_count` raises MetadataNotReadyError.
 
@@ -110,10 +112,8 @@ class TopicMetadataEventLog:
         self._jitter_source = jitter_source or random.Random()
         self._description: TopicDescription | None = None
         self.described = trio.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
-        self._lock = threading.Lock()
-        self._scopes: dict[PartitionReader, trio.CancelScope] = {}
+        self._readers: list[_Reader] = []
         self._problems: dict[int, str] = {}
         self._failure: str | None = None
         self._gate = DeliveryGate()
@@ -122,26 +122,23 @@ class TopicMetadataEventLog:
         """Read until cancelled. Reports started once the topic was described; that is retried for ever. Called again
         after a fault, it goes on with the topic as it was described first, and with each reader where it was.
 
-        Cancellation: ends all readers at their next checkpoint, closes the client, and fails later calls with
-        MetadataLogError.
+        Cancellation: ends all readers at their next checkpoint, closes the client, and fails later subscriptions.
         """
-        self._token = trio.lowlevel.current_trio_token()
         try:
             if self._description is None:
                 await self._describe_until_usable()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    for reader in tuple(self._scopes):
-                        self.start(reader)
+                    for reader in self._readers:
+                        self._start(reader, nursery)
                     self.described.set()
                     task_status.started()
                     await self._watch_topic()
                 finally:
-                    # Before the nursery closes: `start` must not find one that takes no more tasks.
+                    # Before the nursery closes: `subscribe` must not find one that takes no more tasks.
                     self._nursery = None
         finally:
-            self._token = None
             with trio.move_on_after(5, shield=True):
                 await self._client.aclose()
 
@@ -154,60 +151,46 @@ class TopicMetadataEventLog:
     def partition_count(self) -> int:
         return self.description().partition_count
 
-    def publish(self, partition: int, value: bytes) -> int:
-        self.check_partition(partition)
-        return self._from_thread(lambda: self._client.produce(partition, value))
-
     async def sample_high_watermarks(self) -> Mapping[int, int]:
-        """The next offset of every partition, as of now. For trio tasks."""
+        """The next offset of every partition, as of now."""
         offsets = await self.sample_ranges(range(self.partition_count()))
         return {partition: high_watermark for partition, (_, high_watermark) in offsets.items()}
 
     async def sample_ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """(log start offset, high watermark) of these partitions, for trio tasks."""
+        """(log start offset, high watermark) of these partitions."""
         return await self._client.offsets(partitions)
 
     def delivery_held(self) -> AbstractAsyncContextManager[None]:
-        """Nothing is delivered within this block, and between slices is when it begins. For trio tasks."""
+        """Nothing is delivered within this block, and between slices is when it begins."""
         return self._gate.held()
 
-    def subscribe(
-        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
-    ) -> Subscription:
-        for partition in start_offsets:
-            self.check_partition(partition)
-        subscription = _TopicSubscription(self, deliver, progress)
-        for partition, start_offset in start_offsets.items():
-            subscription.add(partition, start_offset)
-        return subscription
+    def subscribe(self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress) -> Close:
+        count = self.partition_count()
+        if strangers := [number for number in start_offsets if not 0 <= number < count]:
+            raise MetadataLogError(f"metadata partition {strangers[0]} does not exist, the topic has {count}")
+        if self._nursery is None:
+            raise MetadataLogError("the metadata log is not running")
+        readings = [PartitionReading(number, offset) for number, offset in start_offsets.items()]
+        readers = [_Reader(reading, deliver, progress) for reading in readings]
+        for reader in readers:
+            self._readers.append(reader)
+            self._start(reader, self._nursery)
+
+        def close() -> None:
+            for reader in readers:
+                if reader in self._readers:
+                    self._readers.remove(reader)
+                    self._problems.pop(reader.reading.number, None)
+                    reader.scope.cancel()
+
+        return close
 
     def problems(self) -> Mapping[int, str]:
-        with self._lock:
-            return dict(sorted(self._problems.items()))
+        """Return partitions that cannot be read at the moment, with the reason in one sentence."""
+        return dict(sorted(self._problems.items()))
 
     def failure(self) -> str | None:
         return self._failure
-
-    def check_partition(self, partition: int) -> None:
-        """Raises MetadataLogError for a partition that does not exist."""
-        count = self.partition_count()
-        if not 0 <= partition < count:
-            raise MetadataLogError(f"metadata partition {partition} does not exist, the topic has {count}")
-
-    def start(self, reader: "PartitionReader") -> None:
-        """Begin a reader's fetch loop, from any thread."""
-        scope = trio.CancelScope()
-        with self._lock:
-            self._scopes[reader] = scope
-        self._in_trio(lambda: self._nursery.start_soon(self._read, reader, scope) if self._nursery else None)
-
-    def stop(self, reader: "PartitionReader") -> None:
-        """End a reader's fetch loop, from any thread; the reader is stopped already."""
-        with self._lock:
-            scope = self._scopes.pop(reader, None)
-            self._problems.pop(reader.partition, None)
-        if scope is not None and self._token is not None:
-            self._in_trio(scope.cancel)
 
     async def _describe_until_usable(self) -> None:
         backoff = Backoff(source=self._jitter_source)
@@ -247,10 +230,14 @@ class TopicMetadataEventLog:
         _log.error("metadata_topic_not_usable", reason=self._failure)
         await trio.sleep_forever()
 
-    async def _read(self, reader: "PartitionReader", scope: trio.CancelScope) -> None:
+    def _start(self, reader: _Reader, nursery: trio.Nursery) -> None:
+        reader.scope = trio.CancelScope()
+        nursery.start_soon(self._read, reader)
+
+    async def _read(self, reader: _Reader) -> None:
         """One partition, for ever; everything that fails is retried."""
         backoff = Backoff(source=self._jitter_source)
-        with scope:
+        with reader.scope:
             while True:
                 try:
                     await self._read_until_trouble(reader, backoff)
@@ -259,101 +246,47 @@ class TopicMetadataEventLog:
                     self._note_problem(reader, error)
                     await trio.sleep(backoff.next_delay_s())
 
-    async def _read_until_trouble(self, reader: "PartitionReader", backoff: Backoff) -> None:
-        await self._sample(reader)
+    async def _read_until_trouble(self, reader: _Reader, backoff: Backoff) -> None:
+        reading = reader.reading
+        # At assignment for readiness, after trouble to see whether retention passed us.
+        reading.move_into(*(await self._client.offsets([reading.number]))[reading.number])
+        self._report(reader)
         while True:
-            answer = await self._client.fetch(reader.partition, reader.position, self._fetch_max_wait_ms)
+            answer = await self._client.fetch(reading.number, reading.position, self._fetch_max_wait_ms)
             self._note_recovery(reader, backoff)
-            records = [record for record in answer.records if record.offset >= reader.position]
+            records = reading.unread(answer.records)
             for start in range(0, len(records), DELIVERY_RECORDS_MAX):
                 await self._gate.passed()
-                reader.hand_over(records[start : start + DELIVERY_RECORDS_MAX])
+                self._hand_over(reader, records[start : start + DELIVERY_RECORDS_MAX])
                 await trio.lowlevel.checkpoint()
-            reader.advance(answer.next_offset)
+            if reading.advance(answer.next_offset):
+                self._report(reader)
             await trio.lowlevel.checkpoint()
 
-    async def _sample(self, reader: "PartitionReader") -> None:
-        """Learn the log's range: at assignment for readiness, after trouble to see whether retention passed us."""
-        offsets = await self._client.offsets([reader.partition])
-        log_start_offset, high_watermark = offsets[reader.partition]
-        position_within(reader.partition, reader.position, log_start_offset, high_watermark)
-        reader.assign(log_start_offset, high_watermark)
+    def _hand_over(self, reader: _Reader, records: Sequence[MetadataEvent]) -> None:
+        """Deliver one slice and move behind it."""
+        if reader in self._readers:
+            call_receiver(reader.deliver, reader.reading, records)
+            reader.reading.advance(records[-1].offset + 1)
+            self._report(reader)
 
-    def _note_problem(self, reader: "PartitionReader", error: Exception) -> None:
-        reason = _reason(error)
-        with self._lock:
-            if reader not in self._scopes:
-                return
-            is_new = reader.partition not in self._problems
-            self._problems[reader.partition] = reason
-        if is_new:
-            _log.warning("metadata_partition_in_trouble", metadata_partition=reader.partition, reason=reason)
+    def _report(self, reader: _Reader) -> None:
+        if reader in self._readers:
+            call_receiver(reader.progress, reader.reading)
 
-    def _note_recovery(self, reader: "PartitionReader", backoff: Backoff) -> None:
+    def _note_problem(self, reader: _Reader, error: Exception) -> None:
+        if reader not in self._readers:
+            return
+        reason, number = _reason(error), reader.reading.number
+        if number not in self._problems:
+            _log.warning("metadata_partition_in_trouble", metadata_partition=number, reason=reason)
+        self._problems[number] = reason
+
+    def _note_recovery(self, reader: _Reader, backoff: Backoff) -> None:
         backoff.reset()
-        with self._lock:
-            was_in_trouble = self._problems.pop(reader.partition, None) is not None
-        if was_in_trouble:
-            _log.info("metadata_partition_read_again", metadata_partition=reader.partition, position=reader.position)
-
-    def _in_trio(self, call: Callable[[], object]) -> None:
-        token = self._token
-        if token is None:
-            raise MetadataLogError("the metadata log is not running")
-        try:
-            token.run_sync_soon(call)
-        except trio.RunFinishedError as error:
-            raise MetadataLogError("the metadata log is not running") from error
-
-    def _from_thread(self, call: Callable[[], Awaitable[T]]) -> T:
-        token = self._token
-        if token is None:
-            raise MetadataLogError("the metadata log is not running")
-        try:
-            return trio.from_thread.run(call, trio_token=token)
-        except (trio.RunFinishedError, trio.Cancelled) as error:
-            # Cancelled comes from the trio side, which is ending; this thread is not a trio task.
-            raise MetadataLogError("the metadata log was closed meanwhile") from error
-
-
-class _TopicSubscription:
-    """Its lock guards the table of readers only and is never held while a reader's is waited for."""
-
-    def __init__(self, log: TopicMetadataEventLog, deliver: Deliver, progress: Progress | None) -> None:
-        self._event_log = log
-        self._deliver = deliver
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._readers: dict[int, PartitionReader] = {}
-        self._closed = False
-
-    def add(self, partition: int, start_offset: int) -> None:
-        self._event_log.check_partition(partition)
-        reader = PartitionReader(partition, start_offset, self._deliver, self._progress)
-        with self._lock:
-            if self._closed:
-                raise MetadataLogError("the metadata subscription is closed")
-            if partition in self._readers:
-                raise MetadataLogError(f"metadata partition {partition} is assigned already")
-            self._readers[partition] = reader
-        self._event_log.start(reader)
-
-    def remove(self, partition: int) -> None:
-        with self._lock:
-            reader = self._readers.pop(partition, None)
-        if reader is not None:
-            reader.stop()
-            self._event_log.stop(reader)
-
-    def assigned(self) -> frozenset[int]:
-        with self._lock:
-            return frozenset(self._readers)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        for partition in self.assigned():
-            self.remove(partition)
+        if self._problems.pop(reader.reading.number, None) is not None:
+            reading = reader.reading
+            _log.info("metadata_partition_read_again", metadata_partition=reading.number, position=reading.position)
 
 
 def _reason(error: Exception) -> str:
@@ -363,7 +296,7 @@ def _reason(error: Exception) -> str:
 class DeliveryGate:
     """A gate that records pass one slice at a time, and that is shut while somebody needs the catalog to stand still.
 
-    Owned by the trio thread. Records that wait are delivered after it, in order; a waiter can be cancelled.
+    Records that wait are delivered after it, in order; a waiter can be cancelled.
 
     Open, unless somebody holds it.
     """

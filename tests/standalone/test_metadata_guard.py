@@ -14,7 +14,7 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.metadata_guard import MetadataTopicGuard
 from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.metadata.record_batches import TopicDescription
+from storage.metadata.reading import TopicDescription
 from storage.model import RemoteLogSegmentId, Uuid
 from storage.remote_storage_manager import StoredObject
 from tests.support.fake_kafka import FakeKafka, FakeTopic
@@ -52,7 +52,7 @@ class World:
         return MetadataTopicGuard(
             cluster=self.cluster,
             event_log=self,  # type: ignore[arg-type]  # as much of it as is asked
-            manager=self,  # type: ignore[arg-type]  # likewise
+            follower=self,  # type: ignore[arg-type]  # likewise
             catalog=self.catalog,
             storage=self,  # type: ignore[arg-type]  # likewise
             catalog_was_live=trio.lowlevel.checkpoint,

@@ -47,14 +47,10 @@ def _answers_of(catalog: Catalog, partition: TopicIdPartition) -> Answers:
         said[f"epoch {epoch}"] = (
             catalog.list_segments(*key, epoch),
             catalog.highest_offset_for_epoch(*key, epoch),
-            catalog.log_size(*key, epoch),
             catalog.first_finished(*key, epoch, end_offset_min=10, max_timestamp_ms_min=0, accepts=lambda _: True),
         )
         for offset in OFFSETS:
-            said[f"epoch {epoch} offset {offset}"] = (
-                catalog.lookup(*key, epoch, offset),
-                catalog.next_segment_with_txn_index(*key, epoch, offset),
-            )
+            said[f"epoch {epoch} offset {offset}"] = catalog.lookup(*key, epoch, offset)
     return {f"{partition} {question}": answer for question, answer in said.items()}
 
 

@@ -25,13 +25,13 @@ from standalone.copier.clock import ClockGuard
 from standalone.copier.config import CopyConfig, parse_topic_names
 from standalone.copier.copier import Copier
 from standalone.copier.ledger import Ledger
-from standalone.copier.metadata_feed import partition_of
 from standalone.copier.seams import LogRange, OffsetBelowLogStartError, Retention, TopicGoneError
 from standalone.copier.tools import CopierTools
 from standalone.copy_topics import CopyTopics
 from storage.errors import RetriableRemoteStorageError
 from storage.formats.plain_objects import PlainObjects
-from storage.metadata.event_log import Deliver, Progress, Subscription, metadata_partition
+from storage.metadata.event_log import Close, Deliver, Progress, metadata_partition
+from storage.metadata.reading import partition_of
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import (
     RemoteLogSegmentMetadata,
@@ -44,7 +44,7 @@ from storage.model import (
 from storage.object_store.object_store import ObjectHead, ObjectStream
 from tests.support.copy_cluster import NODES, WorldBrokers, WorldCluster
 from tests.support.memory_store import Killed, MemoryStore
-from tests.support.metadata_event_log import InProcessMetadataEventLog
+from tests.support.metadata_event_log import InProcessMetadataEventLog, posted
 from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition
 
 if TYPE_CHECKING:
@@ -372,13 +372,20 @@ class Hands:
         self.fail()
         return offset
 
-    def subscribe(
-        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
-    ) -> Subscription:
-        return self.world.log.subscribe(start_offsets, deliver, progress)
+    def subscribe(self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress) -> Close:
+        token, is_closed = trio.lowlevel.current_trio_token(), False
 
-    def problems(self) -> Mapping[int, str]:
-        return {}
+        def post(_partition: int, call: Callable[[], None]) -> None:
+            token.run_sync_soon(lambda: None if is_closed else call())
+
+        close_log = self.world.log.subscribe(start_offsets, *posted(post, deliver, progress))
+
+        def close() -> None:
+            nonlocal is_closed
+            is_closed = True
+            close_log()
+
+        return close
 
     def failure(self) -> str | None:
         return None

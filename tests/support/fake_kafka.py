@@ -46,9 +46,9 @@ from protocol.client.messages import (
 )
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from proxy.upstream.transport import Transport
-from storage.metadata.record_batches import build_batch
 from storage.model import TopicIdPartition
 from tests.support.memory_transport import transport_pair
+from tests.support.metadata_records import batch_of
 
 Answer = Values | bytes | None
 Handler = Callable[[Any], Answer | Awaitable[Answer]]
@@ -91,7 +91,7 @@ class FakeLog:
 
     def put(self, value: bytes) -> None:
         """One more record, in a batch of its own."""
-        self.append(struct.pack(">q", self.end_offset) + build_batch(value, 0)[8:], self.end_offset)
+        self.append(struct.pack(">q", self.end_offset) + batch_of(value, 0)[8:], self.end_offset)
 
     def offset_at(self, timestamp: int, *, committed: bool) -> int:
         """-1: there is none."""

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Mapping
 
 from storage.metadata.catalog import Catalog
+from storage.metadata.reading import MetadataEvent
+from storage.metadata.record_batches import build_batches
 from storage.metadata.serde import MetadataRecord
 from storage.model import (
     CustomMetadata,
@@ -85,3 +87,9 @@ def name_of(found: RemoteLogSegmentMetadata | None, *segments: RemoteLogSegmentM
     if found is None:
         return None
     return [metadata.segment_id for metadata in segments].index(found.segment_id)
+
+
+def batch_of(value: bytes, timestamp_ms: int) -> bytes:
+    """A batch of the metadata topic with one record, at offset 0."""
+    [batch] = build_batches([MetadataEvent(-1, -1, timestamp_ms, None, value)])
+    return batch

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from storage.errors import MetadataOffsetOutOfRange
-from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import TopicDescription
+from storage.metadata.reading import MetadataEvent, TopicDescription
 from storage.metadata.topic_log import FetchedRecords
 
 
@@ -46,10 +45,6 @@ class FakeMetadataTopic:
         finally:
             self.fetches_open.discard(partition)
         return self.answer(partition, offset)
-
-    async def produce(self, partition: int, value: bytes) -> int:
-        await self._enter("produce")
-        return self.append(partition, value)
 
     async def aclose(self) -> None:
         self.closed = True

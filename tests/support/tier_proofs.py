@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from standalone.copier.metadata_feed import partition_of
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from storage.metadata.reading import partition_of
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, uuid_to_text
 from tests.support.plain_kafka import run_standalone

@@ -23,7 +23,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.follower import CatalogFollower
 from storage.metadata.snapshot import FORMAT_VERSION, SNAPSHOT_NAME, Snapshot, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
 from tests.support.cases import case
@@ -71,14 +71,14 @@ class Process:
     """One life of a Tidegate, as far as its catalog goes."""
 
     log: TopicMetadataEventLog
-    manager: TopicBasedRemoteLogMetadataManager
+    follower: CatalogFollower
     catalog: Catalog
     snapshots: CatalogSnapshots
     counted: Counted
     read_from: dict[int, int] = field(default_factory=dict)
 
     def is_live(self) -> bool:
-        return all(map(self.manager.is_caught_up, range(self.log.partition_count())))
+        return all(map(self.follower.is_caught_up, range(self.log.partition_count())))
 
 
 @dataclass
@@ -92,19 +92,19 @@ class Stage:
 
     def opened(self, found: Snapshot | None = None) -> Process:
         log, catalog, counted = TopicMetadataEventLog(self.topic), Catalog(self.segments_max), Counted()
-        manager = TopicBasedRemoteLogMetadataManager(log, catalog)
+        follower = CatalogFollower(log, catalog)
         snapshots = CatalogSnapshots(
             self.folder,
             interval_s=INTERVAL_S,
             catalog=catalog,
             event_log=log,
-            manager=manager,
+            follower=follower,
             cluster_id=lambda: self.cluster_id,
             meter=cast(CatalogMeter, counted),
             found=found,
             tell=counted.told.append,
         )
-        return Process(log, manager, catalog, snapshots, counted)
+        return Process(log, follower, catalog, snapshots, counted)
 
     @asynccontextmanager
     async def process(self, *, is_live: bool = True, found: Snapshot | None = None) -> AsyncIterator[Process]:
@@ -115,7 +115,7 @@ class Stage:
                 reading.start_soon(running.snapshots.read)
                 await nursery.start(running.log.run)
             running.read_from = dict(await running.snapshots.adopt())
-            running.manager.follow_all(running.read_from)
+            running.follower.follow(running.read_from)
             nursery.start_soon(running.snapshots.run)
             if is_live:
                 await until(running.is_live)
@@ -157,7 +157,7 @@ async def test_a_restart_reads_only_what_is_new(stage: Stage) -> None:
             assert second.counted.kept == [(stage.folder / SNAPSHOT_NAME).stat().st_size]
             assert second.read_from[HOME] == 4
             assert second.catalog.segment_count == 3
-            assert second.manager.position(HOME) == 6
+            assert second.follower.position(HOME) == 6
     assert [entry["segments"] for entry in logs if entry["event"] == "catalog_snapshot_used"] == [2]
 
 
@@ -182,7 +182,7 @@ async def test_one_is_written_each_interval_in_which_something_was_read(stage: S
                 await settled()
             assert len(first.counted.written) == (1 if name == "b" else 2)
             stage.publish(name)
-            await until(lambda: first.manager.position(HOME) == len(stage.topic.logs[HOME]))
+            await until(lambda: first.follower.position(HOME) == len(stage.topic.logs[HOME]))
         assert len(first.counted.written) == 2
     # Killed: what came after the last one is read again.
     async with stage.process() as second:
@@ -197,7 +197,6 @@ async def test_nothing_is_written_before_all_is_read(stage: Stage) -> None:
     async with stage.process(is_live=False) as second:
         await second.snapshots.aclose()
         assert (second.counted.written, second.counted.failed) == ([], 0)
-        second.manager.close()
 
 
 async def test_nothing_is_written_of_a_topic_that_was_made_anew(stage: Stage, mock_clock: MockClock) -> None:

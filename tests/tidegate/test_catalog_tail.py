@@ -1,4 +1,4 @@
-"""Waiting for the end of the metadata topic, by many reads at once, with records applied in another thread."""
+"""Waiting for the end of the metadata topic, by many reads at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.serving.log_starts import TierLogStarts
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.follower import CatalogFollower
 from storage.model import TopicIdPartition
 from tests.support.background_tasks import tasks_in
 from tests.support.config_files import load_lines
@@ -38,13 +38,13 @@ STRANGER = next(
 STRANGERS_NUMBER = metadata_partition(STRANGER.topic_id, STRANGER.partition, COUNT)
 
 
-class ScriptedManager:
+class ScriptedFollower:
     """How far each metadata partition was applied."""
 
     def __init__(self) -> None:
         self.positions = dict.fromkeys(range(COUNT), 0)
         self.ready = False
-        self._listeners: list[Callable[[int, int], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     def position(self, number: int) -> int:
         return self.positions[number]
@@ -52,14 +52,13 @@ class ScriptedManager:
     def is_ready(self, _partition: object) -> bool:
         return self.ready
 
-    def on_progress(self, listener: Callable[[int, int], None]) -> None:
+    def on_progress(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
 
     def apply(self, number: int, position: int) -> None:
-        """From any thread."""
         self.positions[number] = position
         for listener in self._listeners:
-            listener(number, position)
+            listener()
 
 
 class ScriptedTopic:
@@ -80,19 +79,19 @@ class ScriptedTopic:
 
 
 def tail_of(
-    nursery: trio.Nursery, manager: ScriptedManager, topic: ScriptedTopic | Mapping[int, int]
+    nursery: trio.Nursery, follower: ScriptedFollower, topic: ScriptedTopic | Mapping[int, int]
 ) -> TopicCatalogTail:
     scripted = topic if isinstance(topic, ScriptedTopic) else ScriptedTopic(topic)
-    return TopicCatalogTail(cast(TopicBasedRemoteLogMetadataManager, manager), lambda: COUNT, scripted.ranges, nursery)
+    return TopicCatalogTail(cast(CatalogFollower, follower), lambda: COUNT, scripted.ranges, nursery)
 
 
 @pytest.mark.autojump
 async def test_reads_that_miss_share_one_question_to_their_own_metadata_partition(nursery: trio.Nursery) -> None:
     """Failed before: each asked all metadata partitions. A read that missed after a question was asked needs another:
     the segment that it lacks may have been copied meanwhile."""
-    manager, topic = ScriptedManager(), ScriptedTopic({NUMBER: 5})
-    manager.positions = dict.fromkeys(range(COUNT), 100)
-    tail, topic.latency_s = tail_of(nursery, manager, topic), 1.0
+    follower, topic = ScriptedFollower(), ScriptedTopic({NUMBER: 5})
+    follower.positions = dict.fromkeys(range(COUNT), 100)
+    tail, topic.latency_s = tail_of(nursery, follower, topic), 1.0
     async with trio.open_nursery() as reads:
         for _ in range(10):
             reads.start_soon(tail.catch_up, PARTITION)
@@ -106,14 +105,14 @@ async def test_reads_that_miss_share_one_question_to_their_own_metadata_partitio
 
 async def test_every_read_that_waits_is_woken(nursery: trio.Nursery) -> None:
     # Failed before: each waiter took the others' event away, and only the last one was ever woken.
-    manager = ScriptedManager()
-    tail = tail_of(nursery, manager, {NUMBER: 10})
+    follower = ScriptedFollower()
+    tail = tail_of(nursery, follower, {NUMBER: 10})
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as reads:
             for _ in range(5):
                 reads.start_soon(tail.catch_up, PARTITION)
             await trio.testing.wait_all_tasks_blocked()
-            await trio.to_thread.run_sync(manager.apply, NUMBER, 10)
+            follower.apply(NUMBER, 10)
 
 
 # --- before there is a metadata topic ---
@@ -165,8 +164,8 @@ class ScriptedLogStarts:
 
 
 async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery: trio.Nursery) -> None:
-    manager = ScriptedManager()
-    tail = tail_of(nursery, manager, {NUMBER: 10})
+    follower = ScriptedFollower()
+    tail = tail_of(nursery, follower, {NUMBER: 10})
     done = trio.Event()
 
     async def wait() -> None:
@@ -177,7 +176,7 @@ async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery:
         waiting.start_soon(wait)
         for number, position in ((NUMBER, 9), ((NUMBER + 1) % COUNT, 99)):
             await trio.testing.wait_all_tasks_blocked()
-            manager.apply(number, position)
+            follower.apply(number, position)
             await trio.testing.wait_all_tasks_blocked()
             assert not done.is_set()
-        manager.apply(NUMBER, 11)
+        follower.apply(NUMBER, 11)

@@ -36,8 +36,7 @@ from storage.config.registry import MetadataManagerKind, metadata_manager_kind
 from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import NO_TOPIC_ID
+from storage.metadata.reading import NO_TOPIC_ID, MetadataEvent
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from tidegate import exit_codes
 from tidegate.commands.acl_lines import with_grant

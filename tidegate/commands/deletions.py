@@ -23,7 +23,8 @@ from standalone.copier.waits import Noted
 from standalone.copy_topics import CopyTopics, is_missed
 from storage.config.model import Mode
 from storage.errors import MetadataRecordError, RetriableRemoteStorageError, TierError
-from storage.metadata.event_log import MetadataEvent, metadata_partition
+from storage.metadata.event_log import metadata_partition
+from storage.metadata.reading import MetadataEvent
 from storage.metadata.serde import decode
 from storage.model import (
     RemotePartitionDeleteMetadata,

@@ -37,7 +37,8 @@ from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.errors import MetadataRecordError, TierError
 from storage.metadata.encoding import encode
-from storage.metadata.event_log import MetadataEvent, metadata_partition
+from storage.metadata.event_log import metadata_partition
+from storage.metadata.reading import MetadataEvent, partition_of
 from storage.metadata.record_batches import build_batches
 from storage.metadata.serde import MetadataRecord, decode, decode_key
 from storage.model import (
@@ -97,7 +98,7 @@ async def _dump_all(config: Config, out: TextIO, topic: MetadataTopic, upstream:
         print_json_line(out, line)
         record = _decoded(event)
         if record is not None:
-            partitions.add(_partition_of(record))
+            partitions.add(partition_of(record))
 
     print_json_line(out, {"dump": _identity(topic)})
     with Progress("reading metadata", "records", is_wanted=not out.isatty()) as progress:
@@ -238,7 +239,7 @@ class Plan:
         record = _decoded(event)
         self.types["undecodable" if record is None else _record_fields(record)["type"]] += 1
         if record is not None:
-            self.partitions.add(_partition_of(record))
+            self.partitions.add(partition_of(record))
         if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
             self.segments.add(record.segment_id.id)
 
@@ -379,7 +380,7 @@ def place_of(event: MetadataEvent, partition_count: int, source: Mapping[str, An
     """
     record = _decoded(event)
     if record is not None:
-        return _partition_for(_partition_of(record), partition_count)
+        return _partition_for(partition_of(record), partition_count)
     key = None if event.key is None else decode_key(event.key)
     if key is not None:
         return metadata_partition(key.topic_id, key.partition, partition_count)
@@ -453,12 +454,6 @@ def _decoded(event: MetadataEvent) -> MetadataRecord | None:
         return None if event.value is None else decode(event.value)
     except MetadataRecordError:
         return None
-
-
-def _partition_of(record: MetadataRecord) -> TopicIdPartition:
-    if isinstance(record, RemoteLogSegmentMetadataUpdate):
-        return record.segment_id.topic_id_partition
-    return record.topic_id_partition
 
 
 def _partition_for(partition: TopicIdPartition, partition_count: int) -> int:

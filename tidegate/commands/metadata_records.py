@@ -12,7 +12,7 @@ import trio
 
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import TierError
-from storage.metadata.event_log import MetadataEvent
+from storage.metadata.reading import MetadataEvent, PartitionReading
 from storage.metadata.topic_log import TopicMetadataEventLog
 from tidegate.commands.tier import POLL_S, SILENCE_S, MetadataTopic, Told
 
@@ -77,7 +77,7 @@ class WholeTopic:
         if failure is not None:
             raise TierError(f"{failure}: run the command again")
 
-    def _deliver(self, events: Sequence[MetadataEvent]) -> None:
+    def _deliver(self, _reading: PartitionReading, events: Sequence[MetadataEvent]) -> None:
         try:
             self._take(events)
         except Exception as error:
@@ -85,8 +85,8 @@ class WholeTopic:
             self._failure = error
             raise
 
-    def _advance(self, number: int, position: int, _end_offset: int) -> None:
-        self._positions[number] = position
+    def _advance(self, reading: PartitionReading) -> None:
+        self._positions[reading.number] = reading.position
 
 
 @asynccontextmanager

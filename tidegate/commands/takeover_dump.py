@@ -12,7 +12,7 @@ from typing import Any, Final
 from standalone.takeover.cluster_facts import COMPLETE_LINE, PARTITION_LINE, PartitionFacts, facts_of
 from storage.errors import MetadataRecordError, TierError
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import MetadataEvent
+from storage.metadata.reading import MetadataEvent
 from storage.metadata.serde import decode
 from storage.model import TopicIdPartition, Uuid, uuid_from_text
 from tidegate.commands.metadata import LINE_CHARACTERS_MAX, parse_line

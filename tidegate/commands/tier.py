@@ -38,8 +38,8 @@ from storage.config.registry import (
 )
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError, TierError
 from storage.metadata.catalog import Catalog
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.record_batches import TopicDescription
+from storage.metadata.follower import CatalogFollower
+from storage.metadata.reading import TopicDescription
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
 from storage.remote_storage_manager import RemoteStorageManager
@@ -88,7 +88,7 @@ class OpenTier:
     metadata: MetadataTopic
     catalog: Catalog
     storage_manager: RemoteStorageManager
-    _manager: TopicBasedRemoteLogMetadataManager
+    _follower: CatalogFollower
     _event_log: TopicMetadataEventLog
     _silence_s: float
 
@@ -135,7 +135,7 @@ class OpenTier:
 
     def positions(self) -> dict[int, int]:
         """By metadata partition: every record below this offset is in the catalog."""
-        return {number: self._manager.position(number) for number in range(self._event_log.partition_count())}
+        return {number: self._follower.position(number) for number in range(self._event_log.partition_count())}
 
     def problems(self) -> list[str]:
         """Why the catalog may lack segments, a sentence each; empty: it has all that the metadata topic tells of."""
@@ -148,10 +148,10 @@ class OpenTier:
                 f"{self.catalog.refused_partitions} partitions are left out, since the catalog is full: raise "
                 "catalog.segments.max"
             )
-        if self._manager.undecodable_records:
+        if count := self._follower.undecodable_records:
             found.append(
-                f"{self._manager.undecodable_records} records of {METADATA_TOPIC} cannot be decoded: is Tidegate older "
-                "than the brokers? `tidegate metadata dump` shows them"
+                f"{count} records of {METADATA_TOPIC} cannot be decoded: is Tidegate older than the brokers? "
+                "`tidegate metadata dump` shows them"
             )
         found += [f"{METADATA_TOPIC}-{number}: {reason}" for number, reason in self._event_log.problems().items()]
         return found
@@ -182,7 +182,7 @@ class OpenTier:
             left = sum(max(0, end - max(start, positions[number])) for number, (start, end) in ranges.items())
             if told is not None:
                 told(total - left, total)
-            behind = [number for number in ranges if not self._manager.is_caught_up(number)]
+            behind = [number for number in ranges if not self._follower.is_caught_up(number)]
             if not left and not behind:
                 return
             if left != left_before:
@@ -254,17 +254,17 @@ async def open_tier(
             async with open_metadata_topic(config, upstream, nursery) as topic:
                 catalog = Catalog(config.catalog.segments_max)
                 event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(topic.cluster))
-                manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+                follower = CatalogFollower(event_log, catalog)
                 await nursery.start(event_log.run)
-                snapshots = _snapshots(config, topic, catalog, event_log, manager) if uses_snapshot else None
-                manager.follow_all(await _adopted(snapshots))
+                snapshots = _snapshots(config, topic, catalog, event_log, follower) if uses_snapshot else None
+                follower.follow(await _adopted(snapshots))
                 tier = OpenTier(
                     config=config,
                     upstream=upstream,
                     metadata=topic,
                     catalog=catalog,
                     storage_manager=storage_manager,
-                    _manager=manager,
+                    _follower=follower,
                     _event_log=event_log,
                     _silence_s=silence_s,
                 )
@@ -327,11 +327,7 @@ def _said(cause: BaseException) -> int:
 
 
 def _snapshots(
-    config: Config,
-    topic: MetadataTopic,
-    catalog: Catalog,
-    event_log: TopicMetadataEventLog,
-    manager: TopicBasedRemoteLogMetadataManager,
+    config: Config, topic: MetadataTopic, catalog: Catalog, event_log: TopicMetadataEventLog, follower: CatalogFollower
 ) -> CatalogSnapshots | None:
     """Return what reads the snapshot that a `serve` has left; None: none is kept."""
     if config.catalog.snapshot_path is None:
@@ -341,7 +337,7 @@ def _snapshots(
         interval_s=config.catalog.snapshot_interval_ms / 1000,
         catalog=catalog,
         event_log=event_log,
-        manager=manager,
+        follower=follower,
         cluster_id=lambda: topic.cluster.cluster_id,
         meter=Meters(Registry()).catalog,
         is_ours=False,

@@ -196,27 +196,27 @@ class Collector:
         ]
 
     async def _catalog(self) -> CatalogStatus:
-        catalog, manager, event_log = self._tier.catalog, self._tier.followed.manager, self._tier.followed.event_log
+        catalog, follower, event_log = self._tier.catalog, self._tier.followed.follower, self._tier.followed.event_log
         partitions = len(await trio.to_thread.run_sync(catalog.partitions))
         rows: list[MetadataPartitionStatus] = []
         applied: AppliedStatus | None = None
-        if manager is not None and event_log is not None:
+        if follower is not None and event_log is not None:
             ends, problems = await self._ends_asked.get(), event_log.problems()
-            if any(manager.position(number) < (end or 0) for number, end in ends.items()):
+            if any(follower.position(number) < (end or 0) for number, end in ends.items()):
                 await trio.sleep(CATCH_UP_S)
             for number, end in ends.items():
-                position = manager.position(number)
+                position = follower.position(number)
                 rows.append(
                     MetadataPartitionStatus(
                         metadata_partition=number,
                         next_offset=position,
                         end_offset=end,
                         lag_records=None if end is None else max(0, end - position),
-                        caught_up=manager.is_caught_up(number),
+                        caught_up=follower.is_caught_up(number),
                         problem=problems.get(number) or (self._no_end(number) if end is None else None),
                     )
                 )
-            if (last := manager.last_applied) is not None:
+            if (last := follower.last_applied) is not None:
                 age_ms = max(0, _now_ms() - last.applied_ms)
                 applied = AppliedStatus(metadata_partition=last.metadata_partition, offset=last.offset, age_ms=age_ms)
         return CatalogStatus(

@@ -15,10 +15,11 @@ from protocol.client.messages import FETCH, PRODUCE, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
-from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import build_batch, parse_batches
+from storage.metadata.reading import MetadataEvent
+from storage.metadata.record_batches import parse_batches
 from storage.metadata.topic_log import FetchedRecords
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
+from tests.support.metadata_records import batch_of
 
 pytestmark = pytest.mark.autojump
 
@@ -51,9 +52,9 @@ class MetadataLog:
         return self.kafka.fetch(node_id, request)
 
 
-def batch_of(value: bytes) -> bytes:
+def batch_at_start(value: bytes) -> bytes:
     """At START."""
-    return struct.pack(">q", START) + build_batch(value, 5)[8:]
+    return struct.pack(">q", START) + batch_of(value, 5)[8:]
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def fake(kafka: FakeKafka, nursery: trio.Nursery) -> MetadataLog:
 async def test_an_absent_topic_is_named_with_the_acl_that_may_hide_it(fake: MetadataLog) -> None:
     del fake.topics[METADATA_TOPIC]
     client = fake.client
-    for call in (client.describe(), client.fetch(0, START, 1), client.produce(0, b"v"), client.offsets([0])):
+    produced = client.produce_batch(0, batch_of(b"v", 5))
+    for call in (client.describe(), client.fetch(0, START, 1), produced, client.offsets([0])):
         with pytest.raises(MetadataLogError, match=r"__remote_log_metadata does not exist.*Describe on Topic"):
             await call
 
@@ -72,7 +74,7 @@ async def test_an_absent_topic_is_named_with_the_acl_that_may_hide_it(fake: Meta
 @pytest.mark.parametrize("version", [12, 18])
 async def test_a_fetch_gives_records_watermark_start_and_next_offset(version: int, fake: MetadataLog) -> None:
     fake.brokers[2].versions[FETCH.key] = (4, version)
-    fake.answers(ErrorCode.none, batch_of(b"value"))
+    fake.answers(ErrorCode.none, batch_at_start(b"value"))
     fetched = await fake.client.fetch(1, START, 500)
     assert fetched == FetchedRecords([MetadataEvent(1, START, 5, None, b"value")], END, START + 1)
     [request] = fake.brokers[2].asked(FETCH)
@@ -83,7 +85,7 @@ async def test_a_fetch_gives_records_watermark_start_and_next_offset(version: in
 @pytest.mark.parametrize("version", [9, 13])
 async def test_a_produce_is_one_uncompressed_batch_for_the_leader(version: int, fake: MetadataLog) -> None:
     fake.brokers[2].versions[PRODUCE.key] = (3, version)
-    assert await fake.client.produce(1, b"value") == END
+    assert await fake.client.produce_batch(1, batch_of(b"value", 5)) == END
     [request] = fake.brokers[2].asked(PRODUCE)
     assert request.acks == -1
     [record] = parse_batches(bytes(request.topic_data[0].partition_data[0].records), 1).records
@@ -97,7 +99,7 @@ async def test_no_partitions_fetch_waits_behind_anothers_long_poll(fake: Metadat
         await trio.testing.wait_all_tasks_blocked()
         fake.gate = None
         await fake.client.fetch(2, START, 60_000)
-        assert await fake.client.produce(0, b"v") == END
+        assert await fake.client.produce_batch(0, batch_of(b"v", 5)) == END
         await fake.client.offsets([0, 2])
         held.set()
 
@@ -155,7 +157,7 @@ async def test_a_denial_names_the_missing_acl(fake: MetadataLog) -> None:
     for call, operation in (
         (fake.client.fetch(0, START, 1), "Read"),
         (fake.client.offsets([0]), "Describe"),
-        (fake.client.produce(0, b"v"), "Write"),
+        (fake.client.produce_batch(0, batch_of(b"v", 5)), "Write"),
     ):
         with pytest.raises(MetadataLogError, match=f"ACL {operation} on Topic {METADATA_TOPIC} is missing"):
             await call
@@ -172,11 +174,11 @@ async def test_an_offset_that_the_log_does_not_hold_has_its_own_error(fake: Meta
 async def test_a_record_that_the_broker_refuses_for_good_is_not_retriable(fake: MetadataLog) -> None:
     fake.answers(ErrorCode.message_too_large)
     with pytest.raises(MetadataLogError, match="error code 10"):
-        await fake.client.produce(0, b"v")
+        await fake.client.produce_batch(0, batch_of(b"v", 5))
 
 
 async def test_a_corrupt_batch_is_retriable_a_foreign_compression_is_not(fake: MetadataLog) -> None:
-    batch = build_batch(b"value", 5)
+    batch = batch_of(b"value", 5)
     fake.answers(ErrorCode.none, batch[:-1] + b"\xff")
     with pytest.raises(RetriableRemoteStorageError, match=f"{METADATA_TOPIC}-0: batch at offset 0: its CRC"):
         await fake.client.fetch(0, START, 1)

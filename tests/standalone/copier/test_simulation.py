@@ -35,9 +35,9 @@ from structlog.testing import capture_logs
 from standalone.copier import staging_folder
 from standalone.copier.intake import Intake
 from standalone.copier.ledger import Ledger
-from standalone.copier.metadata_feed import partition_of
 from standalone.copier.partition_copier import PartitionCopier
 from standalone.copier.seams import Retention
+from storage.metadata.reading import partition_of
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid
 from tests.support.cases import case
 from tests.support.copy_owner import Owner, repeatable, strike

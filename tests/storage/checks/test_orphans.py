@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage.checks.orphans import Plan, PlanOrigin, SeenSegments, Standing, Survey
 from storage.metadata.encoding import encode
-from storage.metadata.event_log import MetadataEvent
+from storage.metadata.reading import MetadataEvent
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState
 from storage.remote_storage_manager import StoredObject
 from tests.support.cases import case

@@ -1,15 +1,14 @@
-"""Pieces of the metadata log: one partition's reader, the gate that records pass, backing off, and
-which partition of the log is whose. The rest is tests/contract/metadata_event_log.py."""
-
-from collections.abc import Sequence
+"""Pieces of the metadata log: how far a partition was read, the gate that records pass, backing off, and
+which partition of the log is whose. The rest is test_topic_log.py."""
 
 import pytest
 import trio
 import trio.testing
 
 from storage.backoff import Backoff
-from storage.metadata.event_log import MetadataEvent, metadata_partition
-from storage.metadata.record_batches import PartitionReader
+from storage.errors import MetadataOffsetOutOfRange
+from storage.metadata.event_log import metadata_partition
+from storage.metadata.reading import MetadataEvent, PartitionReading
 from storage.metadata.topic_log import DeliveryGate
 from storage.model import uuid_from_text
 from tests.support.for_each import for_each
@@ -17,64 +16,54 @@ from tests.support.for_each import for_each
 pytestmark = pytest.mark.autojump
 
 
-class Seen:
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.progress: list[tuple[int, int, int]] = []
-
-    def reader(self, start_offset: int = 0) -> PartitionReader:
-        return PartitionReader(4, start_offset, self.deliver, lambda *entry: self.progress.append(entry))
-
-    def deliver(self, events: Sequence[MetadataEvent]) -> None:
-        self.offsets.extend(event.offset for event in events)
-
-
 def events(*offsets: int) -> list[MetadataEvent]:
     return [MetadataEvent(4, offset, 0, None, b"") for offset in offsets]
 
 
 def test_it_begins_at_the_logs_start_if_that_is_higher() -> None:
-    seen = Seen()
-    reader = seen.reader(start_offset=-5)
-    reader.assign(log_start_offset=7, high_watermark=9)
+    reading = PartitionReading(4)
+    reading.move_into(log_start_offset=7, high_watermark=9)
 
-    assert reader.position == 7
-    assert seen.progress == [(4, 7, 9)]
+    assert (reading.position, reading.end_offset, reading.is_caught_up) == (7, 9, False)
 
 
-def test_the_end_offset_of_the_first_assignment_stays() -> None:
-    seen = Seen()
-    reader = seen.reader()
-    reader.assign(0, 2)
-    reader.hand_over(events(0, 1))
-    reader.assign(0, 50)
+def test_a_partition_is_caught_up_when_it_was_read_to_the_end_that_it_had_first() -> None:
+    reading = PartitionReading(4)
+    seen = [reading.is_caught_up]
+    reading.move_into(0, 2)
+    seen.append(reading.is_caught_up)
+    reading.advance(2)
+    seen.append(reading.is_caught_up)
+    reading.move_into(0, 50)
 
-    assert seen.progress == [(4, 0, 2), (4, 2, 2), (4, 2, 2)]
+    assert seen == [False, False, True]
+    assert (reading.position, reading.end_offset, reading.is_caught_up) == (2, 2, True)
+
+
+def test_an_empty_partition_is_read_at_once() -> None:
+    reading = PartitionReading(4)
+    reading.move_into(0, 0)
+
+    assert reading.is_caught_up
 
 
 def test_offsets_without_records_are_stepped_over_and_never_back() -> None:
-    seen = Seen()
-    reader = seen.reader()
-    reader.assign(0, 10)
-    reader.hand_over(events(0, 3))
-    reader.advance(10)
-    reader.advance(4)
-    reader.advance(-1)
+    reading = PartitionReading(4)
+    reading.move_into(0, 10)
 
-    assert reader.position == 10
-    assert seen.progress[-1] == (4, 10, 10)
+    assert [reading.advance(offset) for offset in (4, 10, 10, 4, -1)] == [True, True, False, False, False]
+    assert reading.position == 10
 
 
-def test_a_stopped_reader_hands_nothing_over() -> None:
-    seen = Seen()
-    reader = seen.reader()
-    reader.assign(0, 2)
-    reader.stop()
-    reader.hand_over(events(0, 1))
-    reader.advance(9)
+def test_what_was_read_comes_no_second_time() -> None:
+    assert PartitionReading(4, 3).unread(events(1, 2, 3, 4)) == events(3, 4)
 
-    assert seen.offsets == []
-    assert seen.progress == [(4, 0, 2)]
+
+def test_a_log_that_ends_before_the_position_is_not_read() -> None:
+    reading = PartitionReading(4, 10)
+    with pytest.raises(MetadataOffsetOutOfRange, match="read up to 10, but the log ends at 5"):
+        reading.move_into(0, 5)
+    assert (reading.position, reading.end_offset) == (10, None)
 
 
 async def test_nobody_passes_while_it_is_held() -> None:

@@ -230,25 +230,6 @@ def test_a_shorter_segment_with_the_same_start_overwrites(catalog: Catalog) -> N
     assert name_of(catalog.lookup(*KEY, 0, 60), long, short) == 1
 
 
-def test_the_next_segment_with_transactions_is_looked_for_within_the_epoch(catalog: Catalog) -> None:
-    segments = [
-        started("t0", 0, 9, {0: 0}, txn_index_empty=True),
-        started("t1", 10, 19, {0: 10}, txn_index_empty=True),
-        started("t2", 20, 29, {0: 20, 1: 25}),
-        started("t3", 30, 39, {1: 30}, txn_index_empty=True),
-        started("t4", 50, 59, {1: 50}),
-    ]
-    finish(catalog, *segments)
-
-    def found(epoch: int, offset: int) -> int | None:
-        return name_of(catalog.next_segment_with_txn_index(*KEY, epoch, offset), *segments)
-
-    assert [found(0, 0), found(0, 10), found(0, 22), found(1, 25)] == [2, 2, 2, 2]
-    assert found(1, 30) is None, "a hole at 40 ends the walk"
-    assert found(1, 50) == 4
-    assert found(7, 0) is None
-
-
 def test_a_look_up_by_time_looks_at_few_segments() -> None:
     """Failed before: each one sorted all segments of the epoch, in the event loop."""
     a_look_up_by_time_looks_at_few_segments(4_000)
@@ -296,13 +277,6 @@ def test_a_chain_ends_where_a_look_up_finds_nothing(catalog: Catalog) -> None:
             while expected < end and catalog.lookup(*KEY, 0, expected) is not None:
                 expected += 1
             assert catalog.chain_end(*KEY, first, [(0, end)], lambda _: True) == expected, number
-
-
-def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> None:
-    finish(catalog, replace(S0, segment_size_bytes=2**31 - 1), S1)
-    apply_all(catalog, S2)
-
-    assert [catalog.log_size(*KEY, epoch) for epoch in (0, 2, 9)] == [2**31 - 1, 2**31 - 1 + 2_000, 0]
 
 
 @for_each("current, target", list(itertools.product(State, repeat=2)))

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from storage.errors import (
     CorruptMetadataBatchError,
+    IllegalMetadataError,
     MetadataBatchError,
     MetadataRecordError,
     UnsupportedMetadataCompressionError,
 )
 from storage.metadata import record_batches
-from storage.metadata.encoding import encode
-from storage.metadata.event_log import MetadataEvent
-from storage.metadata.record_batches import ParsedBatches, build_batch, parse_batches
+from storage.metadata.encoding import encode, encode_for_caller
+from storage.metadata.reading import MetadataEvent
+from storage.metadata.record_batches import ParsedBatches, parse_batches
 from storage.metadata.serde import MetadataRecord, decode, decode_key
 from storage.model import (
     CustomMetadata,
@@ -36,7 +37,7 @@ from storage.model import (
     uuid_from_text,
 )
 from tests.support.for_each import for_each
-from tests.support.metadata_records import started
+from tests.support.metadata_records import batch_of, started
 
 TOPIC = "07 746965726564"
 TOPIC_ID = "f7d51ad3dd414037b20c0aad0c2a386d"
@@ -246,7 +247,7 @@ def rebuilt(batch: bytes, *, attributes: int, body: bytes | None = None, records
 
 
 def test_a_built_batch_has_kafkas_layout_byte_by_byte() -> None:
-    batch = build_batch(b"value", 1_700_000_000_000)
+    batch = batch_of(b"value", 1_700_000_000_000)
     assert (
         batch[:21]
         == (
@@ -264,13 +265,13 @@ def test_a_built_batch_has_kafkas_layout_byte_by_byte() -> None:
 
 @given(st.lists(st.tuples(st.binary(max_size=300), st.integers(0, 2**50)), max_size=5))
 def test_batches_that_were_built_are_parsed_again(values: list[tuple[bytes, int]]) -> None:
-    data = b"".join(rebased(build_batch(value, stamp), 10 + at) for at, (value, stamp) in enumerate(values))
+    data = b"".join(rebased(batch_of(value, stamp), 10 + at) for at, (value, stamp) in enumerate(values))
     events = [MetadataEvent(3, 10 + at, stamp, None, value) for at, (value, stamp) in enumerate(values)]
     assert parse_batches(data, 3) == ParsedBatches(events, 10 + len(values) if values else -1)
 
 
 def test_a_batch_cut_at_the_end_is_left_out_at_every_length() -> None:
-    first, second = rebased(build_batch(b"one", 1), 5), rebased(build_batch(b"two", 2), 6)
+    first, second = rebased(batch_of(b"one", 1), 5), rebased(batch_of(b"two", 2), 6)
     for kept in range(len(second)):
         parsed = parse_batches(first + second[:kept], 0)
         assert [event.value for event in parsed.records] == [b"one"]
@@ -278,17 +279,17 @@ def test_a_batch_cut_at_the_end_is_left_out_at_every_length() -> None:
 
 
 def test_control_batches_give_no_record_but_move_the_next_offset() -> None:
-    control = rebuilt(rebased(build_batch(b"marker", 1), 7), attributes=0x30)
+    control = rebuilt(rebased(batch_of(b"marker", 1), 7), attributes=0x30)
     assert parse_batches(control, 0) == ParsedBatches([], 8)
 
 
 def test_a_compacted_batch_without_records_moves_the_next_offset() -> None:
-    emptied = rebuilt(rebased(build_batch(b"gone", 1), 9), attributes=0, body=b"", records=0)
+    emptied = rebuilt(rebased(batch_of(b"gone", 1), 9), attributes=0, body=b"", records=0)
     assert parse_batches(emptied, 0) == ParsedBatches([], 10)
 
 
 def test_log_append_time_is_the_batchs_maximum() -> None:
-    batch = build_batch(b"v", 5)
+    batch = batch_of(b"v", 5)
     appended = rebuilt(batch[:35] + struct.pack(">q", 99) + batch[43:], attributes=0x08)
     assert parse_batches(appended, 0).records[0].timestamp_ms == 99
 
@@ -298,7 +299,7 @@ def test_log_append_time_is_the_batchs_maximum() -> None:
 )
 def test_gzip_and_zstd_are_read(attributes: int, compress: "object") -> None:
     assert callable(compress)
-    batch = build_batch(b"value" * 50, 1)
+    batch = batch_of(b"value" * 50, 1)
     compressed = rebuilt(batch, attributes=attributes, body=compress(batch[61:]))
     assert parse_batches(compressed, 0) == parse_batches(batch, 0)
 
@@ -306,7 +307,7 @@ def test_gzip_and_zstd_are_read(attributes: int, compress: "object") -> None:
 @for_each("attributes, name", [(2, "snappy"), (3, "lz4"), (7, "7")])
 def test_other_compression_is_refused_by_name(attributes: int, name: str) -> None:
     with pytest.raises(UnsupportedMetadataCompressionError, match=f"offset 4: compression {name}"):
-        parse_batches(rebuilt(rebased(build_batch(b"v", 1), 4), attributes=attributes), 0)
+        parse_batches(rebuilt(rebased(batch_of(b"v", 1), 4), attributes=attributes), 0)
 
 
 @for_each("attributes", [1, 4])
@@ -315,19 +316,24 @@ def test_a_decompression_bomb_stops_at_the_limit(attributes: int, monkeypatch: p
     bomb = bytes(1_000_000)
     body = gzip.compress(bomb) if attributes == 1 else zstandard.compress(bomb)
     with pytest.raises(CorruptMetadataBatchError, match="more than 1000 bytes"):
-        parse_batches(rebuilt(build_batch(b"v", 1), attributes=attributes, body=body), 0)
+        parse_batches(rebuilt(batch_of(b"v", 1), attributes=attributes, body=body), 0)
 
 
-@for_each("bit", range(21 * 8, len(build_batch(b"v", 1)) * 8, 5))
+@for_each("bit", range(21 * 8, len(batch_of(b"v", 1)) * 8, 5))
 def test_every_flipped_bit_behind_the_crc_is_noticed(bit: int) -> None:
-    damaged = bytearray(build_batch(b"v", 1))
+    damaged = bytearray(batch_of(b"v", 1))
     damaged[bit // 8] ^= 1 << bit % 8
     with pytest.raises(CorruptMetadataBatchError, match="CRC"):
         parse_batches(bytes(damaged), 0)
 
 
+def test_what_the_topic_could_not_hold_is_the_callers_fault() -> None:
+    with pytest.raises(IllegalMetadataError):
+        encode_for_caller(started("s", 0, 2**63))
+
+
 def test_wrong_magic_and_length_are_corrupt() -> None:
-    batch = build_batch(b"v", 1)
+    batch = batch_of(b"v", 1)
     with pytest.raises(CorruptMetadataBatchError, match="magic 1"):
         parse_batches(batch[:16] + b"\x01" + batch[17:], 0)
     for length in (-1, 0, 48):
@@ -350,10 +356,10 @@ def test_wrong_magic_and_length_are_corrupt() -> None:
 )
 def test_hostile_records_are_corrupt(body: bytes) -> None:
     with pytest.raises(CorruptMetadataBatchError):
-        parse_batches(rebuilt(build_batch(b"v", 1), attributes=0, body=body), 0)
+        parse_batches(rebuilt(batch_of(b"v", 1), attributes=0, body=body), 0)
 
 
 @given(st.binary(max_size=200), st.integers(0, 5), st.integers(-1, 2**31 - 1))
 def test_any_body_parses_or_is_a_batch_error(body: bytes, attributes: int, records: int) -> None:
     with contextlib.suppress(MetadataBatchError):
-        parse_batches(rebuilt(build_batch(b"v", 1), attributes=attributes, body=body, records=records), 0)
+        parse_batches(rebuilt(batch_of(b"v", 1), attributes=attributes, body=body, records=records), 0)

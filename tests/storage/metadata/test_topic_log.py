@@ -1,6 +1,6 @@
 """The topic's log against a scripted topic, under trio's autojump clock: no real time passes.
 
-What every event log does is tests/contract/metadata_event_log.py; threads are tested there.
+The seam's rules are in storage/metadata/event_log.py.
 """
 
 import random
@@ -18,8 +18,8 @@ from storage.errors import (
     MetadataOffsetOutOfRange,
     RetriableRemoteStorageError,
 )
-from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
-from storage.metadata.record_batches import NO_TOPIC_ID, TopicDescription
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX
+from storage.metadata.reading import NO_TOPIC_ID, MetadataEvent, PartitionReading, TopicDescription
 from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 
@@ -35,12 +35,15 @@ class Seen:
         self.offsets: dict[int, list[int]] = {}
         self.progress: dict[int, list[tuple[int, int]]] = {}
 
-    def deliver(self, events: Sequence[MetadataEvent]) -> None:
+    def deliver(self, reading: PartitionReading, events: Sequence[MetadataEvent]) -> None:
         assert len(events) <= DELIVERY_RECORDS_MAX
+        assert {event.partition for event in events} == {reading.number}
+        assert reading.position <= events[0].offset, "it stands before them"
         self.offsets.setdefault(events[0].partition, []).extend(event.offset for event in events)
 
-    def advance(self, partition: int, position: int, end_offset: int) -> None:
-        self.progress.setdefault(partition, []).append((position, end_offset))
+    def advance(self, reading: PartitionReading) -> None:
+        assert reading.end_offset is not None
+        self.progress.setdefault(reading.number, []).append((reading.position, reading.end_offset))
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(topic: FakeM
     topic.append(1, b"b")
     topic.faults["offsets"] = [LOST_LEADER, None]
     async with running(topic) as log:
-        log.subscribe({0: 0, 1: 0}, seen.deliver)
+        log.subscribe({0: 0, 1: 0}, seen.deliver, seen.advance)
         await settle()
         troubled = set(log.problems())
         assert len(troubled) == 1
@@ -118,7 +121,7 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(topic: FakeM
 async def test_answers_from_below_the_asked_offset_deliver_nothing_twice(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 25)
     async with running(topic) as log:
-        log.subscribe({0: 13}, seen.deliver)
+        log.subscribe({0: 13}, seen.deliver, seen.advance)
         await settle()
         for _ in range(3):
             topic.append(0, b"y")
@@ -137,7 +140,7 @@ async def test_a_long_answer_lets_other_tasks_run_between_its_slices(topic: Fake
             await trio.lowlevel.checkpoint()
 
     async with running(topic) as log:
-        log.subscribe({0: 0}, lambda events: order.append("slice"))
+        log.subscribe({0: 0}, lambda _reading, _events: order.append("slice"), lambda _reading: None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bystander)
 
@@ -146,51 +149,95 @@ async def test_a_long_answer_lets_other_tasks_run_between_its_slices(topic: Fake
     assert "other" in order[first:last]
 
 
-async def test_a_removed_partition_is_not_fetched_any_more(topic: FakeMetadataTopic, seen: Seen) -> None:
+async def test_a_closed_subscription_is_not_fetched_for_any_more(topic: FakeMetadataTopic, seen: Seen) -> None:
     async with running(topic) as log:
-        subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
+        other = Seen()
+        close = log.subscribe({0: 0}, seen.deliver, seen.advance)
+        log.subscribe({1: 0}, other.deliver, other.advance)
         await settle()
         assert topic.fetches_open == {0, 1}
 
-        subscription.remove(0)
+        close()
+        close()
         topic.append(0, b"x")
+        topic.append(1, b"x")
         await settle()
         assert topic.fetches_open == {1}
 
-        subscription.close()
-        await settle()
-        assert topic.fetches_open == set()
-
-    assert seen.offsets == {}
+    assert (seen.offsets, other.offsets) == ({}, {1: [0]})
 
 
-async def test_a_partition_added_again_is_read_from_its_offset_once(topic: FakeMetadataTopic, seen: Seen) -> None:
+async def test_one_that_was_closed_is_read_again_from_its_offset_once(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     async with running(topic) as log:
-        subscription = log.subscribe({0: 0}, seen.deliver)
+        close = log.subscribe({0: 0}, seen.deliver, seen.advance)
         await settle()
         seen.offsets.clear()
         for _ in range(3):  # the loops of the earlier ones end only later
-            subscription.remove(0)
-            subscription.add(0, 5)
+            close()
+            close = log.subscribe({0: 5}, seen.deliver, seen.advance)
         topic.append(0, b"y")
         await settle()
 
     assert seen.offsets == {0: list(range(5, 31))}
 
 
+async def test_a_receiver_may_close_what_it_is_being_handed(topic: FakeMetadataTopic, seen: Seen) -> None:
+    topic.append(0, *[b"x"] * (DELIVERY_RECORDS_MAX + 1))
+
+    def deliver(reading: PartitionReading, events: Sequence[MetadataEvent]) -> None:
+        seen.deliver(reading, events)
+        close()
+
+    async with running(topic) as log:
+        close = log.subscribe({0: 0}, deliver, seen.advance)
+        await settle()
+        topic.append(0, b"y")
+        await settle()
+
+    assert seen.offsets == {0: list(range(DELIVERY_RECORDS_MAX))}
+    assert seen.progress == {0: [(0, DELIVERY_RECORDS_MAX + 1)]}
+
+
+async def test_a_receiver_that_fails_is_logged_and_reading_goes_on(topic: FakeMetadataTopic, seen: Seen) -> None:
+    def deliver(reading: PartitionReading, events: Sequence[MetadataEvent]) -> None:
+        seen.deliver(reading, events)
+        raise KeyError("broken")
+
+    with capture_logs() as logs:
+        async with running(topic) as log:
+            log.subscribe({0: 0}, deliver, seen.advance)
+            topic.append(0, b"a")
+            await settle()
+            topic.append(0, b"b")
+            await settle()
+
+    assert seen.offsets == {0: [0, 1]}
+    assert seen.progress == {0: [(0, 1), (1, 1), (2, 1)]}
+    assert [(entry["event"], entry["error"]) for entry in logs] == [
+        ("metadata_receiver_failed", "KeyError('broken')")
+    ] * 2
+
+
+async def test_a_partition_that_does_not_exist_is_not_followed(topic: FakeMetadataTopic, seen: Seen) -> None:
+    async with running(topic) as log:
+        for number in (-1, 3):
+            with pytest.raises(MetadataLogError, match="does not exist"):
+                log.subscribe({0: 0, number: 0}, seen.deliver, seen.advance)
+        await settle()
+        assert topic.fetches_open == set()
+
+
 async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(topic: FakeMetadataTopic, seen: Seen) -> None:
     async with running(topic) as log:
-        subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
+        close = log.subscribe({0: 0, 1: 0}, seen.deliver, seen.advance)
         await settle()
 
     assert topic.closed
     assert topic.fetches_open == set()
-    subscription.remove(0)
+    close()
     with pytest.raises(MetadataLogError, match="not running"):
-        subscription.add(0, 0)
-    with pytest.raises(MetadataLogError, match="not running"):
-        await trio.to_thread.run_sync(log.publish, 0, b"x")
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
 
 
 async def test_a_topic_that_comes_late_is_waited_for(topic: FakeMetadataTopic) -> None:
@@ -233,7 +280,7 @@ async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
 ) -> None:
     with capture_logs() as logs:
         async with running(topic) as log:
-            log.subscribe({0: 0}, seen.deliver)
+            log.subscribe({0: 0}, seen.deliver, seen.advance)
             await trio.sleep(130)
             topic.faults["describe"] = [LOST_LEADER]
             topic.topic_id, topic.partition_count = topic_id, partition_count
@@ -292,27 +339,17 @@ async def test_a_tail_without_records_is_stepped_over(seen: Seen) -> None:
     assert seen.progress[0][-1] == (8, 8)
 
 
-async def test_high_watermarks_can_be_asked_for_by_trio_tasks(topic: FakeMetadataTopic) -> None:
+async def test_high_watermarks_can_be_asked_for(topic: FakeMetadataTopic) -> None:
     topic.append(1, b"x")
     async with running(topic) as log:
         assert await log.sample_high_watermarks() == {0: 0, 1: 1, 2: 0}
-        with pytest.raises(RuntimeError):
-            log.publish(0, b"x")  # blocking: not in the trio thread
-
-
-async def test_errors_of_a_publish_reach_its_thread(topic: FakeMetadataTopic) -> None:
-    topic.faults["produce"] = [LOST_LEADER]
-    async with running(topic) as log:
-        with pytest.raises(RetriableRemoteStorageError, match="leader moved"):
-            await trio.to_thread.run_sync(log.publish, 0, b"x")
-        assert await trio.to_thread.run_sync(log.publish, 0, b"x") == 0
 
 
 async def test_nothing_is_delivered_while_delivery_is_held(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"r"] * (DELIVERY_RECORDS_MAX + 1))
     async with running(topic) as log:
         async with log.delivery_held():
-            subscription = log.subscribe({0: 0, 1: 0}, seen.deliver, seen.advance)
+            close = [log.subscribe({number: 0}, seen.deliver, seen.advance) for number in range(2)]
             await trio.sleep(60)
             topic.append(1, b"r")
             await settle()
@@ -324,11 +361,10 @@ async def test_nothing_is_delivered_while_delivery_is_held(topic: FakeMetadataTo
             topic.append(0, b"r")
             topic.append(1, b"r")
             await settle()
-            subscription.remove(0)
+            close[0]()
         await settle()
         assert seen.offsets[0][-1] == DELIVERY_RECORDS_MAX
         assert seen.offsets[1] == [0, 1]
-        subscription.close()
 
 
 async def test_a_log_that_ends_does_not_wait_for_who_holds_it(topic: FakeMetadataTopic, seen: Seen) -> None:
@@ -336,7 +372,7 @@ async def test_a_log_that_ends_does_not_wait_for_who_holds_it(topic: FakeMetadat
     log = TopicMetadataEventLog(topic)
     async with log.delivery_held(), trio.open_nursery() as nursery:
         await nursery.start(log.run)
-        log.subscribe({0: 0}, seen.deliver)
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
         await settle()
         nursery.cancel_scope.cancel()
     assert topic.closed

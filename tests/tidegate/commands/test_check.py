@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.metadata.record_batches import build_batch
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -25,7 +24,7 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.aiven_writer import make_key_pair
 from tests.support.certificates import make_certificate
 from tests.support.command_world import CommandWorld
-from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED
+from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED, batch_of
 from tests.support.scripted_http import response, scripted_http
 from tidegate import exit_codes
 from tidegate.commands import check, check_tier
@@ -49,7 +48,7 @@ class World(CommandWorld):
         self,
         number: int,
         *,
-        data: bytes = build_batch(b"order", 1),
+        data: bytes = batch_of(b"order", 1),
         finished: bool = True,
         state: RemoteLogSegmentState = COPY_STARTED,
         manager: RemoteStorageManager | None = None,

@@ -11,8 +11,9 @@ import trio
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.encoding import encode
-from storage.metadata.event_log import MetadataEvent, metadata_partition
-from storage.metadata.record_batches import BUILT_BYTES, TopicDescription, build_batches, parse_batches
+from storage.metadata.event_log import metadata_partition
+from storage.metadata.reading import MetadataEvent, TopicDescription
+from storage.metadata.record_batches import BUILT_BYTES, build_batches, parse_batches
 from storage.metadata.serde import decode
 from storage.model import CustomMetadata, RemoteLogSegmentState
 from tests.support.segments import filled_segment, metadata_of, topic_partition

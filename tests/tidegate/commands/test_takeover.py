@@ -19,7 +19,7 @@ from protocol.client.messages import Values
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.takeover.cluster_facts import PartitionFacts
 from storage.metadata.encoding import encode
-from storage.metadata.event_log import MetadataEvent
+from storage.metadata.reading import MetadataEvent
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
 from tests.support.config_files import load_lines
 from tests.support.fake_groups import FakeGroup

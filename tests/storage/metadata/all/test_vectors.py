@@ -5,9 +5,10 @@ import json
 import pytest
 
 from storage.errors import MetadataRecordError
+from storage.metadata.catalog import Catalog
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager as Manager
+from storage.metadata.follower import CatalogFollower
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, TopicIdPartition, uuid_from_text
 from tests.support.metadata_event_log import InProcessMetadataEventLog
@@ -83,14 +84,15 @@ def test_the_metadata_topic_of_a_real_broker_gives_its_segments() -> None:
     for line in vector("aiven-tier", "rlmm.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert event_log.publish(record["partition"], bytes.fromhex(record["value"])) == record["offset"]
-    manager = Manager(event_log)
-    manager.follow_all()
+    follower = CatalogFollower(event_log, Catalog())
+    follower.follow({})
 
     checked = 0
     for topic in json.loads(vector("aiven-tier", "expected.json").read_text())["topics"]:
         for expected in topic["partitions"]:
             partition = TopicIdPartition(uuid_from_text(topic["topic_id"]), expected["partition"], topic["topic"])
-            found = sorted(manager.list_remote_log_segments(partition), key=lambda metadata: metadata.start_offset)
+            listed = follower.catalog.list_segments(partition.topic_id, partition.partition)
+            found = sorted(listed, key=lambda metadata: metadata.start_offset)
             assert all(metadata.state is COPY_FINISHED and metadata.custom_metadata for metadata in found)
             assert [as_expected(metadata) for metadata in found] == [
                 (entry["start"], entry["end"], {int(epoch): start for epoch, start in entry["leader_epochs"].items()})
@@ -98,10 +100,10 @@ def test_the_metadata_topic_of_a_real_broker_gives_its_segments() -> None:
             ]
             for metadata in found:
                 for epoch, offset in metadata.segment_leader_epochs.items():
-                    assert manager.remote_log_segment_metadata(partition, epoch, offset) == metadata
+                    assert follower.catalog.lookup(partition.topic_id, partition.partition, epoch, offset) == metadata
             checked += len(found)
     assert checked == 19
-    assert manager.undecodable_records == manager.rejected_records == 0
+    assert follower.undecodable_records == follower.rejected_records == 0
 
 
 def as_expected(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, dict[int, int]]:
