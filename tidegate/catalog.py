@@ -26,10 +26,10 @@ from metrics.troubles import TroubleId
 from proxy.fetch.tier import CatalogTail
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
+from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
 from proxy.upstream.metadata_topic import NOT_MADE, KafkaMetadataTopicClient
-from standalone.serving.log_starts import TierLogStarts
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.config.registry import MetadataManagerKind, metadata_manager_kind
@@ -359,22 +359,6 @@ class InMemoryCatalogTail:
         await trio.lowlevel.checkpoint()
 
 
-class OwnTierTail:
-    """In standalone mode: a partition is not ready either before it is known where its log starts."""
-
-    def __init__(self, tail: CatalogTail, log_starts: TierLogStarts) -> None:
-        self._tail = tail
-        self._log_starts = log_starts
-
-    def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Return whether it can be said what the tier has of the partition."""
-        return self._tail.is_ready(partition) and self._log_starts.is_known(partition)
-
-    async def catch_up(self, partition: TopicIdPartition) -> None:
-        """As the tail's."""
-        await self._tail.catch_up(partition)
-
-
 @dataclass(slots=True)
 class StartedCatalog:
     """A catalog that fills, and what fills it; without a metadata topic nothing does."""
@@ -402,13 +386,13 @@ async def start_catalog(
     meters: Meters,
     tasks: Tasks,
     snapshot: Snapshot | None = None,
-    log_starts: TierLogStarts | None = None,
+    owner: TierOwner = BROKERS_OWN_IT,
 ) -> StartedCatalog:
     """Start to fill and follow the catalog; return at once, `readiness` tells the rest.
 
     Args:
         snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
-        log_starts: of a tier of our own that is served; they are waited for, too.
+        owner: of the tier that is served; it may have something to wait for, too.
     """
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
         readiness.catalog_live(0)
@@ -447,14 +431,12 @@ async def start_catalog(
 
     tasks.keep("metadata topic", event_log.run)
     tasks.keep("catalog", follow)
-    missing = None if log_starts is None else log_starts.missing
-    watch = partial(follow_catalog, event_log, follower, catalog, readiness, meters, missing)
+    watch = partial(follow_catalog, event_log, follower, catalog, readiness, meters, owner)
     tasks.keep("catalog readiness", watch)
     await trio.lowlevel.checkpoint()
     tail: CatalogTail = TopicCatalogTail(follower, event_log.partition_count, event_log.sample_ranges, tasks)
-    tail = tail if log_starts is None else OwnTierTail(tail, log_starts)
     written = snapshots if config.catalog.snapshot_is_written else None
-    return StartedCatalog(tail, written, event_log, follower, metadata_cluster)
+    return StartedCatalog(owner.tail(tail), written, event_log, follower, metadata_cluster)
 
 
 def _absence(mode: Mode, is_topic_made: bool) -> str:

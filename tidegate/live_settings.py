@@ -15,7 +15,6 @@ from proxy.connection.slots import SlotLimits
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
 from proxy.settings import ClientAuth, ReadPreference, ServerTls
-from storage.config.model import Mode
 from storage.config.ssl_contexts import load_identity
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs
@@ -41,7 +40,6 @@ class LiveSettings:
     def __init__(self, config: Config) -> None:
         self.server: Server | None = None
         self.frontiers: Frontiers | None = None
-        self._owns_tier = config.mode is Mode.STANDALONE
         self._demands_sign_in = config.upstream.security.protocol.has_sasl
         self._hears_names = config.proxy.tls_sni_pattern is not None
         self._log = config.log
@@ -91,7 +89,6 @@ class LiveSettings:
                 inflight_requests_max=proxy.inflight_requests_max,
                 unauthenticated_frame_bytes_max=proxy.unauthenticated_frame_bytes_max,
                 demands_sign_in=self._demands_sign_in,
-                owns_tier=self._owns_tier,
             ),
             SlotLimits(
                 connections_max=proxy.connections_max,

@@ -16,9 +16,9 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from metrics.troubles import TroubleId
 from protocol.client.messages import preload_schemas
 from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
+from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import (
     AddressBook,
@@ -33,7 +33,7 @@ from proxy.connection.address_book import (
 from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser
 from proxy.connection.names import Groups
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
+from proxy.connection.request_handlers import ClientReads, Exchange
 from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
@@ -43,13 +43,8 @@ from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
+from proxy.tier_owner import TierOwner
 from proxy.upstream.cluster import Cluster, FrontierClient
-from standalone.serving.delete_records import DeleteRecordsService
-from standalone.serving.hanging_transactions import HangingTransactions
-from standalone.serving.leader_epochs import LeaderEpochsService
-from standalone.serving.log_starts import TierLogStarts
-from standalone.serving.own_list_offsets import OwnListOffsetsService
-from standalone.serving.tier_offsets import TierOffsets
 from storage.buffers import keep_freed_memory
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
@@ -73,7 +68,7 @@ from tidegate.live_settings import LiveSettings
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Reloader
-from tidegate.standalone_wiring import Standalone, open_standalone, tier_log_starts
+from tidegate.standalone_wiring import open_standalone, tier_owner
 from tidegate.start_lines import say_end, say_errors, say_start, tell_start
 from tidegate.status.collect import Collector, TierSide
 from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
@@ -203,42 +198,13 @@ class ClientExchanges:
     """Implements `RequestHandlers`.
 
     Args:
-        tier_offsets: where the tier is our own (mode standalone); None: it is the brokers'.
+        others: beside Fetch, by API key.
     """
 
-    def __init__(
-        self,
-        fetches: FetchService,
-        offsets: ListOffsetsService | OwnListOffsetsService,
-        generation: LogStartGeneration,
-        tier_offsets: TierOffsets | None = None,
-    ) -> None:
+    def __init__(self, fetches: FetchService, others: Mapping[int, Exchange], generation: LogStartGeneration) -> None:
+        self.exchanges: Mapping[int, Exchange] = {**others, ApiKey.FETCH: fetches.handle}
         self._fetches = fetches
-        self._offsets = offsets
         self._generation = generation
-        self._leader_epochs = None if tier_offsets is None else LeaderEpochsService(tier_offsets)
-        self._delete_records = None if tier_offsets is None else DeleteRecordsService(tier_offsets)
-
-    async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `proxy.fetch.service`."""
-        return await self._fetches.handle(frame, wire)
-
-    async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `proxy.offsets.service`."""
-        return await self._offsets.handle(frame, wire)
-
-    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `standalone.serving.leader_epochs`."""
-        return RELAY if self._leader_epochs is None else await self._leader_epochs.handle(frame, wire)
-
-    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """See `standalone.serving.delete_records`. Good probes are void when it is sent, and when it is answered."""
-        if self._delete_records is None:
-            return RELAY
-        self.on_log_start_moved()
-        answer = await self._delete_records.handle(frame, wire)
-        self.on_log_start_moved()
-        return answer
 
     def on_answered(self) -> None:
         """Free what the answer held of the tier's memory."""
@@ -353,14 +319,12 @@ async def run(
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            log_starts = tier_log_starts(config, cluster, catalog)
-            started_catalog = await start_catalog(
-                config, cluster, catalog, readiness, meters, tasks, snapshot, log_starts
-            )
+            owner = tier_owner(config, cluster, catalog, meters.tier)
+            started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, tasks, snapshot, owner)
             tier_storage = _tier_storage(config, storage_manager, catalog, disk_blocks, limiter, meters, tasks)
             tasks.start_soon(_close_at_end, storage_manager)
             tier_parts = _TierParts(
-                cluster, catalog, log_starts, started_catalog, storage_manager, tier_storage, disk_blocks
+                cluster, catalog, owner, started_catalog, storage_manager, tier_storage, disk_blocks
             )
             server, read_tier = _serving(config, settings, tier_parts, readiness, meters, tasks)
             listening = await front.listen(cluster, server, readiness, tasks)
@@ -382,8 +346,8 @@ async def run(
             )
             yield application
             with application.closing:
-                if read_tier.standalone is not None:
-                    await read_tier.standalone.aclose()
+                if read_tier.copying is not None:
+                    await read_tier.copying.aclose()
                 await started_catalog.aclose()
             nursery.cancel_scope.cancel()
     finally:
@@ -455,16 +419,13 @@ def _tier(
     tier_storage: TierStorage,
     meters: Meters,
     tasks: Tasks,
-    standalone: Standalone | None,
+    owner: TierOwner,
     is_loaded: Callable[[], bool],
-) -> tuple[Tier, TimestampLookup]:
-    log_starts = None if standalone is None else standalone.log_starts
+) -> Tier:
     catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
-    frontiers = settings.frontiers = Frontiers(
-        client, tasks, age_s_max=settings.frontier_age_s_max, log_starts=log_starts
-    )
-    lineages = Lineages(client, cluster, catalog, tasks, owns_tier=log_starts is not None)
+    frontiers = settings.frontiers = Frontiers(client, tasks, age_s_max=settings.frontier_age_s_max, owner=owner)
+    lineages = Lineages(client, cluster, catalog, tasks, owner)
     tier = Tier(
         catalog=catalog,
         tail=tail,
@@ -473,20 +434,16 @@ def _tier(
         lineages=lineages,
         cluster=cluster,
         meter=meters.tier,
-        segment_s_max=0.0 if standalone is None else standalone.segment_s_max,
         is_loaded=is_loaded,
     )
-    lookup = TimestampLookup(
-        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier
-    )
-    return tier, lookup
+    return tier
 
 
 @dataclass(frozen=True, slots=True)
 class _TierParts:
     cluster: Cluster
     catalog: Catalog
-    log_starts: TierLogStarts | None
+    owner: TierOwner
     started: StartedCatalog
     storage_manager: RemoteStorageManager
     storage: TierStorage
@@ -498,9 +455,16 @@ def _serving(
 ) -> tuple[Server, TierSide]:
     """Return what answers clients, and what of the tier the status page tells."""
     cluster, catalog, started, storage = parts.cluster, parts.catalog, parts.started, parts.storage
-    standalone = open_standalone(
+
+    def is_loaded() -> bool:
+        return readiness.catalog_was_live
+
+    tier = _tier(settings, cluster, catalog, started.tail, storage, meters, tasks, parts.owner, is_loaded)
+    fallback = Fallback(settings.fallback, meters.fallback, left_to=parts.owner.left_to)
+    copying = open_standalone(
         config,
-        log_starts=parts.log_starts,
+        parts.owner,
+        frontiers=tier.frontiers,
         cluster=cluster,
         catalog=catalog,
         started=started,
@@ -510,27 +474,7 @@ def _serving(
         copies=lambda: settings.copies,
         tasks=tasks,
     )
-
-    def is_loaded() -> bool:
-        return readiness.catalog_was_live
-
-    tier, lookup = _tier(settings, cluster, catalog, started.tail, storage, meters, tasks, standalone, is_loaded)
-    fallback = Fallback(settings.fallback, meters.fallback, owns_tier=standalone is not None)
-    tier_offsets = None
-    if standalone is not None:
-        hanging = HangingTransactions(tier.frontiers, cluster, partial(readiness.tell, TroubleId.TRANSACTION_HANGS))
-        tasks.keep("hanging transactions", hanging.run)
-        tier_offsets = TierOffsets(
-            catalog=catalog,
-            tail=started.tail,
-            tier=tier,
-            cluster=cluster,
-            client=FrontierClient(cluster),
-            lookup=lookup,
-            log_starts=standalone.log_starts,
-            is_catalog_loaded=is_loaded,
-        )
-    server = _server(config, settings, cluster, tier, lookup, fallback, storage, readiness, meters, tasks, tier_offsets)
+    server = _server(config, settings, cluster, tier, fallback, storage, readiness, meters, tasks)
     return server, TierSide(
         catalog,
         started,
@@ -540,7 +484,7 @@ def _serving(
         fallback,
         parts.storage_manager.identity,
         partial(stored_bytes, config.remote_storage_manager_class_name),
-        standalone,
+        copying,
     )
 
 
@@ -584,13 +528,11 @@ def _server(
     settings: LiveSettings,
     cluster: Cluster,
     tier: Tier,
-    lookup: TimestampLookup,
     fallback: Fallback,
     tier_storage: TierStorage,
     readiness: Readiness,
     meters: Meters,
     tasks: Tasks,
-    tier_offsets: TierOffsets | None,
 ) -> Server:
     accounts = _accounts(config, settings, tier_storage, meters)
     tasks.keep("accounts", accounts.run)
@@ -600,6 +542,8 @@ def _server(
         partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
         on_changed=meters.relay.on_fetch_sessions,
     )
+    lookup = TimestampLookup(tier, tier_storage.timestamps)
+    owners = tier.owner.exchanges(tier, tier_storage.timestamps)
 
     def handlers(client: ClientReads) -> ClientExchanges:
         fetches = FetchService(
@@ -612,12 +556,8 @@ def _server(
             meters=meters,
         )
         timeout_s = settings.list_offsets_timeout_s
-        offsets: ListOffsetsService | OwnListOffsetsService = (
-            ListOffsetsService(lookup, fallback, timeout_s=timeout_s)
-            if tier_offsets is None
-            else OwnListOffsetsService(tier_offsets, timeout_s=timeout_s)
-        )
-        return ClientExchanges(fetches, offsets, generation, tier_offsets)
+        offsets = ListOffsetsService(lookup, fallback, timeout_s=timeout_s)
+        return ClientExchanges(fetches, {ApiKey.LIST_OFFSETS: offsets.handle, **owners(timeout_s)}, generation)
 
     server = settings.server = Server(
         settings.server_settings,

@@ -1,19 +1,23 @@
 """What `serve` has more in standalone mode: log starts of a tier of its own, and the copier if it is to run here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from metrics.copy_meters import CopyMeter, MetadataTopicMeter
+from metrics.meters import TierMeter
 from metrics.registry import Registry
 from metrics.troubles import TroubleId
+from proxy.fetch.known import Frontiers
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
+from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
+from standalone.serving.hanging_transactions import HangingTransactions
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
+from standalone.serving.owner import WeOwnIt
 from storage.config.model import Mode
 from storage.config.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.errors import StorageConfigError
@@ -26,34 +30,21 @@ if TYPE_CHECKING:
     from standalone.copying import Copying
 
 
-@dataclass(frozen=True, slots=True)
-class Standalone:
-    """`segment_s_max`: after so many seconds a record is in the tier. `copying` None: nothing is copied here.
-
-    If there are several workers, the one that writes the catalog's snapshot copies.
-    """
-
-    log_starts: TierLogStarts
-    segment_s_max: float
-    copying: "Copying | None"
-
-    async def aclose(self) -> None:
-        """Let go of all partitions; the nursery still runs."""
-        if self.copying is not None:
-            await self.copying.aclose()
-
-
-def tier_log_starts(config: Config, cluster: Cluster, catalog: Catalog) -> TierLogStarts | None:
-    """To be run; None in replica mode."""
+def tier_owner(config: Config, cluster: Cluster, catalog: Catalog, meter: TierMeter) -> TierOwner:
+    """Return whose the tier is."""
     if config.mode is not Mode.STANDALONE:
-        return None
-    return TierLogStarts(CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)), catalog)
+        return BROKERS_OWN_IT
+    log_starts = TierLogStarts(CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)), catalog)
+    copy = config.copy
+    segment_s_max = (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000
+    return WeOwnIt(catalog, log_starts, meter, segment_s_max=segment_s_max)
 
 
 def open_standalone(
     config: Config,
+    owner: TierOwner,
     *,
-    log_starts: TierLogStarts | None,
+    frontiers: Frontiers,
     cluster: Cluster,
     catalog: Catalog,
     started: StartedCatalog,
@@ -62,8 +53,9 @@ def open_standalone(
     registry: Registry,
     copies: Callable[[], bool],
     tasks: Tasks,
-) -> Standalone | None:
-    """It runs among the tasks; None in replica mode.
+) -> "Copying | None":
+    """Return what copies, if it does so here. If there are several workers, the one that writes the catalog's snapshot
+    copies. It runs among the tasks.
 
     Args:
         copies: false while `copy.disable` is set.
@@ -72,31 +64,33 @@ def open_standalone(
         OSError: the tier's folder cannot be made.
         StorageConfigError: there is no metadata topic by this configuration, and it is copied here.
     """
-    if log_starts is None:
+    if not isinstance(owner, WeOwnIt):
         return None
-    tasks.keep("log starts", partial(log_starts.run, partial(readiness.tell, TroubleId.LOG_STARTS_UNSURE)))
-    copying = None
+    tasks.keep("log starts", partial(owner.log_starts.run, partial(readiness.tell, TroubleId.LOG_STARTS_UNSURE)))
+    tell = partial(readiness.tell, TroubleId.TRANSACTION_HANGS)
+    tasks.keep("hanging transactions", HangingTransactions(owner.held_back, frontiers, cluster, tell).run)
     is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
-    if is_copied_here or started.event_log is not None:
-        guard = open_guard(config, started, catalog, storage_manager, readiness, registry)
-        tasks.keep("metadata guard", guard.run)
-        if is_copied_here:
-            from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
+    if not is_copied_here and started.event_log is None:
+        return None
+    guard = open_guard(config, started, catalog, storage_manager, readiness, registry)
+    tasks.keep("metadata guard", guard.run)
+    if not is_copied_here:
+        return None
+    from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
 
-            copying = open_copying(
-                config,
-                cluster=cluster,
-                catalog=catalog,
-                started=started,
-                storage_manager=storage_manager,
-                log_starts=log_starts.committed,
-                guard=guard,
-                meter=CopyMeter(registry),
-                is_disabled=lambda: not copies(),
-            )
-            tasks.keep("copying", partial(keep_copying, copying))
-    copy = config.copy
-    return Standalone(log_starts, (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000, copying)
+    copying = open_copying(
+        config,
+        cluster=cluster,
+        catalog=catalog,
+        started=started,
+        storage_manager=storage_manager,
+        log_starts=owner.log_starts.committed,
+        guard=guard,
+        meter=CopyMeter(registry),
+        is_disabled=lambda: not copies(),
+    )
+    tasks.keep("copying", partial(keep_copying, copying))
+    return copying
 
 
 def open_guard(

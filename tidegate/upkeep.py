@@ -24,6 +24,7 @@ from proxy.connection.address_book import Book, KnownBrokersFile
 from proxy.connection.server import Server
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
+from proxy.tier_owner import TierOwner
 from proxy.upstream.cluster import Cluster
 from storage.errors import (
     MetadataNotReadyError,
@@ -121,21 +122,19 @@ async def follow_catalog(
     catalog: Catalog,
     readiness: Readiness,
     meters: Meters,
-    missing_log_starts: Callable[[], str | None] | None = None,
+    owner: TierOwner,
 ) -> None:
     """Tell readiness how far the catalog is, and which metadata partitions are in trouble.
 
     Args:
-        missing_log_starts: in standalone mode, why not all are known; waited for once.
+        owner: the tier's; what it misses is waited for once.
     """
     live = False
     undecodable = 0
     while True:
         failure, behind = event_log.failure(), _behind(event_log, follower)
-        if failure is not None and live and missing_log_starts is not None:
-            readiness.catalog_degraded(
-                failure, TroubleId.CATALOG_NOT_READ
-            )  # nobody else serves what is in a tier of our own
+        if failure is not None and live and owner.is_alone:
+            readiness.catalog_degraded(failure, TroubleId.CATALOG_NOT_READ)
         elif failure is not None:
             readiness.catalog_unavailable(failure)
         elif behind is None:
@@ -144,7 +143,7 @@ async def follow_catalog(
             problems = event_log.problems()
             trouble = TroubleId.CATALOG_NOT_READ if problems or live else TroubleId.STARTING
             readiness.catalog_unavailable(_why_behind(behind, problems), trouble)
-        elif not live and missing_log_starts is not None and (missing := missing_log_starts()) is not None:
+        elif not live and (missing := owner.missing()) is not None:
             readiness.catalog_unavailable(missing, TroubleId.STARTING)
         elif catalog.refused_partitions:
             readiness.catalog_degraded(

@@ -20,7 +20,7 @@ from tools.code_lines import PRODUCT, code_lines, files_now
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS_MANY = 8
 OWNER_WORDS = re.compile(
-    r"log_starts is (not )?None|owns_tier|is_at_broker|own is (not )?None|edits is None|parted_at|is_put_off"
+    r"log_starts is (not )?None|owns_tier|is_at_broker|\bown is (not )?None|edits is None|parted_at|is_put_off"
 )
 """How code asks whose tier it is."""
 

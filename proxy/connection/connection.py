@@ -93,7 +93,6 @@ class ConnectionLimits:
 
     `unauthenticated_frame_bytes_max` is for frames before sign-in, where `demands_sign_in` says that upstream wants
     one, and always for what is part of a sign-in: SaslHandshake, raw tokens, and ApiVersions where we answer it.
-    `owns_tier`: the tier is our own, so that requests which move or tell its borders are exchanges.
     """
 
     request_frame_bytes_max: int
@@ -102,7 +101,6 @@ class ConnectionLimits:
     inflight_requests_max: int
     unauthenticated_frame_bytes_max: int = 512 * 1024
     demands_sign_in: bool = False
-    owns_tier: bool = False
 
 
 class Advertiser(Protocol):
@@ -291,8 +289,8 @@ class ClientConnection:
             return False
         self.asked += 1
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
-        is_signed_in, owns_tier = self._sign_in.is_signed_in, self._limits.owns_tier
-        route = route_request(prefix.api_key, prefix.api_version, is_signed_in=is_signed_in, owns_tier=owns_tier)
+        is_signed_in, exchanges = self._sign_in.is_signed_in, self._handlers.exchanges
+        route = route_request(prefix.api_key, prefix.api_version, exchanges, is_signed_in=is_signed_in)
         if route is RequestRoute.RELAY:
             await self._relay(prefix, size)
         elif route is RequestRoute.UNKNOWN_API_VERSIONS:
@@ -396,14 +394,12 @@ class ClientConnection:
         frame = await self._requests.hold(min(size, HELD_REQUEST_BYTES_MAX))
         self._exchanging = True
         try:
-            if route is RequestRoute.FETCH:
-                await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
-            elif route is RequestRoute.LIST_OFFSETS:
-                await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
-            elif route is RequestRoute.OFFSET_FOR_LEADER_EPOCH:
-                await self._exchange(await self._handlers.offset_for_leader_epoch(frame, self), prefix, size)
-            elif route is RequestRoute.DELETE_RECORDS:
-                await self._exchange(await self._handlers.delete_records(frame, self), prefix, size)
+            if route is RequestRoute.EXCHANGE:
+                answer_route = route_response(prefix.api_key, prefix.api_version)
+                self._note_authority(answer_route)
+                outcome = await self._handlers.exchanges[prefix.api_key](frame, self)
+                self._note_authority(answer_route)
+                await self._exchange(outcome, prefix, size)
             else:
                 await self._sasl_handshake(frame, prefix, size)
         finally:

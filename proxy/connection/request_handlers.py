@@ -1,6 +1,6 @@
 """What a client connection needs of what answers its requests (`tidegate.serve`)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -100,23 +100,16 @@ Answer = Sequence[Bytes]
 """A whole response frame, in buffers. If it is a list, it belongs to its sender."""
 
 
+Exchange = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay]]
+"""Decides about one request, a frame, and answers it if it is not to be relayed."""
+
+
 class RequestHandlers(Protocol):
-    """What decides about a request and answers it; one for each connection."""
+    """What decides about requests and answers them; one for each connection."""
 
-    async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """Decide about a Fetch."""
-        ...
-
-    async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """Decide about a ListOffsets."""
-        ...
-
-    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """Decide about an OffsetForLeaderEpoch; asked only where the tier is our own."""
-        ...
-
-    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        """Decide about a DeleteRecords; asked only where the tier is our own."""
+    @property
+    def exchanges(self) -> Mapping[int, Exchange]:
+        """Return what decides, by API key; other requests are relayed."""
         ...
 
     def on_answered(self) -> None:

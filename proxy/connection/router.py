@@ -5,6 +5,7 @@ error, as it is at a broker: relaying it could hand out addresses that nobody re
 """
 
 import enum
+from collections.abc import Container
 
 from protocol.list_offsets import LIST_OFFSETS_VERSION_MIN
 from protocol.wire.addresses import carries_addresses
@@ -20,14 +21,9 @@ class RequestRoute(enum.Enum):
     """Bytes pass as they come."""
     PRODUCE = "produce"
     """Relayed; acks are peeked, as acks=0 has no response."""
-    FETCH = "fetch"
-    """Held whole and decoded: an exchange, or relayed after all."""
-    LIST_OFFSETS = "list_offsets"
-    """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
-    OFFSET_FOR_LEADER_EPOCH = "offset_for_leader_epoch"
-    """Held whole and decoded, then forwarded; where the tier is our own."""
-    DELETE_RECORDS = "delete_records"
-    """Held whole and decoded, then forwarded; where the tier is our own."""
+    EXCHANGE = "exchange"
+    """Held whole and decoded: we may answer it, or it is relayed after all. Not ListOffsets v0, which asks for lists of
+    offsets."""
     SASL_HANDSHAKE = "sasl_handshake"
     """Held whole, for the mechanism that it names (`protocol.sign_in`)."""
     SASL_AUTHENTICATE = "sasl_authenticate"
@@ -56,20 +52,9 @@ class ResponseRoute(enum.Enum):
 
 _REQUEST_ROUTES: dict[int, RequestRoute] = {
     ApiKey.PRODUCE: RequestRoute.PRODUCE,
-    ApiKey.FETCH: RequestRoute.FETCH,
-    ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
     ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE: RequestRoute.SASL_AUTHENTICATE,
 }
-
-_STANDALONE_ROUTES: dict[int, RequestRoute] = {
-    ApiKey.DELETE_RECORDS: RequestRoute.DELETE_RECORDS,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestRoute.OFFSET_FOR_LEADER_EPOCH,
-}
-"""What the broker alone decides where the tier is its own."""
-
-_COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS, *_STANDALONE_ROUTES.values()})
-"""Decoded, and followed by questions and reads of ours: only for clients that have signed in."""
 
 _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
     ApiKey.API_VERSIONS: ResponseRoute.API_VERSIONS,
@@ -80,12 +65,13 @@ _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
 
 
 def route_request(
-    api_key: int, api_version: int, *, is_signed_in: bool = True, owns_tier: bool = False
+    api_key: int, api_version: int, exchanges: Container[int], *, is_signed_in: bool = True
 ) -> RequestRoute:
-    """Return what to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
+    """Return what to do with a request. Before sign-in what would cost us work, as decoding it and the questions and
+    reads that follow do, is relayed: the broker refuses it.
 
     Args:
-        owns_tier: the tier is our own (mode standalone).
+        exchanges: API keys of requests that we may answer.
 
     Raises:
         PeerProtocolError: an api key or version that is not announced.
@@ -94,12 +80,10 @@ def route_request(
         if api_key == ApiKey.API_VERSIONS:
             return RequestRoute.UNKNOWN_API_VERSIONS
         raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
-    if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
-        return RequestRoute.RELAY
-    route = _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
-    if owns_tier:
-        route = _STANDALONE_ROUTES.get(api_key, route)
-    return RequestRoute.RELAY if not is_signed_in and route in _COSTS_WORK else route
+    if api_key not in exchanges:
+        return _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+    is_unknown_form = api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN
+    return RequestRoute.EXCHANGE if is_signed_in and not is_unknown_form else RequestRoute.RELAY
 
 
 def route_response(api_key: int, api_version: int) -> ResponseRoute:

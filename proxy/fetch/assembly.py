@@ -9,15 +9,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from dataclasses import dataclass, replace
 from functools import partial
 
-from protocol.fetch.messages import (
-    NO_SESSION_ID,
-    NO_TAGS,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionAnswer,
-    diverging_epoch_tags,
-)
+from protocol.fetch.messages import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.fetch.messages import PartitionKey as PartitionKey
 from protocol.fetch.messages import key_of as key_of
 from protocol.fetch.response import encode_response
@@ -60,6 +52,14 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 """Kafka's default of the broker's `fetch.max.bytes`: a larger request is answered as if it had asked for this."""
 
 
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What a client gets for a partition in place of records: an error, or tags."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    tags: bytes = NO_TAGS
+
+
 @dataclass(slots=True, eq=False)
 class TierPart:
     """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read.
@@ -72,15 +72,8 @@ class TierPart:
     frontier: Frontier
     budget_bytes: int = 0
     minimum_one_batch: bool = False
-    parted_at: tuple[int, int] | None = None
-    """In standalone mode: the epoch and its end where the client's log has parted from the leader's."""
-    is_put_off: bool = False
-    """In standalone mode: whether the client's log has parted is not known, and the broker does not know it."""
-
-    @property
-    def is_withheld(self) -> bool:
-        """Return whether it is answered without a read, whatever its offset."""
-        return self.parted_at is not None or self.is_put_off
+    instead: Instead | None = None
+    """With what it is answered without a read, whatever its offset."""
 
 
 Place = TierPart | int | None
@@ -125,8 +118,8 @@ def plan_fetch(
 
 def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
     """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge. Those that
-    are withheld have none."""
-    if not parts and not any(part.is_withheld for part in plan.tier):
+    are not read have none."""
+    if not parts and not any(part.instead for part in plan.tier):
         return plan
     return _share_out(
         request,
@@ -188,9 +181,7 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
         if isinstance(place, TierPart):
             # Log starts only rise: what was below one will be refused, and takes nothing.
             is_out_of_range = asked.fetch_offset < place.frontier.log_start_offset
-            place.budget_bytes = (
-                0 if is_out_of_range or place.is_withheld else max(0, min(asked.partition_max_bytes, left))
-            )
+            place.budget_bytes = 0 if is_out_of_range or place.instead else max(0, min(asked.partition_max_bytes, left))
             place.minimum_one_batch = place.budget_bytes > 0 and not granted
             granted |= place.minimum_one_batch
             left -= place.budget_bytes
@@ -293,7 +284,6 @@ def tier_answer(
         authority.log_start_offset,
         aborted_transactions=_aborted(request, authority, result),
         records=() if result is None else result.buffers,
-        tags=NO_TAGS if part.parted_at is None else diverging_epoch_tags(*part.parted_at),
     )
 
 

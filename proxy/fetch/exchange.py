@@ -22,12 +22,11 @@ without an end of our own: to answer in a hung broker's place would hide from cl
 it. But from the deadline on nothing is held for it (`proxy.fetch.tier`, rule 4).
 
 A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.md#l2); what the broker cannot take at
-the moment is put off. So is, in standalone mode, what lies below the broker's log: it would call that out of range
-(docs/protocol.md#standalone).
+the moment, or at all (`proxy.tier_owner`), is put off.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
@@ -42,6 +41,7 @@ from proxy.connection.request_handlers import ITEMS_AT_ONCE, ClientReads, off_lo
 from proxy.fetch.assembly import (
     FetchAnswer,
     FetchPlan,
+    Instead,
     PartitionKey,
     TierPart,
     assemble,
@@ -59,9 +59,10 @@ from proxy.fetch.assembly import (
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.known import Authority
 from proxy.fetch.probe import OwnFetch, Prober, Verdicts
-from proxy.fetch.tier import NOWHERE, Tier, TierReads
-from storage.reading.holes import HoleUpToLocalLogError
+from proxy.fetch.tier import Tier, TierReads
+from proxy.tier_owner import TierOwner
 from storage.reading.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError, TierRecords
+from storage.reading.segment_finder import LocalLogIsNextError
 
 BROKER_WAIT_MS_MAX = 5000
 """What a broker may take for a partition that the tier failed to read."""
@@ -71,36 +72,48 @@ BROKER_WAIT_MS_MAX = 5000
 class _Sorted:
     """The parts of a plan by who answers them; `failed` and `later` with what the broker vouched for."""
 
+    owner: TierOwner
+    fallback: Fallback
     answers: dict[PartitionKey, PartitionAnswer]
     """Answered: by the probe, or with the tier's records."""
-    given_back: list[TierPart]
+    given_back: list[TierPart] = field(default_factory=list)
     """Not the tier's after all: the broker's."""
     failed: list[tuple[TierPart, Authority]] = field(default_factory=list)
     """The tier's, which fails: the broker's as far as it goes (`Fallback.at_broker`)."""
     later: list[tuple[TierPart, Authority | None]] = field(default_factory=list)
     """Put off; without an authority what the broker has not vouched for."""
     next_at_broker: list[TierPart] = field(default_factory=list)
-    """In standalone mode: nothing is left below the broker's log, whose first records answer."""
+    """Nothing is left below the broker's log, whose first records answer."""
     exceeding: set[PartitionKey] = field(default_factory=set)
     """Those whose records are more than their share."""
 
-    def give_back(self, part: TierPart, authority: Authority | None, tier: Tier, fallback: Fallback) -> None:
+    def give_back(self, part: TierPart, authority: Authority | None) -> None:
         """A part is not the tier's after all: it is the broker's, if that has it."""
-        if tier.is_at_broker(part):
+        if self.owner.can_broker_read(part):
             self.given_back.append(part)
         else:
-            self._put_off(part, authority, fallback)
+            self._put_off(part, authority)
 
-    def fail(self, part: TierPart, authority: Authority, tier: Tier, fallback: Fallback) -> None:
+    def fail(self, part: TierPart, authority: Authority) -> None:
         """The tier fails a part: it is the broker's as far as that goes, if that has it."""
-        if tier.is_at_broker(part):
+        if self.owner.can_broker_read(part):
             self.failed.append((part, authority))
         else:
-            self._put_off(part, authority, fallback)
+            self._put_off(part, authority)
 
-    def _put_off(self, part: TierPart, authority: Authority | None, fallback: Fallback) -> None:
+    def answer_instead(self, request: FetchRequest, part: TierPart, authority: Authority, instead: Instead) -> None:
+        """A part was not read, as was known before."""
+        if instead.error_code == COME_AGAIN:
+            self.give_back(part, authority)
+        elif instead.error_code:
+            self.answers[key_of(part.asked)] = _refusal(part, instead.error_code)
+        else:
+            answer = tier_answer(request, part, authority, None)
+            self.answers[key_of(part.asked)] = replace(answer, tags=instead.tags)
+
+    def _put_off(self, part: TierPart, authority: Authority | None) -> None:
         """Nobody has it just now. Each time is counted."""
-        fallback.refuse(1)
+        self.fallback.refuse(1)
         self.later.append((part, authority))
 
     @property
@@ -144,7 +157,7 @@ async def exchange(
     if (whole := verdicts.whole or own_fetch.whole) is not None:
         return pass_whole(whole)
 
-    parts = _sort(request, verdicts, tier, reads, fallback, client, started_s)
+    parts = _sort(request, verdicts, tier.owner, reads, fallback, client, started_s)
     put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, tier, fallback, prober.node_id)
     if put_off and own_fetch.whole is None:
         if not (own_fetch.has_news or parts.has_news):
@@ -205,30 +218,30 @@ async def _read_on(
 def _sort(
     request: FetchRequest,
     verdicts: Verdicts,
-    tier: Tier,
+    owner: TierOwner,
     reads: TierReads,
     fallback: Fallback,
     client: ClientReads,
     started_s: float,
 ) -> _Sorted:
     """Say of each part who answers it."""
-    parts = _Sorted({key_of(part.asked): answer for part, answer in verdicts.answered}, [])
+    parts = _Sorted(owner, fallback, {key_of(part.asked): answer for part, answer in verdicts.answered})
     for part in verdicts.given_back:
-        parts.give_back(part, None, tier, fallback)
+        parts.give_back(part, None)
     for part, authority in verdicts.vouched:
         result = reads.results.get(part)
-        if part.parted_at == NOWHERE:
-            parts.answers[key_of(part.asked)] = _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if part.instead is not None:
+            parts.answer_instead(request, part, authority, part.instead)
             continue
-        if isinstance(result, HoleUpToLocalLogError):
+        if isinstance(result, LocalLogIsNextError):
             parts.next_at_broker.append(part)
             continue
-        if part.is_put_off or isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
-            parts.give_back(part, authority, tier, fallback)
+        if isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
+            parts.give_back(part, authority)
             continue
         match _way_of(part, result, reads, fallback, client, started_s):
             case Way.BROKER:
-                parts.fail(part, authority, tier, fallback)
+                parts.fail(part, authority)
             case Way.LATER:
                 parts.later.append((part, authority))
             case Way.TIER:

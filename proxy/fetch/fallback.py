@@ -12,8 +12,7 @@ Rule 2. When a spell's time is up, one of its partitions tries the tier. If that
         The broker's word comes first: a client that may not read a partition does not use up its try.
 Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a time, or an outage of the store would
         become one of the brokers. The others get a retriable error (9), and not at once (`comes_again_s`).
-        In standalone mode no broker can read what lies below its log: all of it comes again, in a spell too
-        (docs/protocol.md#standalone).
+        What no broker can read (`proxy.tier_owner`) comes again, in a spell too.
 Rule 4. Where the reason is damage, what the broker reads is looked at as the tier's batches are: it may be of the same
         object. Whole batches are served; a bad one is answered CORRUPT_MESSAGE.
 Rule 5. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
@@ -151,12 +150,12 @@ class Fallback:
     """All spells, and what brokers read at the moment. One for the process; owned by the trio thread.
 
     Args:
-        owns_tier: the tier is our own, and for people the broker is no way out.
+        left_to: what becomes of reads that the tier fails, for people.
     """
 
-    def __init__(self, settings: FallbackSettings, meter: FallbackMeter, *, owns_tier: bool = False) -> None:
+    def __init__(self, settings: FallbackSettings, meter: FallbackMeter, *, left_to: str) -> None:
         self.settings = settings
-        self._left_to = "put off" if owns_tier else "left to the brokers"
+        self._left_to = left_to
         self._meter = meter
         self._spells: dict[FallbackReason, _Spell] = {}
         self._spell_of: dict[TopicIdPartition, _Spell] = {}
@@ -273,7 +272,7 @@ class Fallback:
                 del self._reading[node_id]
 
     def refuse(self, partitions: int) -> None:
-        """Count partitions that nobody can read just now: in standalone mode, below the brokers' logs."""
+        """Count partitions that nobody can read just now."""
         self._meter.on_refused(partitions)
 
     def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:

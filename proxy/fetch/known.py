@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -18,12 +18,16 @@ from protocol.client.messages import EpochEndOffset, OffsetAnswer, Partition
 from protocol.fetch.messages import PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
+from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster, FrontierClient, leader_id
 from proxy.upstream.gathered import Gathered
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
+
+if TYPE_CHECKING:
+    from proxy.fetch.assembly import TierPart
 
 # The frontier: the offsets of a partition as last seen, broker by broker (ARCHITECTURE.md#vocabulary,
 # docs/protocol.md#l1).
@@ -36,8 +40,7 @@ from storage.tasks import TaskNursery
 # Rule 2. Questions to one broker are gathered (proxy.upstream.gathered).
 # Rule 3. A question goes on when those who asked for it have left; failures are counted, logged once a spell,
 #         and leave what was known.
-# Rule 4. In standalone mode (docs/protocol.md#standalone) the broker knows nothing: where its log starts is the local
-#         log start, and the log start is the tier's, as it is at the moment of asking.
+# Rule 4. Where the log starts is for the tier's owner to say (`proxy.tier_owner`), as it is at the moment of asking.
 
 
 FRONTIERS_MAX = 200_000
@@ -62,14 +65,6 @@ UNSUPPORTED_AGE_S_MAX = 60.0
 UNKNOWN_OFFSET = -1
 
 _log = structlog.get_logger(__name__)
-
-
-class LogStarts(Protocol):
-    """Log starts of a tier of our own."""
-
-    def get(self, partition: TopicIdPartition) -> int | None:
-        """Return where the partition's tier starts; None where it has none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +92,29 @@ class Frontiers:
     Args:
         nursery: the application's; questions live in it.
         age_s_max: `expert.frontier.max.age.ms`; may be set again.
-        log_starts: in standalone mode; None: the brokers have theirs (rule 4).
+        owner: the tier's.
     """
 
     def __init__(
-        self, client: FrontierClient, nursery: TaskNursery, *, age_s_max: float, log_starts: LogStarts | None = None
+        self, client: FrontierClient, nursery: TaskNursery, *, age_s_max: float, owner: TierOwner = BROKERS_OWN_IT
     ) -> None:
         self.client = client
         self._nursery = nursery
         self.age_s_max = age_s_max
-        self.log_starts = log_starts
+        self.owner = owner
         self.with_large_batches: set[TopicIdPartition] = set()
         """Partitions of which a probe brought more than LARGE_BATCH_BYTES: before the next one their log end is asked
         for, so that it finds nothing."""
-        self.held_back: set[TopicIdPartition] = set()
-        """In a tier of our own: partitions whose last stable offset is where the broker's log starts, although there is
-        more. A transaction is open that begins there, or began in what the broker has deleted."""
         self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
         self._askers: dict[int, _Asker] = {}
 
     def get(self, node_id: int, partition: TopicIdPartition) -> Frontier | None:
         """The frontier as last seen, of whatever age."""
-        frontier = self._frontiers.get((node_id, partition))
+        key = (node_id, partition)
+        frontier = self._frontiers.get(key)
         if frontier is not None:
-            self._frontiers.move_to_end((node_id, partition))
-            if self.log_starts is not None:
-                frontier = self._with_tier_start(node_id, partition, frontier, self.log_starts)
+            self._frontiers.move_to_end(key)
+            frontier = self._frontiers[key] = self.owner.with_log_start(partition, frontier)
         return frontier
 
     def is_fresh(self, frontier: Frontier, now_s: float) -> bool:
@@ -144,30 +136,32 @@ class Frontiers:
         self,
         node_id: int,
         partition: TopicIdPartition,
+        planned_by: Frontier,
         *,
         high_watermark: int,
         last_stable_offset: int,
         log_start_offset: int,
         leader_epoch: int,
-    ) -> None:
-        """A probe's answer passed: its offsets, and a leader epoch that the broker is in at least."""
+    ) -> Frontier:
+        """A probe's answer passed: its offsets, and a leader epoch that the broker is in at least. Return the frontier
+        by it.
+
+        Args:
+            planned_by: stands for one that was forgotten since, and stays forgotten.
+        """
         known = self._frontiers.get((node_id, partition))
-        if known is None:
-            return
-        local_log_start_offset = known.local_log_start_offset
-        if self.log_starts is not None:
-            is_held_back = last_stable_offset <= log_start_offset and last_stable_offset < high_watermark
-            (self.held_back.add if is_held_back else self.held_back.discard)(partition)
-            local_log_start_offset = max(local_log_start_offset, log_start_offset)
-            log_start_offset = known.log_start_offset
-        self._frontiers[node_id, partition] = replace(
-            known,
-            local_log_start_offset=local_log_start_offset,
+        before = known or planned_by
+        seen = replace(
+            before,
             high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
             log_start_offset=log_start_offset,
-            leader_epoch=max(known.leader_epoch, leader_epoch),
+            leader_epoch=max(before.leader_epoch, leader_epoch),
         )
+        seen = self.owner.saw(partition, seen)
+        if known is not None:
+            self._frontiers[node_id, partition] = seen
+        return seen
 
     async def refresh(self, node_id: int, partitions: Iterable[TopicIdPartition]) -> None:
         """Ask the broker now and wait for its answer; afterwards `get` has what there is.
@@ -190,8 +184,7 @@ class Frontiers:
         Raises:
             UpstreamError: no answer.
         """
-        # EARLIEST_LOCAL takes Kafka 3.6, which a tier of our own does without.
-        local_earliest = OffsetTimestamp.EARLIEST_LOCAL if self.log_starts is None else OffsetTimestamp.EARLIEST
+        local_earliest = self.owner.local_earliest
         timestamps = dict.fromkeys((local_earliest, OffsetTimestamp.LATEST, OffsetTimestamp.EARLIEST))
         queries = [
             (partition.topic, partition.partition, timestamp) for partition in partitions for timestamp in timestamps
@@ -234,19 +227,6 @@ class Frontiers:
         self._frontiers.move_to_end(key)
         while len(self._frontiers) > FRONTIERS_MAX:
             self._frontiers.popitem(last=False)
-
-    def _with_tier_start(
-        self, node_id: int, partition: TopicIdPartition, frontier: Frontier, log_starts: LogStarts
-    ) -> Frontier:
-        """Rule 4. A DeleteRecords or retention moves the tier's start without a question to the broker."""
-        tier_start = log_starts.get(partition)
-        start = frontier.local_log_start_offset
-        if tier_start is not None:
-            start = min(tier_start, start)
-        if start == frontier.log_start_offset:
-            return frontier
-        moved = self._frontiers[node_id, partition] = replace(frontier, log_start_offset=start)
-        return moved
 
 
 class _Asker:
@@ -503,7 +483,7 @@ class Lineages:
 
     Args:
         nursery: the application's; questions live in it.
-        owns_tier: the tier is our own, and brokers have forgotten what only it has.
+        owner: the tier's.
     """
 
     def __init__(
@@ -512,10 +492,9 @@ class Lineages:
         cluster: Cluster,
         catalog: Catalog,
         nursery: TaskNursery,
-        *,
-        owns_tier: bool = False,
+        owner: TierOwner = BROKERS_OWN_IT,
     ) -> None:
-        self._owns_tier = owns_tier
+        self._owner = owner
         self._client = client
         self._cluster = cluster
         self._catalog = catalog
@@ -552,6 +531,16 @@ class Lineages:
                 raise
         await self._cluster.learn_names([partition.topic])
         return await self._ask_leader(partition, leader_epoch)
+
+    async def agree(self, part: "TierPart") -> bool:
+        """Return whether a client that read up to a part's offset in its last fetched epoch read what the leader has.
+
+        Raises:
+            UpstreamError: the lineage cannot be learned.
+        """
+        lineage = await self.get(part.partition, part.frontier.leader_epoch)
+        end = lineage.end_offset(part.asked.last_fetched_epoch)
+        return end is not None and end >= part.asked.fetch_offset
 
     async def learn(self, wanted: Iterable[tuple[TopicIdPartition, int]]) -> None:
         """Ask together what `get` would ask for. Failures are kept by nobody: `get` meets them again."""
@@ -627,16 +616,11 @@ class Lineages:
         for partition, leader_epoch in asked:
             found = ends[partition.topic, partition.partition]
             told = {epoch: found[epoch] for epoch in epochs_of[partition]}
-            lineage = _lineage(partition, leader_epoch, told, self._tier_starts(partition))
+            lineage = _lineage(partition, leader_epoch, told, self._owner.epoch_starts(partition))
             answers[partition, leader_epoch] = lineage
             if isinstance(lineage, LeaderEpochLineage) and partition in valid:
                 self._keep(partition, lineage)
         return answers
-
-    def _tier_starts(self, partition: TopicIdPartition) -> Mapping[int, int] | None:
-        if not self._owns_tier:
-            return None
-        return self._catalog.epoch_starts(partition.topic_id, partition.partition)
 
     def _keep(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> None:
         known = self._lineages.get(partition)

@@ -6,12 +6,11 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
 - One request for all partitions, each at its high watermark, where there is nothing to read.
 - READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.fetch.known), at
   the local log start. Brokers list aborted transactions only with records, and max_bytes 1 yields records for one
-  partition a request. A tier of our own tells it all (storage.reading.aborted_transactions, rule 5).
+  partition a request. None if the tier tells it all (`proxy.tier_owner`).
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned again, one more probe is
   sent, and then the client gets an error that has it ask for metadata again (6).
 - Brokers before 3.1 are asked by name, in the client's own version. Whether the name is the topic's that we mean they
   are asked afterwards, on a connection of our own: a broker knows a topic's id before it answers for its partitions.
-- In standalone mode the log start in the broker's answer is the local one, and the tier's own counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +119,7 @@ class OwnFetch:
 
     Args:
         granted: how much of what is wanted may be asked for, in bytes.
-        edit: makes of an answer what the client gets.
+        edit: makes of answers what the client gets.
         put_off: has the client come again for an answer whose batch could not be held.
     """
 
@@ -129,7 +128,7 @@ class OwnFetch:
         wire: UpstreamWire,
         ends: LocalEnds,
         granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
-        edit: Callable[[PartitionAnswer], None] | None = None,
+        edit: Callable[[Sequence[PartitionAnswer]], None] = lambda _answers: None,
         put_off: Callable[[PartitionAnswer], None] = lambda _answer: None,
     ) -> None:
         self.whole: FetchResponse | None = None
@@ -243,8 +242,7 @@ class OwnFetch:
                 self._ends.learn(key, asked, answer, is_barren=is_barren)
                 if answer.records_bytes > asked.partition_max_bytes:
                     self.exceeding.add(key)
-            if self._edit is not None:
-                self._edit(answer)
+        self._edit(answers)
 
 
 def _wish_of(asked: FetchPartition) -> _Wish:
@@ -450,7 +448,7 @@ class Prober:
 
     def _known_tails(self, request: FetchRequest, parts: Sequence[TierPart]) -> dict[TierPart, AbortedTail | None]:
         """By READ_COMMITTED parts, where they are needed; None is to be asked for."""
-        if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.log_starts is not None:
+        if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.owner.tells_all_aborts:
             return {}
         tails = self._tier.aborted_tails
         return {
@@ -557,9 +555,10 @@ class Prober:
             part.frontier = replace(part.frontier, leader_epoch=part.asked.current_leader_epoch)
             verdicts.learned_anew.append(part)
         frontier = part.frontier
-        self._tier.frontiers.saw(
+        seen = self._tier.frontiers.saw(
             self.node_id,
             part.partition,
+            frontier,
             high_watermark=entry.high_watermark,
             last_stable_offset=entry.last_stable_offset,
             log_start_offset=entry.log_start_offset,
@@ -569,7 +568,7 @@ class Prober:
         authority = Authority(
             entry.high_watermark,
             entry.last_stable_offset,
-            self._log_start_offset(part, entry),
+            seen.log_start_offset,
             leader_epoch=frontier.leader_epoch,
             local_log_start_offset=frontier.local_log_start_offset,
             aborted_tail=tail,
@@ -577,11 +576,6 @@ class Prober:
         )
         self._authorities.put(_key(request, part), authority)
         self._vouch(part, authority, verdicts)
-
-    def _log_start_offset(self, part: TierPart, entry: PartitionAnswer) -> int:
-        if self._tier.log_starts is None:
-            return entry.log_start_offset
-        return (self._tier.frontiers.get(self.node_id, part.partition) or part.frontier).log_start_offset
 
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:

@@ -6,6 +6,7 @@ then on (`proxy.fetch.service`): its requests are made whole before they are pla
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -23,9 +24,7 @@ from protocol.fetch.messages import (
     FetchPartition,
     FetchRequest,
     PartitionAnswer,
-    PartitionKey,
     decode_request,
-    key_of,
     last_mentions,
     patch_session,
 )
@@ -49,6 +48,7 @@ from proxy.fetch.assembly import (
     FETCH_BYTES_MAX,
     FetchAnswer,
     FetchPlan,
+    Instead,
     TierPart,
     answer_frame,
     is_whole,
@@ -59,9 +59,9 @@ from proxy.fetch.assembly import (
 from proxy.fetch.exchange import exchange
 from proxy.fetch.fallback import COME_AGAIN, Fallback
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Authorities, Frontier, LogStartGeneration
-from proxy.fetch.own_tier import AnswerEdits
 from proxy.fetch.probe import LocalEnds, OwnFetch, Prober, close_upstream_session, fetch_whole
 from proxy.fetch.tier import Tier
+from proxy.tier_owner import Edits
 from proxy.turns import move_on_after
 from storage.model import TopicIdPartition, Uuid
 
@@ -97,17 +97,15 @@ class ClientSessions:
         closed = self._table.close(request.session_id)
         return request.session_id if closed is None else closed.upstream_id
 
-    async def relay_full(
-        self, frame: memoryview, request: FetchRequest, replaced_id: int, edits: "Edits | None"
-    ) -> Relay:
+    async def relay_full(self, frame: memoryview, request: FetchRequest, replaced_id: int, edits: Edits) -> Relay:
         """Relay a full Fetch; upstream opens the session if one is wanted and can be kept."""
         session = await self._begin(request) if request.session_epoch == OPENING_EPOCH else None
         if session is None:
             patch_session(frame, request, session_id=replaced_id, session_epoch=SESSIONLESS_EPOCH)
-            return RELAY if edits is None else Relay(editor=edits.of_request(request))
+            return edits.relay(request)
         patch_session(frame, request, session_id=replaced_id, session_epoch=OPENING_EPOCH)
-        editor = None if edits is None else edits.of_request(request, session.doubt)
-        return Relay(SESSION_HEAD_BYTES, partial(self._on_opened, request.api_version, session), editor)
+        opened = partial(self._on_opened, request.api_version, session)
+        return Relay(SESSION_HEAD_BYTES, opened, edits.of_request(request, session.doubt))
 
     async def answer_full(self, request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire) -> Answer:
         """Answer a full Fetch, with a session of ours if one is wanted and can be kept."""
@@ -139,14 +137,12 @@ class ClientSessions:
             return session
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
-    def relay_incremental(
-        self, frame: memoryview, request: FetchRequest, session: FetchSession, edits: "Edits | None"
-    ) -> Relay:
+    def relay_incremental(self, frame: memoryview, request: FetchRequest, session: FetchSession, edits: Edits) -> Relay:
         """Relay a Fetch of a relayed session."""
         patch_session(frame, request, session_id=session.upstream_id, session_epoch=session.upstream_epoch)
         session.upstream_epoch = next_epoch(session.upstream_epoch)
-        editor = None if edits is None else edits.of_session(session)
-        return Relay(SESSION_HEAD_BYTES, partial(self._on_continued, request.api_version, session), editor)
+        continued = partial(self._on_continued, request.api_version, session)
+        return Relay(SESSION_HEAD_BYTES, continued, edits.of_session(session))
 
     async def answer_changed(
         self, request: FetchRequest, session: FetchSession, answer: FetchAnswer, wire: UpstreamWire
@@ -214,31 +210,6 @@ class ClientSessions:
             patch_session_id(head, position, session.session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """Makes the editors of what a broker says in standalone mode (proxy.fetch.own_tier)."""
-
-    tier: Tier
-    node_id: int | None
-    began_s: float
-    """When the request began, by trio's clock."""
-
-    def of_request(self, request: FetchRequest, on_stale: Callable[[], None] = lambda: None) -> AnswerEdits:
-        """For the answer to all that a request names."""
-        by_key: dict[PartitionKey, FetchPartition] = {}
-
-        def asked_of(key: PartitionKey) -> FetchPartition | None:
-            if not by_key:
-                by_key.update((key_of(asked), asked) for asked in request.partitions)
-            return by_key.get(key)
-
-        return AnswerEdits(self.tier, self.node_id, asked_of, self.began_s, on_stale)
-
-    def of_session(self, session: FetchSession) -> AnswerEdits:
-        """For the answer to a request of a relayed session, which may tell of any partition of it."""
-        return AnswerEdits(self.tier, self.node_id, session.asked_of, self.began_s, session.doubt)
-
-
 CONSUMER_REPLICA_ID = -1
 
 TIER_WAIT_S_MAX = 5.0
@@ -297,9 +268,9 @@ class FetchService:
         request = await off_loop(len(frame) > BYTES_AT_ONCE, partial(decode_request, frame, header))
         if request.replica_id != CONSUMER_REPLICA_ID:
             return RELAY
-        edits = None if self._tier.log_starts is None else Edits(self._tier, wire.node_id, trio.current_time())
+        edits = self._tier.owner.edits(self._tier, wire.node_id)
         if wire.node_id is None:
-            return RELAY if edits is None else Relay(editor=edits.of_request(request))
+            return edits.relay(request)
         if request.is_unread:
             self._note_unread(request, len(frame))
         if len(request.partitions) > 1:
@@ -327,7 +298,7 @@ class FetchService:
             _log.warning("fetch_left_unread", **self._client.identity.fields(), size_bytes=size_bytes)
 
     async def _full(
-        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits | None
+        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits
     ) -> Answer | Relay:
         replaced_id = self._sessions.replaced_by(request)
         plan = None if request.is_unread else await self._plan(request, node_id)
@@ -338,7 +309,7 @@ class FetchService:
         return await self._sessions.answer_full(request, answer, wire)
 
     async def _incremental(
-        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits | None
+        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int, edits: Edits
     ) -> Answer | Relay:
         session = await self._sessions.go_on(request)
         if not isinstance(session, FetchSession):
@@ -358,18 +329,15 @@ class FetchService:
         if plan is None:
             bytes_max = self._client.granted(min(request.max_bytes, FETCH_BYTES_MAX))
             answer = await self._sessions.give_back(request, session, wire, bytes_max, self._put_off)
-            if edits is not None:
-                editor = edits.of_request(request, session.doubt)
-                await each_slice(answer.partitions, editor.answers)
+            await each_slice(answer.partitions, edits.of_answers(request, session.doubt))
         else:
             answer = await self._exchange(request, plan, wire, node_id, edits)
         return await self._sessions.answer_changed(request, session, answer, wire)
 
     async def _exchange(
-        self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int, edits: Edits | None
+        self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int, edits: Edits
     ) -> FetchAnswer:
         self._client.identity.calls_itself(request.client_id)
-        edit = None if edits is None else edits.of_request(request).answer
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         try:
             return await exchange(
@@ -378,7 +346,9 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted, edit, self._put_off),
+                own_fetch=OwnFetch(
+                    wire, self._local_ends, self._client.granted, edits.of_answers(request), self._put_off
+                ),
                 meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
@@ -481,43 +451,32 @@ class FetchService:
         return request.api_version >= FOLLOWER_FETCH_VERSION_MIN or self._tier.leads(node_id, candidate)
 
     async def _broker_judges(self, parts: Sequence[TierPart]) -> set[TierPart]:
-        """Parts of which the broker is to say whether the client's log has parted from its own; of a tier of our own
-        others are put off."""
-        off_lineage = await self._off_lineage(parts)
-        for part in off_lineage:
-            part.is_put_off = not self._tier.is_at_broker(part)
-        return {part for part in off_lineage if not part.is_put_off}
-
-    async def _off_lineage(self, parts: Sequence[TierPart]) -> set[TierPart]:
         """Parts whose client's last fetched epoch is not known to be on the leader's lineage: the broker says whether
-        and where they part."""
+        and where the logs part. What it could not read is put off."""
+        unjudged = await self._unjudged(parts)
+        unreadable = {part for part in unjudged if not self._tier.owner.can_broker_read(part)}
+        for part in unreadable:
+            part.instead = Instead(COME_AGAIN)
+        return unjudged - unreadable
+
+    async def _unjudged(self, parts: Sequence[TierPart]) -> set[TierPart]:
         left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
         if not left:
             return left
         with move_on_after(LEARN_WAIT_S_MAX):
             async with trio.open_nursery() as asking:
                 for part in tuple(left):
-                    if self._tier.knows_lineage(part.partition, part.frontier.leader_epoch):
-                        await self._leave_if_on_lineage(part, left)
+                    if self._tier.knows_lineage(part):
+                        await self._judge(part, left)
                     else:
-                        asking.start_soon(self._leave_if_on_lineage, part, left)
+                        asking.start_soon(self._judge, part, left)
         return left
 
-    async def _leave_if_on_lineage(self, part: TierPart, left: set[TierPart]) -> None:
+    async def _judge(self, part: TierPart, left: set[TierPart]) -> None:
         """Take the part out of those whose lineage has yet to be seen."""
-        try:
-            if not self._tier.is_at_broker(part):
-                part.parted_at = await self._tier.parted_at(part)
-            elif not await self._tier.is_on_lineage(
-                part.partition,
-                part.frontier.leader_epoch,
-                last_fetched_epoch=part.asked.last_fetched_epoch,
-                offset=part.asked.fetch_offset,
-            ):
-                return
-        except UpstreamError:
-            return
-        left.discard(part)
+        with suppress(UpstreamError):
+            if await self._tier.judge(part):
+                left.discard(part)
 
 
 async def _each(

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -15,15 +15,15 @@ from protocol.fetch.messages import TOPIC_ID_VERSION_MIN
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
-from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages, LogStarts
+from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages
+from proxy.tier_owner import TierOwner
 from proxy.turns import LATE_S, arrive, move_on_after
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
-from storage.reading.holes import Holes, HoleUpToLocalLogError, OwnTier, SegmentFinder
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.reading.segment_finder import LocalLogIsNextError, ReachesLocalLogError
 from storage.tasks import TaskNursery
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
@@ -37,14 +37,6 @@ NAMES_ASKED_MAX = 200
 for some 4 ms. Its other names are the broker's until they are asked for with a later request."""
 
 _log = structlog.get_logger(__name__)
-
-
-NOWHERE = (-1, -1)
-"""In place of an epoch and its end: there is no such epoch, which a broker answers with OFFSET_OUT_OF_RANGE."""
-
-
-class ReachesLocalLogError(OffsetNotInTierError):
-    """The segment that holds the offset reaches further than its reader may read: the broker has the rest itself."""
 
 
 class CatalogTail(Protocol):
@@ -63,8 +55,6 @@ class Tier:
     """Owned by the trio thread.
 
     Args:
-        segment_s_max: in standalone mode, how long records may take to come into the tier, in seconds
-            (storage.reading.holes).
         is_loaded: whether the catalog has been read to its end once.
     """
 
@@ -78,48 +68,42 @@ class Tier:
         lineages: Lineages,
         cluster: Cluster,
         meter: TierMeter,
-        segment_s_max: float = 0.0,
         is_loaded: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_loaded = is_loaded
         self.frontiers = frontiers
-        self._holes = Holes(self._on_hole, segment_s_max)
         self.aborted_tails = AbortedTails()
-        self._catalog = catalog
-        self._tail = tail
+        self.catalog = catalog
+        self.tail = tail
         self._reader = reader
-        self._lineages = lineages
-        self._cluster = cluster
-        self._meter = meter
+        self.lineages = lineages
+        self.cluster = cluster
+        self.meter = meter
         self._unknown_names: dict[str, float] = {}
 
     @property
-    def log_starts(self) -> LogStarts | None:
-        """Those of a tier of our own; None: the brokers have it too, and read from it."""
-        return self.frontiers.log_starts
-
-    def is_at_broker(self, part: TierPart) -> bool:
-        """Return whether the broker can read a part in the tier's stead, as far as is known."""
-        return self.log_starts is None or part.asked.fetch_offset >= part.frontier.local_log_start_offset
+    def owner(self) -> TierOwner:
+        """Whose the tier is."""
+        return self.frontiers.owner
 
     def knows(self, topic: bytes | str) -> bool:
         """Return whether there is metadata of any partition of the topic, by its id or its name."""
-        return self._catalog.knows_topic(topic) if isinstance(topic, bytes) else self._catalog.knows_name(topic)
+        return self.catalog.knows_topic(topic) if isinstance(topic, bytes) else self.catalog.knows_name(topic)
 
     def is_loading(self, topic_id: bytes, partition: int) -> bool:
         """Return whether the partition's metadata is yet to be read, so that nobody can say what the tier has of it."""
-        return not self._tail.is_ready(TopicIdPartition(Uuid(topic_id), partition, ""))
+        return not self.tail.is_ready(TopicIdPartition(Uuid(topic_id), partition, ""))
 
     def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
         """The partition with its name, if the tier has a segment of it and its metadata is read."""
-        if not self._catalog.has_segments(topic_id, partition):
+        if not self.catalog.has_segments(topic_id, partition):
             return None
-        found = self._catalog.partition_of(topic_id, partition)
-        return found if found is not None and self._tail.is_ready(found) else None
+        found = self.catalog.partition_of(topic_id, partition)
+        return found if found is not None and self.tail.is_ready(found) else None
 
     def topic_id(self, name: str) -> bytes | None:
         """The id of a topic name, if it is known."""
-        return self._cluster.topic_id(name)
+        return self.cluster.topic_id(name)
 
     async def learn_topic_ids(self, names: Iterable[str]) -> None:
         """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while.
@@ -132,7 +116,7 @@ class Tier:
         if not wanted:
             return
         try:
-            await self._cluster.learn_names(wanted)
+            await self.cluster.learn_names(wanted)
         except UpstreamError as error:
             _log.warning("topic_ids_unknown", topics=len(wanted), reason=str(error))
         finally:
@@ -143,29 +127,29 @@ class Tier:
         """Forget what was known of the partition's offsets; it is wrong: truncation, another leader, another topic."""
         self.frontiers.forget(node_id, partition)
         self.aborted_tails.forget(node_id, partition)
-        self._lineages.forget(partition)
+        self.lineages.forget(partition)
 
     def forget_topic(self, partition: TopicIdPartition) -> None:
         """Upstream does not know this topic id: its name may be another topic's by now."""
-        self._cluster.forget_topic(partition.topic_id)
+        self.cluster.forget_topic(partition.topic_id)
 
     def has_copied(self, partition: TopicIdPartition, offset: int) -> bool:
         """Return whether the tier was ever given a segment up to this offset or beyond."""
         topic_id, number = partition.topic_id, partition.partition
         highest_offsets = (
-            self._catalog.highest_offset_for_epoch(topic_id, number, epoch)
-            for epoch in self._catalog.epochs(topic_id, number)
+            self.catalog.highest_offset_for_epoch(topic_id, number, epoch)
+            for epoch in self.catalog.epochs(topic_id, number)
         )
         return any(highest_offset is not None and highest_offset >= offset for highest_offset in highest_offsets)
 
     def leads(self, node_id: int, partition: TopicIdPartition) -> bool:
         """Return whether that broker leads the partition, as last heard."""
-        leader = self._cluster.leader_of(partition.topic_id, partition.partition)
+        leader = self.cluster.leader_of(partition.topic_id, partition.partition)
         return leader is not None and leader.leader_id == node_id
 
     def knows_topic_ids(self, node_id: int) -> bool:
         """Return whether that broker's Fetch has topic ids, as far as it has told us; brokers before 3.1 have not."""
-        newest = self._cluster.newest_version(node_id, ApiKey.FETCH)
+        newest = self.cluster.newest_version(node_id, ApiKey.FETCH)
         return newest is None or newest >= TOPIC_ID_VERSION_MIN
 
     async def topic_ids(self, node_id: int, names: Sequence[str]) -> Mapping[str, bytes]:
@@ -177,45 +161,13 @@ class Tier:
             _log.warning("topic_ids_unknown", node=node_id, topics=len(names), reason=str(error))
         return {}
 
-    def knows_lineage(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """Return whether `is_on_lineage` needs no question."""
-        return self._lineages.known(partition, leader_epoch) is not None
+    def knows_lineage(self, part: TierPart) -> bool:
+        """Return whether `judge` needs no question, but for a surprise."""
+        return self.lineages.known(part.partition, part.frontier.leader_epoch) is not None
 
-    async def is_on_lineage(
-        self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int
-    ) -> bool:
-        """Return whether a client that read up to `offset` in `last_fetched_epoch` read what the leader has.
-
-        Raises:
-            UpstreamError: the lineage cannot be learned.
-        """
-        lineage = await self._lineages.get(partition, leader_epoch)
-        end = lineage.end_offset(last_fetched_epoch)
-        return end is not None and end >= offset
-
-    async def parted_at(self, part: TierPart) -> tuple[int, int] | None:
-        """In standalone mode, below the broker's log: return where the log that the client has read parts from the
-        leader's, as the highest epoch that they share and its end; None if it does not. NOWHERE: no epoch is so high.
-
-        Same rule as Partition.readRecords: the logs part if the leader's epoch is lower than the client's, or ends
-        below what it asks for.
-
-        Raises:
-            UpstreamError: the lineage cannot be learned.
-        """
-        epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
-        lineage = await self._lineages.get(part.partition, part.frontier.leader_epoch)
-        kept = lineage.told(epoch, part.frontier.log_start_offset)
-        if lineage.knows([epoch]) and kept[0] == epoch and kept[1] >= offset:
-            return None
-        # Nobody is sent back by what was heard before: no segment may have the epoch, and that of the leader grows.
-        told = await self._lineages.epoch_end(part.partition, epoch)
-        if told.end_offset < 0:
-            return NOWHERE
-        shared = told.leader_epoch, told.end_offset
-        if shared[0] == epoch < lineage.leader_epoch and shared[1] <= part.frontier.local_log_start_offset:
-            shared = kept  # the broker has forgotten it
-        return None if shared[0] == epoch and shared[1] >= offset else shared
+    def judge(self, part: TierPart) -> Awaitable[bool]:
+        """See `TierOwner.judge`."""
+        return self.owner.judge(part, self.lineages)
 
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the
@@ -224,19 +176,14 @@ class Tier:
         Raises:
             RemoteStorageError, UpstreamError: the metadata topic does not say where it ends.
         """
-        await self._tail.catch_up(partition)
-        self._lineages.forget(partition)
+        await self.tail.catch_up(partition)
+        self.lineages.forget(partition)
 
     async def read(
         self,
-        partition: TopicIdPartition,
-        offset: int,
-        leader_epoch: int,
+        part: TierPart,
         *,
-        max_bytes: int,
-        minimum_one_batch: bool,
-        ends_below: int | None = None,
-        local_start: int | None = None,
+        committed: bool,
         is_caught_up: bool = False,
         reader: Hashable = None,
         time: ReadTime | None = None,
@@ -244,89 +191,70 @@ class Tier:
         """One remote read, counted as KIP-405 counts it.
 
         Args:
-            ends_below: of a READ_COMMITTED read, the local log start: only from a segment whose last offset is below
-                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED. In
-                standalone mode the segment may reach further, and the answer ends there.
-            local_start: in standalone mode, the local log start.
-            is_caught_up: of such a tier, after `catch_up`: what is not there now is in a hole, and stepped over.
+            committed: READ_COMMITTED: nothing that begins in the broker's log, and with what the tier knows of aborted
+                transactions up to there, as the broker tells the rest of them up to there only (proxy.fetch.known).
+            is_caught_up: after `catch_up`.
             reader: whose read it is (proxy.connection.request_handlers).
             time: as TierReader.read.
 
         Raises:
-            ReachesLocalLogError: the segment ends at or above `ends_below`.
-            HoleUpToLocalLogError: in standalone mode, nothing lies between the offset and the local log.
-            OffsetNotInTierError: the tier does not hold the offset, or not all that follows up to `ends_below`, as
-                far as the catalog knows.
+            ReachesLocalLogError: the segment ends in the broker's log, where a committed read must not reach.
+            LocalLogIsNextError: nothing lies between the offset and the broker's log.
+            OffsetNotInTierError: the tier does not hold the offset, or for a committed read not all that follows up to
+                the broker's log, as far as the catalog knows.
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
-        own = None if local_start is None else OwnTier(local_start, self._holes, is_caught_up)
-        self._meter.on_remote_fetch_started(partition.topic)
+        partition, offset, local_start = part.partition, part.asked.fetch_offset, part.frontier.local_log_start_offset
+        finder = self.owner.finder(self._reader.finder, local_start, is_caught_up=is_caught_up)
+        self.meter.on_remote_fetch_started(partition.topic)
         try:
-            with self._meter.remote_fetch_timer():
-                lineage = await self._lineages.get(partition, leader_epoch)
-                if ends_below is not None and own is None:
-                    self._require_end_below(partition, offset, lineage, ends_below)
+            with self.meter.remote_fetch_timer():
+                lineage = await self.lineages.get(partition, part.frontier.leader_epoch)
+                if committed:
+                    finder.check_end(partition, offset, lineage, local_start)
                 records = await self._reader.read(
                     partition,
                     offset,
-                    max_bytes=max_bytes,
-                    minimum_one_batch=minimum_one_batch,
+                    max_bytes=part.budget_bytes,
+                    minimum_one_batch=part.minimum_one_batch,
                     lineage=lineage,
                     reader=reader,
-                    committed=ends_below is not None,
+                    committed=committed,
                     time=time,
-                    own=own,
+                    finder=finder,
                 )
-                if ends_below is not None and not _searched_up_to(records, ends_below):
+                if committed and not _searched_up_to(records, local_start):
                     records.release()
-                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
+                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {local_start}")
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
-            self._meter.on_remote_fetch_error(partition.topic)
+            self.meter.on_remote_fetch_error(partition.topic)
             raise
-        self._meter.on_remote_fetch(partition.topic, records.size_bytes)
+        self.meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 
     def segment_of(self, part: TierPart) -> str | None:
         """For people: the segment that a part is read from, as far as is known."""
-        lineage = self._lineages.known(part.partition, part.frontier.leader_epoch)
+        lineage = self.lineages.known(part.partition, part.frontier.leader_epoch)
         if lineage is None:
             return None
         try:
-            return str(self._reader.segment_for(part.partition, part.asked.fetch_offset, lineage).segment_id)
+            return str(self._reader.finder.segment_for(part.partition, part.asked.fetch_offset, lineage).segment_id)
         except OffsetNotInTierError:
             return None
-
-    def note_holes(
-        self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage, local_start: int
-    ) -> None:
-        """Count the holes of a tier of our own between two offsets, as reads do that step over them."""
-        own = OwnTier(local_start, self._holes, is_caught_up=True)
-        SegmentFinder(self._catalog, trio.current_time).note_holes(partition, start, end, lineage, own)
-
-    def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:
-        self._meter.on_hole()
-        _log.warning("tier_hole_stepped_over", partition=str(partition), from_offset=start, to_offset=end)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A client has gone."""
         self._reader.forget_reader(reader)
 
-    def _require_end_below(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, ends_below: int
-    ) -> None:
-        segment = self._reader.segment_for(partition, offset, lineage)
-        if segment.end_offset >= ends_below:
-            raise ReachesLocalLogError(f"{partition}: the segment of offset {offset} ends at {segment.end_offset}")
-
     @property
     def _room(self) -> int:
-        return min(NAMES_ASKED_MAX, self._cluster.names_room)
+        return min(NAMES_ASKED_MAX, self.cluster.names_room)
 
     def _may_be_learned(self, name: str, now_s: float) -> bool:
-        if not self._catalog.knows_name(name) or self._cluster.topic_id(name) is not None:
+        if not self.catalog.knows_name(name) or self.cluster.topic_id(name) is not None:
             return False
         return now_s - self._unknown_names.get(name, now_s - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
 
@@ -334,7 +262,7 @@ class Tier:
         self._unknown_names = {
             name: since_s for name, since_s in self._unknown_names.items() if now_s - since_s < UNKNOWN_NAME_AGE_S_MAX
         }
-        unknown = [name for name in names if self._cluster.topic_id(name) is None]
+        unknown = [name for name in names if self.cluster.topic_id(name) is None]
         if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
             self._unknown_names.update(dict.fromkeys(unknown, now_s))
 
@@ -377,8 +305,7 @@ class TierReads:
     Args:
         nursery: the exchange's; the reads live in it.
         deadline_s: by trio's clock.
-        committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the broker tells
-            the rest of their aborted transactions up to there only (proxy.fetch.known).
+        committed: as `Tier.read`.
         client: whose reads they are; it holds what they bring.
     """
 
@@ -549,7 +476,7 @@ class TierReads:
         try:
             try:
                 return await self._read(part, time)
-            except (ReachesLocalLogError, HoleUpToLocalLogError) as error:
+            except (ReachesLocalLogError, LocalLogIsNextError) as error:
                 return error
             except OffsetNotInTierError as miss:
                 if self._times.get(part) is time:
@@ -577,18 +504,9 @@ class TierReads:
         return True
 
     async def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> TierRecords:
-        local_start = part.frontier.local_log_start_offset
+        identity = self._client.identity
         records = await self._tier.read(
-            part.partition,
-            part.asked.fetch_offset,
-            part.frontier.leader_epoch,
-            max_bytes=part.budget_bytes,
-            minimum_one_batch=part.minimum_one_batch,
-            ends_below=local_start if self._committed else None,
-            local_start=None if self._tier.log_starts is None else local_start,
-            is_caught_up=is_caught_up,
-            reader=self._client.identity,
-            time=time,
+            part, committed=self._committed, is_caught_up=is_caught_up, reader=identity, time=time
         )
         # At once, without a checkpoint between: a read that nobody wants any more must be released too.
         self._client.hold(records)

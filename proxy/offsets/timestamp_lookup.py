@@ -13,14 +13,12 @@ from itertools import count
 import structlog
 import trio
 
-from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.request_handlers import each_slice
-from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier, Lineages
+from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.tier import Tier
 from proxy.turns import move_on_after
-from proxy.upstream.cluster import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError
 from storage.metadata.partition_catalog import LeaderEpochLineage
@@ -118,15 +116,13 @@ class TierQuestion:
 class TimestampLookup:
     """One for all clients. Owned by the trio thread."""
 
-    def __init__(
-        self, *, tier: Tier, client: FrontierClient, lineages: Lineages, search: TimestampSearch, meter: TierMeter
-    ) -> None:
+    def __init__(self, tier: Tier, search: TimestampSearch) -> None:
         self._tier = tier
-        self._client = client
-        self._lineages = lineages
-        self._search = search
-        self.meter = meter
-        self._slots = SearchSlots(SEARCHES_MAX, CONNECTION_SEARCHES)
+        self._client = tier.frontiers.client
+        self._lineages = tier.lineages
+        self.search = search
+        self.meter = tier.meter
+        self.slots = SearchSlots(SEARCHES_MAX, CONNECTION_SEARCHES)
 
     async def plan(self, asked: Sequence[ListOffsetsPartition], node_id: int) -> dict[Key, TierQuestion]:
         """Those of the questions that the tier answers; the others are the broker's. No I/O in the tier."""
@@ -158,55 +154,18 @@ class TimestampLookup:
         Raises:
             RemoteStorageError: the segment cannot be read.
         """
-        async with self._slots.slot(asker):
+        async with self.slots.slot(asker):
             try:
-                return await self._search.search(
+                return await self.search.search(
                     question.segment, question.timestamp_ms, log_start_offset=question.log_start_offset
                 )
             except RemoteResourceNotFoundError:
-                if not self._search.is_gone(question.segment):
+                if not self.search.is_gone(question.segment):
                     raise
                 return None  # retention was faster: the broker knows another log start by now
             except ScanLimitError as error:
                 _log.info("timestamp_search_left", partition=str(question.partition), reason=str(error))
                 return None
-
-    async def first_in_tier(
-        self,
-        partition: TopicIdPartition,
-        timestamp_ms: int,
-        frontier: Frontier,
-        lineage: LeaderEpochLineage,
-        *,
-        log_start_offset: int,
-        asker: Hashable = None,
-    ) -> FoundTimestamp | None:
-        """The first record of that time or later, in whatever segment that begins below the local log; None if there is
-        none. For a tier of our own: no broker could look through what this leaves out.
-
-        Raises:
-            RemoteStorageError: a segment cannot be read.
-            ScanLimitError: it would be too much work.
-        """
-        from_offset = log_start_offset
-        while True:
-            segment = self._search.candidate(
-                partition,
-                timestamp_ms,
-                log_start_offset=from_offset,
-                local_log_start_offset=frontier.local_log_start_offset,
-                lineage=lineage,
-                over_holes=True,
-            )
-            if segment is None:
-                return None
-            local_start = frontier.local_log_start_offset
-            self._tier.note_holes(partition, from_offset, segment.start_offset, lineage, local_start)
-            async with self._slots.slot(asker):
-                found = await self._search.search(segment, timestamp_ms, log_start_offset=log_start_offset)
-            if found is not None:
-                return found
-            from_offset = segment.end_offset + 1
 
     async def learn_lineages(self, frontiers: Mapping[TopicIdPartition, Frontier]) -> None:
         """Ask together what `lineage` would ask for."""
@@ -219,7 +178,7 @@ class TimestampLookup:
             UpstreamError: it cannot be learned.
         """
         lineage = await self._lineages.get(partition, leader_epoch)
-        if self._search.is_outdated(partition, lineage):
+        if self.search.is_outdated(partition, lineage):
             self._lineages.forget(partition)
             lineage = await self._lineages.get(partition, leader_epoch)
         return lineage
@@ -275,7 +234,7 @@ class TimestampLookup:
         except UpstreamError as error:
             _log.info("lineage_unknown", partition=str(partition), reason=str(error))
             return None
-        segment = self._search.candidate(
+        segment = self.search.candidate(
             partition,
             question.timestamp,
             log_start_offset=frontier.log_start_offset,

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DeleteRecordsService:
-    """One for all clients."""
+    """Keeps nothing."""
 
     def __init__(self, tier_offsets: TierOffsets) -> None:
         self._tier_offsets = tier_offsets

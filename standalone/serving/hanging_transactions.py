@@ -31,18 +31,20 @@ class HangingTransactions:
     """Owned by the trio thread.
 
     Args:
-        frontiers: know which partitions are held back (`Frontiers.held_back`).
+        held_back: which partitions are (`WeOwnIt.held_back`).
         tell: gets what there is, a sentence for each partition.
     """
 
     def __init__(
         self,
+        held_back: set[TopicIdPartition],
         frontiers: Frontiers,
         cluster: Cluster,
         tell: Callable[[Sequence[str]], None],
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._now_ms = now_ms
+        self._held_back = held_back
         self._frontiers = frontiers
         self._cluster = cluster
         self._tell = tell
@@ -56,7 +58,7 @@ class HangingTransactions:
 
     async def look(self) -> None:
         """Ask about what is held back just now, and tell."""
-        partitions = [*islice(self._frontiers.held_back, PARTITIONS_MAX)]
+        partitions = [*islice(self._held_back, PARTITIONS_MAX)]
         self._logged &= {*partitions}
         self._tell([said for partition in partitions if (said := await self._said(partition)) is not None])
 
@@ -67,7 +69,7 @@ class HangingTransactions:
             whose = f"whose it is is not known: {error}"
         else:
             if opened is None:
-                self._frontiers.held_back.discard(partition)
+                self._held_back.discard(partition)
                 return None
             silent_s = (self._now_ms() - opened.last_timestamp_ms) // 1000
             whose = f"producer {opened.producer_id} began it at offset {opened.first_offset} and wrote {silent_s} s ago"

@@ -41,7 +41,7 @@ class _Told:
 
 
 class LeaderEpochsService:
-    """One for all clients."""
+    """Keeps nothing."""
 
     def __init__(self, tier_offsets: TierOffsets) -> None:
         self._tier_offsets = tier_offsets

@@ -27,6 +27,7 @@ from protocol.client.errors import UpstreamError, UpstreamRefusedError
 from protocol.client.groups import LOG_START_GROUP as LOG_START_GROUP
 from protocol.client.groups import GroupOffset
 from protocol.client.messages import Partition
+from proxy.fetch.tier import CatalogTail
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.topic_texts import TopicTexts
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -110,7 +111,7 @@ class CopierLogStarts:
 
 
 class TierLogStarts:
-    """Implements `proxy.fetch.known.LogStarts`. Owned by the trio thread."""
+    """Owned by the trio thread."""
 
     def __init__(self, committed: CommittedLogStarts, catalog: Catalog) -> None:
         self.committed = committed
@@ -258,6 +259,22 @@ class TierLogStarts:
         for topic in reasons.keys() - self._refused.keys():
             _log.warning("log_starts_refused", topic=topic, reason=reasons[topic])
         self._refused = reasons
+
+
+class OwnTierTail:
+    """A partition is not ready either before it is known where its log starts."""
+
+    def __init__(self, tail: CatalogTail, log_starts: TierLogStarts) -> None:
+        self._tail = tail
+        self._log_starts = log_starts
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Return whether it can be said what the tier has of the partition."""
+        return self._tail.is_ready(partition) and self._log_starts.is_known(partition)
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """As the tail's."""
+        await self._tail.catch_up(partition)
 
 
 def as_storage_error(what: str, error: UpstreamError) -> RemoteStorageError:

@@ -231,10 +231,10 @@ class OwnListOffsetsService:
     async def _search_one(self, asked: _Asked) -> _Found | None:
         partition = str(asked.partition)
         try:
-            record = await self._tier_offsets.lookup.first_in_tier(
+            record = await self._tier_offsets.first_at(
                 asked.partition,
                 asked.timestamp,
-                asked.frontier,
+                asked.frontier.local_log_start_offset,
                 asked.lineage,
                 log_start_offset=asked.log_start_offset,
                 asker=self,

@@ -8,9 +8,8 @@ Rule 2. What is not known (no answer to our own question, a partition whose meta
         catalog had no room for) is not the same as what is not in the tier: the broker's offsets would be wrong for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 import trio
@@ -20,13 +19,15 @@ from protocol.client.errors import UpstreamError
 from protocol.wire.framing import LENGTH_BYTES
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier
-from proxy.fetch.tier import CatalogTail, Tier
+from proxy.fetch.tier import Tier
 from proxy.offsets.timestamp_lookup import Key, TimestampLookup
 from proxy.turns import move_on_after
-from proxy.upstream.cluster import TOPICS_MAX, Cluster, FrontierClient
-from storage.metadata.catalog import Catalog
+from proxy.upstream.cluster import TOPICS_MAX
+from standalone.serving.holes import Holes, OwnSegments
+from standalone.serving.log_starts import TierLogStarts
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
+from storage.reading.timestamp_search import FoundTimestamp
 
 EPOCHS_ASKED_MAX = 100
 """Leader epochs since the tier's last one that are asked about, to say in which of them an offset is."""
@@ -35,18 +36,6 @@ _CORRELATION_ID = slice(LENGTH_BYTES + 4, LENGTH_BYTES + 8)
 """In a request: behind api key and version."""
 
 _log = structlog.get_logger(__name__)
-
-
-class MovableLogStarts(Protocol):
-    """`standalone.serving.log_starts.TierLogStarts`, or a test's."""
-
-    def get(self, partition: TopicIdPartition) -> int | None:
-        """Return where the partition's tier starts; None where it has none."""
-        ...
-
-    async def raise_all(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
-        """Raise the log starts to these, unless they are higher; return where they start then. Raises UpstreamError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +47,16 @@ class Placed:
 
 
 class TierOffsets:
-    """One for all clients. Owned by the trio thread.
+    """One for all clients. Owned by the trio thread."""
 
-    Args:
-        is_catalog_loaded: whether the catalog has been read to its end once.
-    """
-
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        tail: CatalogTail,
-        tier: Tier,
-        cluster: Cluster,
-        client: FrontierClient,
-        lookup: TimestampLookup,
-        log_starts: MovableLogStarts,
-        is_catalog_loaded: Callable[[], bool],
-    ) -> None:
+    def __init__(self, tier: Tier, lookup: TimestampLookup, log_starts: TierLogStarts, holes: Holes) -> None:
         self.lookup = lookup
         self.log_starts = log_starts
-        self._catalog = catalog
-        self._tail = tail
+        self._holes = holes
+        self._catalog = tier.catalog
         self._tier = tier
-        self._cluster = cluster
-        self._client = client
-        self._is_catalog_loaded = is_catalog_loaded
+        self._cluster = tier.cluster
+        self._client = tier.frontiers.client
 
     @property
     def meter(self) -> TierMeter:
@@ -91,7 +64,7 @@ class TierOffsets:
 
     def may_hold(self, topic: str) -> bool:
         """Return whether a topic of this name may be in the tier (rule 1)."""
-        return self._catalog.knows_name(topic) or not self._is_catalog_loaded()
+        return self._catalog.knows_name(topic) or not self._tier.is_loaded()
 
     async def place(self, keys: Collection[Key], node_id: int | None) -> Placed:
         """Which of these partitions, that a broker has answered for, the tier holds by that broker's topic ids."""
@@ -106,7 +79,7 @@ class TierOffsets:
                 unknown.add((topic, number))
                 continue
             partition = TopicIdPartition(Uuid(topic_id), number, topic)
-            if not self._tail.is_ready(partition) or self._catalog.is_refused(topic_id, number):
+            if not self._tier.tail.is_ready(partition) or self._catalog.is_refused(topic_id, number):
                 unknown.add((topic, number))
             elif self._catalog.has_segments(topic_id, number):
                 held[topic, number] = partition
@@ -186,6 +159,43 @@ class TierOffsets:
         except UpstreamError as error:
             _log.info("leader_epoch_unknown", partition=str(partition), offset=offset, reason=str(error))
         return -1
+
+    async def first_at(
+        self,
+        partition: TopicIdPartition,
+        timestamp_ms: int,
+        local_start: int,
+        lineage: LeaderEpochLineage,
+        *,
+        log_start_offset: int,
+        asker: Hashable,
+    ) -> FoundTimestamp | None:
+        """The first record of that time or later, in whatever segment that begins below the local log; None if there is
+        none. No broker could look through what this leaves out.
+
+        Raises:
+            RemoteStorageError: a segment cannot be read.
+            ScanLimitError: it would be too much work.
+        """
+        search, from_offset = self.lookup.search, log_start_offset
+        segments = OwnSegments(self._catalog, self._holes, local_start, is_caught_up=True)
+        while True:
+            segment = search.candidate(
+                partition,
+                timestamp_ms,
+                log_start_offset=from_offset,
+                local_log_start_offset=local_start,
+                lineage=lineage,
+                over_holes=True,
+            )
+            if segment is None:
+                return None
+            segments.note(partition, from_offset, segment.start_offset, lineage)
+            async with self.lookup.slots.slot(asker):
+                found = await search.search(segment, timestamp_ms, log_start_offset=log_start_offset)
+            if found is not None:
+                return found
+            from_offset = segment.end_offset + 1
 
     def forget(self, partitions: Iterable[TopicIdPartition], node_id: int | None) -> None:
         """Their log starts have moved."""

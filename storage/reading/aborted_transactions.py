@@ -16,7 +16,7 @@ Rule 4. Objects vanish when a segment is deleted. An absent index is believed to
         only if the segment is still FINISHED afterwards.
 Rule 5. A tier of our own tells it all (docs/protocol.md#standalone). What its copier left open in the producer snapshot
         at a segment's end was aborted later (standalone.copier.producers). So that counts wherever the segments end: in
-        front of a hole, over which `own_find` leads, and at the tier's end. Nobody waits for markers which upstream may
+        front of a hole, over which its finder leads, and at the tier's end. Nobody waits for markers which upstream may
         have deleted.
 Rule 6. No format has a sum over these indexes, and a wrong bit hides an abort. So each is held against the markers and
         batches of the answer, and fetched once more before it is an error. What it says of other offsets is believed
@@ -37,6 +37,7 @@ from storage.indexes.transaction_index import TransactionIndex
 from storage.log.transaction_check import AnswerLog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from storage.reading.segment_finder import SegmentFinder
 
 WAVE_MAX = 16
 """Indexes of one search that are fetched side by side; the limiter of small GETs is shared by all."""
@@ -52,9 +53,6 @@ RUNS_MAX = 32
 
 PARTITIONS_MAX = 10_000
 """With remembered runs, least recently used first out: some 300 bytes each, 5 KB at worst."""
-
-FindSegment = Callable[[TopicIdPartition, int, LeaderEpochLineage], RemoteLogSegmentMetadata | None]
-"""The FINISHED segment on the lineage that holds an offset; or the first behind the hole that it is in."""
 
 IsFinished = Callable[[RemoteLogSegmentMetadata], bool]
 
@@ -77,15 +75,10 @@ class AbortSearch:
     """Searches. Owned by the trio thread."""
 
     def __init__(
-        self,
-        indexes: TransactionIndexes,
-        open_transactions: OpenTransactions,
-        find_segment: FindSegment,
-        is_finished: IsFinished,
+        self, indexes: TransactionIndexes, open_transactions: OpenTransactions, is_finished: IsFinished
     ) -> None:
         self._indexes = indexes
         self._open_transactions = open_transactions
-        self._find_segment = find_segment
         self._is_finished = is_finished
         self._runs: OrderedDict[TopicIdPartition, _MarkerlessRuns] = OrderedDict()
 
@@ -95,7 +88,7 @@ class AbortSearch:
         start_offset: int,
         upper_bound_offset: int,
         lineage: LeaderEpochLineage,
-        own_find: FindSegment | None = None,
+        finder: SegmentFinder,
         log: AnswerLog | None = None,
     ) -> TierAborts:
         """The aborted transactions of an answer from `segment`.
@@ -103,7 +96,7 @@ class AbortSearch:
         Args:
             start_offset: base offset of the first batch of the answer.
             upper_bound_offset: all offsets of the answer are below it.
-            own_find: in standalone mode, in place of the search's; may give a segment that begins above the offset.
+            finder: may give a segment that begins above the offset.
             log: of the answer, against which indexes are held (rule 6).
 
         Raises:
@@ -112,7 +105,7 @@ class AbortSearch:
         Cancellation: fetches that were started go on.
         """
         found: set[tuple[int, int]] = set()
-        partition, find_segment = segment.topic_id_partition, own_find or self._find_segment
+        partition = segment.topic_id_partition
         runs = self._runs_of(partition, lineage)
         wave, walked_to, wave_max = [(start_offset, segment)], segment.end_offset + 1, 1
         ends: list[int] = []
@@ -126,16 +119,16 @@ class AbortSearch:
                     return TierAborts(_in_order(found), upper_bound_offset, True, searched_below)
                 if not len(index):
                     runs.add(from_offset, searched_below)
-            wave, walked_to = await self._walk(partition, walked_to, lineage, runs, wave_max, find_segment, ends)
+            wave, walked_to = await self._walk(partition, walked_to, lineage, runs, wave_max, finder, ends)
             wave_max = min(2 * wave_max, WAVE_MAX)
-            for end in ends if own_find is not None else ():
-                last = find_segment(partition, end - 1, lineage)
+            for end in ends if finder.tells_all_aborts else ():
+                last = finder.find(partition, end - 1, lineage)
                 left_open = None if last is None else await self._open_at_end(last)
                 if left_open is None:
                     return TierAborts(_in_order(found), upper_bound_offset, False, end)
                 found.update(each for each in left_open if each[1] < upper_bound_offset)
             ends.clear()
-        return TierAborts(_in_order(found), upper_bound_offset, own_find is not None, walked_to)
+        return TierAborts(_in_order(found), upper_bound_offset, finder.tells_all_aborts, walked_to)
 
     def begin(self, segment: RemoteLogSegmentMetadata) -> None:
         """Fetch what a search for an answer from `segment` looks into first."""
@@ -185,7 +178,7 @@ class AbortSearch:
         lineage: LeaderEpochLineage,
         runs: "_MarkerlessRuns",
         count_max: int,
-        find_segment: FindSegment,
+        finder: SegmentFinder,
         ends: list[int],
     ) -> tuple[list[tuple[int, RemoteLogSegmentMetadata]], int]:
         """From `offset` on, the next segments that may have aborts, each with the offset that it was found by and its
@@ -195,7 +188,7 @@ class AbortSearch:
         steps = 0
         while len(wave) < count_max:
             offset, run_start = runs.skip(offset), offset
-            segment = find_segment(partition, offset, lineage)
+            segment = finder.find(partition, offset, lineage)
             if segment is None or segment.start_offset > offset:
                 ends.append(offset)
             if segment is None:

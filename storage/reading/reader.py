@@ -9,11 +9,10 @@ Rules kept from the broker:
 - One oversize first batch is returned whole if `minimum_one_batch`; otherwise the answer is empty.
 - An answer ends with its segment; `max_bytes` may cut its last batch, which clients discard.
 - An offset in a hole (compaction) is answered from the next segment.
-In standalone mode, where the tier is our own, which the broker's local log overlaps (docs/protocol.md#standalone):
+As its finder says (`segment_finder`):
 - A READ_COMMITTED answer ends in front of the first batch that begins in the local log: the aborted transactions of
   what begins there are the broker's to tell.
-- Offsets that no segment holds may be a hole in the tier (`Holes`): it is stepped over, to the next segment that begins
-  below the local log.
+- Offsets that no segment holds may be stepped over, to the next segment that begins below the local log.
 Added:
 - The CRC of every whole batch is checked the first time it is handed out.
 - An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
@@ -57,8 +56,8 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.reading.aborted_transactions import AbortSearch, TierAborts
-from storage.reading.holes import HoleUpToLocalLogError, OwnTier, SegmentFinder
-from storage.reading.holes import OffsetNotInTierError as OffsetNotInTierError
+from storage.reading.segment_finder import LocalLogIsNextError, SegmentFinder
+from storage.reading.segment_finder import OffsetNotInTierError as OffsetNotInTierError
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024
 """From here on CRC-32C runs in a thread (docs/protocol.md#read-ahead): below, the hop costs more than the sum."""
@@ -211,12 +210,12 @@ class _Asked:
     minimum_one_batch: bool
     committed: bool
     time: ReadTime | None
-    own: OwnTier | None = None
+    finder: SegmentFinder
 
     @property
     def begins_below(self) -> int | None:
         """No batch of the answer is to begin at this offset or beyond."""
-        return self.own.local_log_start_offset if self.own is not None and self.committed else None
+        return self.finder.cuts_at if self.committed else None
 
 
 @dataclass(slots=True)
@@ -279,15 +278,13 @@ class TierReader:
         prefetcher: Prefetcher | None,
     ) -> None:
         self._catalog = catalog
-        self._finder = SegmentFinder(catalog, trio.current_time)
+        self.finder = SegmentFinder(catalog)
         self._opened = parts.opened
         self._indexes = parts.offset_indexes
         self._cache = cache
         self._answers = answers
         self.prefetcher = prefetcher
-        self._abort_search = AbortSearch(
-            parts.transaction_indexes, parts.open_transactions, self._finder.holding, self._is_finished
-        )
+        self._abort_search = AbortSearch(parts.transaction_indexes, parts.open_transactions, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
@@ -302,7 +299,7 @@ class TierReader:
         reader: Hashable = None,
         committed: bool = False,
         time: ReadTime | None = None,
-        own: OwnTier | None = None,
+        finder: SegmentFinder | None = None,
     ) -> TierRecords:
         """The batches from `offset` on, at most max_bytes of them, and fewer if the time is up or room is scarce.
 
@@ -310,7 +307,7 @@ class TierReader:
             time: that the caller has entered; None: until all of the answer is there.
             reader: whose read it is: sequential reads of one reader are read ahead for.
             committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
-            own: in standalone mode, where the broker's log begins; None: the broker has its tier itself.
+            finder: finds the segments; None: by the catalog alone.
 
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
@@ -318,25 +315,16 @@ class TierReader:
 
         Cancellation: fills that were started go on.
         """
+        finder = finder or self.finder
         while True:
-            segment = self._finder.segment_for(partition, offset, lineage, own)
-            asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, own)
+            segment = finder.segment_for(partition, offset, lineage)
+            asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, finder)
             answer = await self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
                 return answer
             offset = segment.end_offset + 1
             if asked.begins_below is not None and offset >= asked.begins_below:
-                raise HoleUpToLocalLogError(f"{partition}: no batch begins at or above offset {offset} in the tier")
-
-    def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata:
-        """The FINISHED segment on the lineage that holds `offset`.
-
-        Raises:
-            OffsetNotInTierError: there is none.
-        """
-        return self._finder.segment_for(partition, offset, lineage)
+                raise LocalLogIsNextError(f"{partition}: no batch begins at or above offset {offset} in the tier")
 
     def forget_reader(self, reader: Hashable) -> None:
         """A reader has gone: nothing is read ahead for it any more."""
@@ -369,9 +357,8 @@ class TierReader:
             if asked.committed and records is not None and records.size_bytes:
                 if index is None:
                     index = await self._indexes.get(segment, asked.offset)
-                records = replace(
-                    records, aborts=await self._aborts(found, index, records.size_bytes, lineage, asked.own)
-                )
+                aborts = await self._aborts(found, index, records.size_bytes, lineage, asked.finder)
+                records = replace(records, aborts=aborts)
         except BaseException as error:
             room.release()
             if isinstance(error, trio.Cancelled):
@@ -413,7 +400,7 @@ class TierReader:
         return index, await self._read_checked(source, index, asked, room, reader)
 
     async def _aborts(
-        self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, own: OwnTier | None
+        self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, finder: SegmentFinder
     ) -> TierAborts:
         """Return the aborts of an answer of that size. Where it ends, a cut batch included, the offset index has its
         upper bound (docs/kafka-tier.md#aborted-transactions)."""
@@ -429,8 +416,7 @@ class TierReader:
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
         base_offset = window.header_at(found.start).base_offset
-        own_find = None if own is None else self._finder.of(own)
-        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, own_find, log)
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, finder, log)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)
@@ -448,7 +434,7 @@ class TierReader:
         is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
 
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-            return self._finder.holding(partition, segment.end_offset + 1, lineage)
+            return self.finder.holding(partition, segment.end_offset + 1, lineage)
 
         self.prefetcher.on_read(
             Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)

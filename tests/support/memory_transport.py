@@ -27,11 +27,12 @@ from protocol.client.errors import TransportError
 from protocol.list_offsets import decode_request as decode_list_offsets
 from protocol.wire.addresses import NodeAddress
 from protocol.wire.framing import decode_request_header
+from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.audit import Audit
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.names import Groups
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Exchange, Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 from tests.support.waiting import HANG_S_MAX
@@ -197,6 +198,9 @@ class ScriptedHandlers:
         self.reads = reads
         return self
 
+    def __post_init__(self) -> None:
+        self.exchanges: dict[int, Exchange] = {ApiKey.FETCH: self.fetch, ApiKey.LIST_OFFSETS: self.list_offsets}
+
     async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         self.frames.append(bytes(frame))
         await trio.lowlevel.checkpoint()
@@ -206,12 +210,6 @@ class ScriptedHandlers:
     async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         decode_list_offsets(frame, decode_request_header(frame))
         return RELAY
-
-    async def offset_for_leader_epoch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        return await self.fetch(frame, wire)
-
-    async def delete_records(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
-        return await self.fetch(frame, wire)
 
     def on_answered(self) -> None:
         self.reads.release()

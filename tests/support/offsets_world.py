@@ -30,13 +30,9 @@ from protocol.list_offsets import decode_response as decode_offsets
 from protocol.offset_for_leader_epoch import LeaderEpochAnswer
 from protocol.offset_for_leader_epoch import decode_response as decode_epochs
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import RELAY, Answer, Relay
-from proxy.offsets.service import ListOffsetsService
+from proxy.connection.request_handlers import RELAY, Answer, Exchange, Relay
+from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
-from standalone.serving.delete_records import DeleteRecordsService
-from standalone.serving.leader_epochs import LeaderEpochsService
-from standalone.serving.own_list_offsets import OwnListOffsetsService
-from standalone.serving.tier_offsets import TierOffsets
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
@@ -82,29 +78,13 @@ class OffsetsWorld(TierWorld):
     def __init__(self, nursery: trio.Nursery, *, node_id: int | None = NODE_ID, owns_tier: bool = False) -> None:
         super().__init__(nursery, owns_tier=owns_tier)
         self.is_catalog_loaded = True
+        self.tier.is_loaded = lambda: self.is_catalog_loaded
         self.search = ScriptedSearch(self.catalog)
-        self.lookup = TimestampLookup(
-            tier=self.tier,
-            client=self.frontier_client,
-            lineages=self.lineages,
-            search=cast(TimestampSearch, self.search),
-            meter=self.meters.tier,
-        )
-        tier_offsets = TierOffsets(
-            catalog=self.catalog,
-            tail=self.tail,
-            tier=self.tier,
-            cluster=self.own_cluster,
-            client=self.frontier_client,
-            lookup=self.lookup,
-            log_starts=self.log_starts,
-            is_catalog_loaded=lambda: self.is_catalog_loaded,
-        )
-        self.service: ListOffsetsService | OwnListOffsetsService = (
-            OwnListOffsetsService(tier_offsets) if owns_tier else ListOffsetsService(self.lookup, self.fallback)
-        )
-        self.leader_epochs = LeaderEpochsService(tier_offsets)
-        self.delete_records = DeleteRecordsService(tier_offsets)
+        search = cast(TimestampSearch, self.search)
+        self.lookup = TimestampLookup(self.tier, search)
+        list_offsets = ListOffsetsService(self.lookup, self.fallback).handle
+        owners = self.owner.exchanges(self.tier, search)(LOOKUP_TIMEOUT_S)
+        self.exchanges: Mapping[int, Exchange] = {ApiKey.LIST_OFFSETS: list_offsets, **owners}
         self.wire = FakeWire(self.broker, nursery, node_id=node_id)
 
     def add(
@@ -154,7 +134,7 @@ class OffsetsWorld(TierWorld):
     async def list_offsets(self, questions: Sequence[Question], **fields: Any) -> ListOffsetsResponse:
         """The answer to a request that is not relayed."""
         request = request_of(questions, **fields)
-        frame = _answered(await self.service.handle(memoryview(bytearray(frame_of(request))), self.wire))
+        frame = _answered(await self._exchange(ApiKey.LIST_OFFSETS, frame_of(request)))
         assert frame is not None, "the request was relayed"
         return decode_offsets(frame, request.api_version)
 
@@ -168,7 +148,7 @@ class OffsetsWorld(TierWorld):
         """Nothing in it is changed."""
         frame = frame_of(request_of(questions, **fields))
         patched = memoryview(bytearray(frame))
-        relayed = await self.service.handle(patched, self.wire) is RELAY
+        relayed = await self.exchanges[ApiKey.LIST_OFFSETS](patched, self.wire) is RELAY
         assert bytes(patched) == frame
         return relayed
 
@@ -178,13 +158,16 @@ class OffsetsWorld(TierWorld):
         self, deletions: Sequence[Question], *, version: int = 2, timeout_ms: int = 0
     ) -> list[DeleteRecordsAnswer] | None:
         frame = delete_frame(deletions, version=version, timeout_ms=timeout_ms)
-        answer = _answered(await self.delete_records.handle(memoryview(bytearray(frame)), self.wire))
+        answer = _answered(await self._exchange(ApiKey.DELETE_RECORDS, frame))
         return None if answer is None else decode_deleted(answer, version)
 
     async def epoch_ends(self, asked: Sequence[Question], *, version: int = 4) -> list[LeaderEpochAnswer] | None:
         frame = epochs_frame(asked, version=version)
-        answer = _answered(await self.leader_epochs.handle(memoryview(bytearray(frame)), self.wire))
+        answer = _answered(await self._exchange(ApiKey.OFFSET_FOR_LEADER_EPOCH, frame))
         return None if answer is None else decode_epochs(answer, version)
+
+    async def _exchange(self, api_key: ApiKey, frame: bytes) -> Answer | Relay:
+        return await self.exchanges[api_key](memoryview(bytearray(frame)), self.wire)
 
 
 def request_of(questions: Sequence[Question], **fields: Any) -> ListOffsetsRequest:

@@ -31,7 +31,10 @@ from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
+from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster, FrontierClient
+from standalone.serving.log_starts import TierLogStarts
+from standalone.serving.owner import WeOwnIt
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import (
@@ -42,8 +45,8 @@ from storage.model import (
     TopicIdPartition,
 )
 from storage.reading.aborted_transactions import TierAborts
-from storage.reading.holes import OwnTier, SegmentFinder
 from storage.reading.reader import ReadTime, TierReader, TierRecords
+from storage.reading.segment_finder import SegmentFinder
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -173,7 +176,7 @@ class ScriptedReader:
     and wrongly as a test says."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._finder = SegmentFinder(catalog, trio.current_time)
+        self.finder = SegmentFinder(catalog)
         self.delay_s = 0.0
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.failures: dict[TopicIdPartition, Exception] = {}
@@ -184,11 +187,6 @@ class ScriptedReader:
 
     def forget_reader(self, reader: Hashable) -> None:
         """Nothing is kept of readers."""
-
-    def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-    ) -> RemoteLogSegmentMetadata:
-        return self._finder.segment_for(partition, offset, lineage)
 
     async def read(
         self,
@@ -201,32 +199,31 @@ class ScriptedReader:
         reader: Hashable = None,
         committed: bool = False,
         time: ReadTime | None = None,
-        own: OwnTier | None = None,
+        finder: SegmentFinder | None = None,
     ) -> TierRecords:
+        finder = finder or self.finder
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
-        segment = self._finder.segment_for(partition, offset, lineage, own)
+        segment = finder.segment_for(partition, offset, lineage)
         await trio.sleep(self.delays_s.get(partition, self.delay_s))
         if partition in self.failures:
             raise self.failures[partition]
         offset, end_offset = max(offset, segment.start_offset), segment.end_offset
-        if own is not None and committed:
-            end_offset = min(end_offset, own.local_log_start_offset - 1)
+        if finder.cuts_at is not None and committed:
+            end_offset = min(end_offset, finder.cuts_at - 1)
         count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), end_offset - offset + 1)
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
-        aborts = self._scripted_aborts(segment, lineage, own) if committed and count else None
+        aborts = self._scripted_aborts(segment, lineage, finder) if committed and count else None
         return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
 
     def _scripted_aborts(
-        self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage, own: OwnTier | None
+        self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage, finder: SegmentFinder
     ) -> TierAborts:
-        find_segment = self._finder.of(own)
         following: RemoteLogSegmentMetadata | None = segment
         end_offset = segment.end_offset
         while following is not None:
             end_offset = following.end_offset
-            following = find_segment(segment.topic_id_partition, end_offset + 1, lineage)
-        is_complete = own is not None
-        nothing = TierAborts([], segment.end_offset + 1, is_complete, searched_below=end_offset + 1)
+            following = finder.find(segment.topic_id_partition, end_offset + 1, lineage)
+        nothing = TierAborts([], segment.end_offset + 1, finder.tells_all_aborts, searched_below=end_offset + 1)
         return self.aborts.get(segment.topic_id_partition, nothing)
 
 
@@ -254,7 +251,7 @@ class FakeTail:
 
 @dataclass
 class FakeLogStarts:
-    """MovableLogStarts: where the catalog's segments begin, or at `raised` if that is higher; `raises` is how raising
+    """TierLogStarts: where the catalog's segments begin, or at `raised` if that is higher; `raises` is how raising
     fails."""
 
     catalog: Catalog
@@ -300,9 +297,11 @@ class TierWorld:
         self.frontier_client = cast(FrontierClient, self.client_of_ours)
         self.own_cluster = cast(Cluster, self.cluster)
         self.log_starts = FakeLogStarts(self.catalog)
-        log_starts = self.log_starts if owns_tier else None
-        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max, log_starts=log_starts)
-        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery, owns_tier=owns_tier)
+        self.tier_log_starts = cast(TierLogStarts, self.log_starts)
+        ours = WeOwnIt(self.catalog, self.tier_log_starts, self.meters.tier, segment_s_max=segment_s_max)
+        self.owner: TierOwner = ours if owns_tier else BROKERS_OWN_IT
+        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max, owner=self.owner)
+        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery, self.owner)
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
@@ -311,10 +310,9 @@ class TierWorld:
             lineages=self.lineages,
             cluster=self.own_cluster,
             meter=self.meters.tier,
-            segment_s_max=segment_s_max,
         )
         self.fallback = Fallback(
-            FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback, owns_tier=owns_tier
+            FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback, left_to=self.owner.left_to
         )
         self.generation = LogStartGeneration()
         self.slots = SessionSlots()

@@ -16,6 +16,7 @@ from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.serving.log_starts import TierLogStarts
+from standalone.serving.owner import WeOwnIt
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.follower import CatalogFollower
@@ -127,15 +128,15 @@ async def test_readiness_waits_for_the_log_starts_once(kafka: FakeKafka, nursery
     kafka.add(1, "a").on(FETCH, long_poll)
     kafka.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
     cluster, catalog = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery), Catalog(10)
-    log_starts, readiness = ScriptedLogStarts(), Readiness()
+    log_starts, readiness, meters = ScriptedLogStarts(), Readiness(), Meters(Registry())
     started = await start_catalog(
         load_lines(tmp_path, "mode=standalone\n"),
         cluster,
         catalog,
         readiness,
-        Meters(Registry()),
+        meters,
         tasks_in(nursery),
-        log_starts=cast(TierLogStarts, log_starts),
+        owner=WeOwnIt(catalog, cast(TierLogStarts, log_starts), meters.tier),
     )
     await trio.sleep(10)
     assert (readiness.catalog_was_live, started.tail.is_ready(PARTITION)) == (False, False)

@@ -40,7 +40,9 @@ class World:
         self.registry = Registry()
         self.cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
         self.catalog = Catalog()
-        self.fallback = Fallback(FallbackSettings(1.0, 8), Meters(self.registry).fallback)
+        self.fallback = Fallback(
+            FallbackSettings(1.0, 8), Meters(self.registry).fallback, left_to="left to the brokers"
+        )
         nursery.start_soon(topics.follow_topics, self.cluster, self.catalog, self.fallback)
 
     def tier(self, topic: str, partition: int = 0) -> TopicIdPartition:

@@ -19,6 +19,7 @@ from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import ConditionName, ConditionState, Readiness
+from proxy.tier_owner import BROKERS_OWN_IT
 from storage import errors
 from tests.support.waiting import HANG_S_MAX, settled, until
 from tidegate import upkeep
@@ -222,7 +223,7 @@ async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockC
     """From before the topic is described, which failed before: /readyz could not say why nothing came."""
     catalog, readiness = ScriptedCatalog(), Readiness()
     meters = Meters()
-    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, meters):
+    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, meters, BROKERS_OWN_IT):
 
         async def seen() -> tuple[ConditionState, str]:
             await step(mock_clock, max(upkeep.GAUGES_INTERVAL_S, upkeep.CATALOG_INTERVAL_S))
@@ -399,7 +400,7 @@ async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockCl
     catalog, readiness = ScriptedCatalog(), Readiness()
     catalog.count = 1
     registry = Registry()
-    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
+    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, Meters(registry), BROKERS_OWN_IT):
         catalog.partition_troubles = {0: "no leader"}
         catalog.undecodable_records = 2
         await step(mock_clock, upkeep.GAUGES_INTERVAL_S)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 import trio
@@ -35,7 +35,6 @@ from storage.metadata.catalog import Catalog, PartitionSummary
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
-from tidegate.standalone_wiring import Standalone
 from tidegate.start_lines import own_version
 from tidegate.status.copying import CopyTroubles, copy_status
 from tidegate.status.model import (
@@ -66,6 +65,9 @@ from tidegate.status.model import (
 )
 from tidegate.status.traffic import Traffic
 from tidegate.tier_storage import TierStorage, stream_row
+
+if TYPE_CHECKING:
+    from standalone.copying import Copying
 
 ASK_S_MAX: Final = 2.0
 ASKED_S_MAX: Final = 3.0
@@ -101,7 +103,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TierSide:
-    """What there is of the tier. `disk` None: the cache is in memory only; `standalone` None: mode replica.
+    """What there is of the tier. `disk` None: the cache is in memory only; `copying` None: nothing is copied here.
 
     `identity`: format, store and prefix.
     """
@@ -115,7 +117,7 @@ class TierSide:
     identity: str
     stored_bytes: Callable[[RemoteLogSegmentMetadata], int | None]
     """What a segment takes in the store, if that is known without asking it."""
-    standalone: Standalone | None = None
+    copying: "Copying | None" = None
 
 
 class Collector:
@@ -124,8 +126,7 @@ class Collector:
     def __init__(self, readiness: Readiness, cluster: Cluster, tier: TierSide, server: Server, meters: Meters) -> None:
         self._readiness, self._cluster, self._server, self._meter = readiness, cluster, server, meters.cache
         self._tier = tier
-        self._copying = None if tier.standalone is None else tier.standalone.copying
-        self._copy_troubles = None if self._copying is None else CopyTroubles(self._copying, readiness)
+        self._copy_troubles = None if tier.copying is None else CopyTroubles(tier.copying, readiness)
         self._traffic = Traffic(lambda: meters.relay.served_bytes, lambda: meters.gets.ended)
         self._brokers_asked = _Asked(self._ask_brokers)
         self._ends_asked = _Asked(self._ask_ends)
@@ -356,7 +357,7 @@ class Collector:
             problem = hole
         row = _row_of(partition, summary, frontier, problem)
         row["leader"] = leader
-        if self._tier.standalone is not None:
+        if self._tier.frontiers.owner.is_alone:
             row["cloud_storage_mode"] = OWN_TIER_MODE
         fallen_back = self._tier.fallback.reason_of(partition)
         row["left_to_broker"] = None if fallen_back is None else fallen_back.value
@@ -371,7 +372,7 @@ class Collector:
         return self._traffic.status()
 
     async def _copy(self) -> CopyStatus | None:
-        return None if self._copying is None else copy_status(self._copying)
+        return None if self._tier.copying is None else copy_status(self._tier.copying)
 
     async def _cache(self) -> list[CacheStatus]:
         memory, disk = self._tier.storage.blocks.memory, self._tier.disk

@@ -12,15 +12,13 @@ from proxy.connection.router import RequestRoute, ResponseRoute, route_request, 
 ANNOUNCED = [(key, version) for key, newest in NEWEST.items() for version in range(OLDEST.get(key, 0), newest + 1)]
 DECODED: dict[int, RequestRoute] = {
     ApiKey.PRODUCE: RequestRoute.PRODUCE,
-    ApiKey.FETCH: RequestRoute.FETCH,
-    ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
+    ApiKey.FETCH: RequestRoute.EXCHANGE,
+    ApiKey.LIST_OFFSETS: RequestRoute.EXCHANGE,
     ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE: RequestRoute.SASL_AUTHENTICATE,
 }
-OF_OUR_OWN_TIER: dict[int, RequestRoute] = {
-    ApiKey.DELETE_RECORDS: RequestRoute.DELETE_RECORDS,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestRoute.OFFSET_FOR_LEADER_EPOCH,
-}
+EXCHANGES = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
+MORE = frozenset({ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH})
 WITH_ADDRESSES = {
     ApiKey.METADATA: 0,
     ApiKey.FIND_COORDINATOR: 0,
@@ -49,9 +47,9 @@ def test_what_is_announced_is_relayed_but_for_the_few_that_are_decoded() -> None
         before_sign_in = RequestRoute.RELAY if key in (ApiKey.FETCH, ApiKey.LIST_OFFSETS) else expected
         for is_signed_in, route in ((True, expected), (False, before_sign_in)):
             what = f"api key {key} version {version}, signed in: {is_signed_in}"
-            assert route_request(key, version, is_signed_in=is_signed_in) is route, what
-            with_tier = OF_OUR_OWN_TIER.get(key, route) if is_signed_in else route
-            assert route_request(key, version, is_signed_in=is_signed_in, owns_tier=True) is with_tier, what
+            assert route_request(key, version, EXCHANGES, is_signed_in=is_signed_in) is route, what
+            with_more = RequestRoute.EXCHANGE if key in MORE and is_signed_in else route
+            assert route_request(key, version, EXCHANGES | MORE, is_signed_in=is_signed_in) is with_more, what
 
 
 @given(int16, int16)
@@ -65,17 +63,17 @@ def test_what_is_announced_is_relayed_but_for_the_few_that_are_decoded() -> None
 @example(ApiKey.SASL_HANDSHAKE, 2)
 def test_what_is_not_announced_is_the_clients_error(api_key: int, api_version: int) -> None:
     if (api_key, api_version) in ANNOUNCED or api_key == ApiKey.API_VERSIONS:
-        route_request(api_key, api_version)
+        route_request(api_key, api_version, EXCHANGES)
         return
     with pytest.raises(PeerProtocolError, match=f"api key {api_key} version {api_version}"):
-        route_request(api_key, api_version)
+        route_request(api_key, api_version, EXCHANGES)
 
 
 def test_api_versions_that_we_do_not_know_are_answered_by_us() -> None:
     # Failed before: v5 was relayed, and an answer of an upstream that knows v5 could not have been cut.
     for version in (5, 6, 32767, -1):
         for is_signed_in in (False, True):
-            route = route_request(ApiKey.API_VERSIONS, version, is_signed_in=is_signed_in)
+            route = route_request(ApiKey.API_VERSIONS, version, EXCHANGES, is_signed_in=is_signed_in)
             assert route is RequestRoute.UNKNOWN_API_VERSIONS, f"version {version}"
 
 

@@ -28,9 +28,11 @@ async def learned(world: TierWorld, partition: TopicIdPartition) -> Frontier:
 
 
 def saw(world: TierWorld, partition: TopicIdPartition, high_watermark: int, leader_epoch: int = LEADER_EPOCH) -> None:
+    unknown = Frontier(UNKNOWN_OFFSET, UNKNOWN_OFFSET, leader_epoch=-1, learned_at_s=0.0)
     world.frontiers.saw(
         NODE_ID,
         partition,
+        unknown,
         high_watermark=high_watermark,
         last_stable_offset=high_watermark,
         log_start_offset=3,

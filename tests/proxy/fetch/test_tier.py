@@ -1,29 +1,40 @@
 """The tier as exchanges use it: what it holds, what a read counts, which names are asked for."""
 
-from typing import Any
-
 import pytest
 import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.fetch.messages import PartitionAnswer
-from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
+from proxy.fetch.assembly import TierPart
+from proxy.fetch.known import Frontier
+from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX
 from storage.errors import CorruptObjectError
 from storage.model import TopicIdPartition
 from storage.reading.aborted_transactions import TierAborts
 from storage.reading.reader import OffsetNotInTierError, TierRecords
+from storage.reading.segment_finder import ReachesLocalLogError
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
-from tests.support.tier_world import LEADER_EPOCH, TierWorld
+from tests.support.tier_world import LEADER_EPOCH, TierWorld, ask
 
 pytestmark = pytest.mark.autojump
 
+END = 2000
 COUNTER = "kafka_server_brokertopicmetrics_remotefetch{}_total"
 
 
-async def read(world: TierWorld, partition: TopicIdPartition, offset: int, **limits: int | None) -> TierRecords:
-    wishes: dict[str, Any] = {"ends_below": None, **limits}
-    return await world.tier.read(partition, offset, LEADER_EPOCH, max_bytes=200, minimum_one_batch=True, **wishes)
+async def read(
+    world: TierWorld, partition: TopicIdPartition, offset: int, *, ends_below: int | None = None
+) -> TierRecords:
+    part = part_of(partition, offset, local_start=ends_below or END)
+    return await world.tier.read(part, committed=ends_below is not None)
+
+
+def part_of(partition: TopicIdPartition, offset: int, *, local_start: int = END, epoch: int = -1) -> TierPart:
+    """Two batches at an offset, of a client that has read up to there in the epoch."""
+    asked = ask(partition, offset, last_fetched_epoch=epoch)
+    frontier = Frontier(local_start, END, LEADER_EPOCH, learned_at_s=0.0)
+    return TierPart(asked, partition, frontier, budget_bytes=200, minimum_one_batch=True)
 
 
 def counted(world: TierWorld, topic: str = "orders") -> tuple[float, float, float]:
@@ -140,7 +151,7 @@ async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_wen
     world.add_segment(partition, 0, 499, epochs={4: 0})
     world.log(partition).epoch_ends[4] = (4, 500)
     found = [
-        await world.tier.is_on_lineage(partition, LEADER_EPOCH, last_fetched_epoch=epoch, offset=offset)
+        await world.lineages.agree(part_of(partition, offset, epoch=epoch))
         for epoch, offset in ((4, 500), (4, 501), (5, 501), (3, 0), (9, 0))
     ]
     assert found == [True, False, True, False, False]

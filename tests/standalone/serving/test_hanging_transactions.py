@@ -1,17 +1,23 @@
 """Transactions that hang while upstream has deleted where they begin: when they are reported, and whose they are."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 import structlog.testing
 import trio
 from kio.schema.errors import ErrorCode
 
+from metrics.meters import Meters
+from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
 from protocol.client.messages import DESCRIBE_PRODUCERS
 from proxy.fetch.known import Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from standalone.serving.hanging_transactions import LOOK_S, HangingTransactions
+from standalone.serving.log_starts import TierLogStarts
+from standalone.serving.owner import WeOwnIt
+from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, Uuid
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 
@@ -31,9 +37,12 @@ class World:
         self.broker: FakeBroker = kafka.add(1, "a")
         kafka.add_log(ORDERS, end_offset=100, log_start_offset=40)
         cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
-        self.frontiers = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0, log_starts=NoLogStarts())
+        self.owner = WeOwnIt(Catalog(), cast(TierLogStarts, NoLogStarts()), Meters(Registry()).tier)
+        self.frontiers = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0, owner=self.owner)
         self.told: list[list[str]] = []
-        self.hanging = HangingTransactions(self.frontiers, cluster, self._tell, now_ms=lambda: NOW_MS)
+        self.hanging = HangingTransactions(
+            self.owner.held_back, self.frontiers, cluster, self._tell, now_ms=lambda: NOW_MS
+        )
 
     def _tell(self, said: Sequence[str]) -> None:
         self.told.append([*said])
@@ -41,8 +50,16 @@ class World:
     async def saw(self, last_stable_offset: int) -> None:
         """A probe's answer passes."""
         await self.frontiers.refresh(1, [ORDERS])
+        known = self.frontiers.get(1, ORDERS)
+        assert known is not None
         self.frontiers.saw(
-            1, ORDERS, high_watermark=100, last_stable_offset=last_stable_offset, log_start_offset=40, leader_epoch=0
+            1,
+            ORDERS,
+            known,
+            high_watermark=100,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=40,
+            leader_epoch=0,
         )
 
     def has(self, *producers: tuple[int, int], code: ErrorCode = ErrorCode.none) -> None:
@@ -93,7 +110,7 @@ async def test_what_upstream_still_has_is_not_told_of(world: World) -> None:
     world.has((7, 40), (8, -1))
     await world.saw(last_stable_offset=40)
     assert await world.look() == ""
-    assert not world.frontiers.held_back
+    assert not world.owner.held_back
 
 
 async def test_a_producer_that_is_not_told_is_said_to_be_unknown(world: World) -> None:

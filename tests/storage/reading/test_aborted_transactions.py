@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading import aborted_transactions as module
 from storage.reading.aborted_transactions import AbortSearch, TierAborts
+from storage.reading.segment_finder import SegmentFinder
 from tests.support.segments import build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 
@@ -57,7 +59,9 @@ class TieredLog:
 
 
 class Searched:
-    """A tier and the search over it; `lookups` counts what was asked of the catalog."""
+    """A tier and the search over it, which finds segments by this; `lookups` counts what was asked of the catalog."""
+
+    tells_all_aborts = False
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
@@ -66,7 +70,7 @@ class Searched:
         """Numbers of segments that the catalog does not know."""
         self.deleted: set[int] = set()
         parts = tier.storage.parts
-        self.search = AbortSearch(parts.transaction_indexes, parts.open_transactions, self._find, self._is_finished)
+        self.search = AbortSearch(parts.transaction_indexes, parts.open_transactions, self._is_finished)
 
     def segment(self, number: int) -> RemoteLogSegmentMetadata:
         return self.tier.logs[number][0]
@@ -76,14 +80,14 @@ class Searched:
         segment = self.segment(number)
         upper = segment.end_offset + 1 if upper is None else upper
         start = segment.start_offset if start is None else start
-        return await self.search.search(segment, start, upper, self.tier.lineage)
+        return await self.search.search(segment, start, upper, self.tier.lineage, cast(SegmentFinder, self))
 
     @property
     def fetches(self) -> int:
         return self.tier.store.index_fetches(TRANSACTION)
 
-    def _find(
-        self, _partition: TopicIdPartition, offset: int, _lineage: LeaderEpochLineage
+    def find(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
     ) -> RemoteLogSegmentMetadata | None:
         self.lookups += 1
         for number, (segment, _) in enumerate(self.tier.logs):

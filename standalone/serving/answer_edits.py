@@ -11,13 +11,18 @@ The same for answers that are decoded (`AnswerEdits.answer`), and for those that
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
-from protocol.fetch.messages import FetchPartition, PartitionAnswer, PartitionKey
+from protocol.fetch.messages import FetchPartition, FetchRequest, PartitionAnswer, PartitionKey, key_of
+from protocol.fetch.sessions import FetchSession
 from protocol.wire.errors import ErrorCode
+from proxy.connection.request_handlers import Relay
 from proxy.fetch.fallback import COME_AGAIN
 from proxy.fetch.tier import Tier
+from proxy.tier_owner import Edits
+from standalone.serving.log_starts import TierLogStarts
 from storage.model import TopicIdPartition
 
 
@@ -29,23 +34,26 @@ class AnswerEdits:
     """Edits one answer of one broker; implements PartitionEditor.
 
     Args:
+        log_starts: the tier's.
         node_id: the broker; None where that is not known.
         asked_of: what was asked of a partition; None: not known, so that no OFFSET_OUT_OF_RANGE can be believed.
         began_s: when the request began, by trio's clock.
         on_stale: is called when an offset was not where it was believed to be.
     """
 
-    __slots__ = ("_asked_of", "_began_s", "_node_id", "_on_stale", "_tier", "_topic", "_topic_id")
+    __slots__ = ("_asked_of", "_began_s", "_log_starts", "_node_id", "_on_stale", "_tier", "_topic", "_topic_id")
 
     def __init__(
         self,
         tier: Tier,
+        log_starts: TierLogStarts,
         node_id: int | None,
         asked_of: Callable[[PartitionKey], FetchPartition | None],
         began_s: float,
         on_stale: Callable[[], None] = _nothing,
     ) -> None:
         self._tier = tier
+        self._log_starts = log_starts
         self._node_id = node_id
         self._asked_of = asked_of
         self._began_s = began_s
@@ -80,8 +88,7 @@ class AnswerEdits:
         if error_code and not is_out_of_range:
             return error_code, log_start_offset
         found = None if self._topic_id is None else self._tier.partition(self._topic_id, partition)
-        log_starts = self._tier.log_starts
-        start = None if found is None or log_starts is None else log_starts.get(found)
+        start = None if found is None else self._log_starts.get(found)
         if not is_out_of_range:
             is_lower = start is not None and start < log_start_offset
             return error_code, start if is_lower and start is not None else log_start_offset
@@ -119,3 +126,39 @@ class AnswerEdits:
         if asked.last_fetched_epoch > frontier.leader_epoch and frontier.learned_at_s >= self._began_s:
             return True
         return asked.fetch_offset > max(frontier.log_end_offset, frontier.high_watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEdits(Edits):
+    """`began_s`: when the request began, by trio's clock."""
+
+    tier: Tier
+    log_starts: TierLogStarts
+    node_id: int | None
+    began_s: float
+
+    def relay(self, request: FetchRequest) -> Relay:
+        """With an editor."""
+        return Relay(editor=self.of_request(request))
+
+    def of_request(self, request: FetchRequest, on_stale: Callable[[], None] = _nothing) -> AnswerEdits:
+        """For the answer to all that a request names."""
+        by_key: dict[PartitionKey, FetchPartition] = {}
+
+        def asked_of(key: PartitionKey) -> FetchPartition | None:
+            if not by_key:
+                by_key.update((key_of(asked), asked) for asked in request.partitions)
+            return by_key.get(key)
+
+        return AnswerEdits(self.tier, self.log_starts, self.node_id, asked_of, self.began_s, on_stale)
+
+    def of_session(self, session: FetchSession) -> AnswerEdits:
+        """For the answer to a request of a relayed session, which may tell of any partition of it."""
+        asked_of, on_stale = session.asked_of, session.doubt
+        return AnswerEdits(self.tier, self.log_starts, self.node_id, asked_of, self.began_s, on_stale)
+
+    def of_answers(
+        self, request: FetchRequest, on_stale: Callable[[], None] = _nothing
+    ) -> Callable[[Sequence[PartitionAnswer]], None]:
+        """The same for decoded answers."""
+        return self.of_request(request, on_stale).answers

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.fetch.messages import FetchResponse
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN
-from tests.proxy.fetch.test_own_tier import END, World
+from tests.standalone.serving.test_own_fetches import END, World
 from tests.support.drawn import drawn
 from tests.support.session_model import SessionClient
 from tests.support.tier_world import ask, fetch_of

@@ -1,5 +1,5 @@
-"""Which segment holds an offset; and, in a tier of our own (docs/protocol.md#standalone), which follows on a hole:
-offsets that the broker deleted before they were copied.
+"""Where a tier of our own has holes (docs/protocol.md#standalone), and which segment follows on one: offsets that the
+broker deleted before they were copied.
 
 Rule 1. Offsets that no segment holds are in a hole if the metadata was read to its end and a segment follows them:
         segments are copied in order.
@@ -10,22 +10,14 @@ Rule 3. What was found to be a hole is remembered, and stepped over from then on
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import trio
 
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
-from storage.reading.aborted_transactions import FindSegment
-
-
-class OffsetNotInTierError(Exception):
-    """No FINISHED segment on the lineage holds the offset, nor any after it. What that means is the caller's to say."""
-
-
-class HoleUpToLocalLogError(OffsetNotInTierError):
-    """Nothing of a tier of our own lies between the offset and the broker's log: what that has first comes next."""
-
+from storage.reading.segment_finder import LocalLogIsNextError, OffsetNotInTierError, SegmentFinder
 
 HOLES_MAX = 64
 """Limit for one partition; a full table is dropped whole, and each hole is found again."""
@@ -81,97 +73,66 @@ class Holes:
         return now_s - since_s >= self._segment_s_max
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTier:
-    """How a tier of our own is read below `local_log_start_offset`.
-
-    `is_caught_up`: the partition's metadata was just read to its end, so that holes may be found.
-    """
-
-    local_log_start_offset: int
-    holes: Holes
-    is_caught_up: bool = False
-
-
 _ANY_TIMESTAMP_MS = -(2**63)
 
 
-class SegmentFinder:
-    """Owned by the trio thread.
+class OwnSegments(SegmentFinder):
+    """Finds segments below the broker's log, and steps over holes. Owned by the trio thread.
 
     Args:
-        clock: in seconds.
+        local_start: where the broker's log begins.
+        is_caught_up: the partition's metadata was just read to its end, so that holes may be found.
     """
 
-    def __init__(self, catalog: Catalog, clock: Callable[[], float]) -> None:
-        self._catalog = catalog
-        self._clock = clock
+    tells_all_aborts = True
 
-    def segment_for(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier | None = None
-    ) -> RemoteLogSegmentMetadata:
-        """The FINISHED segment on the lineage that holds `offset`; in standalone mode, or the one behind the hole
-        that the offset is in.
+    def __init__(self, catalog: Catalog, holes: Holes, local_start: int, *, is_caught_up: bool = False) -> None:
+        super().__init__(catalog)
+        self.cuts_at: int = local_start
+        self._holes = holes
+        self._is_caught_up = is_caught_up
 
-        Raises:
-            HoleUpToLocalLogError: the hole reaches to the local log.
-            OffsetNotInTierError: there is none.
-        """
-        segment = self.of(own)(partition, offset, lineage)
-        if segment is not None:
-            return segment
-        if own is not None and own.holes.are_known(partition, offset, own.local_log_start_offset):
-            raise HoleUpToLocalLogError(f"{partition}: a hole from offset {offset} to {own.local_log_start_offset}")
-        raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
-
-    def holding(
+    def find(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
     ) -> RemoteLogSegmentMetadata | None:
-        """The FINISHED segment on the lineage that holds `offset`."""
-        epoch = lineage.epoch_for(offset)
-        topic_id, number = partition.topic_id, partition.partition
-        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
-        return segment if segment is not None and lineage.holds(segment, offset) else None
+        """The segment that holds `offset`, or the one behind the hole that it is in."""
+        return self.holding(partition, offset, lineage) or self._behind_hole(partition, offset, lineage)
 
-    def of(self, own: OwnTier | None) -> FindSegment:
-        """Finds the segment that holds an offset; in standalone mode, or the one behind the hole that it is in."""
-        if own is None:
-            return self.holding
-
-        def find(
-            partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
-        ) -> RemoteLogSegmentMetadata | None:
-            return self.holding(partition, offset, lineage) or self._behind_hole(partition, offset, lineage, own)
-
-        return find
-
-    def note_holes(
-        self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage, own: OwnTier
+    def check_end(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, local_start: int
     ) -> None:
+        """Nothing: an answer is cut where the broker's log begins."""
+
+    def note(self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage) -> None:
         """Note the holes between `start` and `end`, where a segment begins."""
         while True:
             accepts = partial(lineage.holds, from_offset=start)
             hole = self._catalog.chain_end(partition.topic_id, partition.partition, start, lineage.ends(), accepts)
-            following = self.of(own)(partition, hole, lineage) if hole < end else None
+            following = self.find(partition, hole, lineage) if hole < end else None
             if following is None:
                 return
             start = following.end_offset + 1
 
+    def _missing(self, partition: TopicIdPartition, offset: int) -> OffsetNotInTierError:
+        if self._holes.are_known(partition, offset, self.cuts_at):
+            return LocalLogIsNextError(f"{partition}: a hole from offset {offset} to {self.cuts_at}")
+        return super()._missing(partition, offset)
+
     def _behind_hole(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, own: OwnTier
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
     ) -> RemoteLogSegmentMetadata | None:
         """The first segment on the lineage that begins above `offset` and below the local log, if what lies between is
         known to be a hole; None leaves the local log itself."""
-        local_start = own.local_log_start_offset
+        local_start = self.cuts_at
         first_epoch = lineage.epoch_for(offset)
         if first_epoch is None or offset >= local_start:
             return None
         following = self._following(partition, offset, first_epoch, lineage)
         hole_end = local_start if following is None else min(following.start_offset, local_start)
-        if own.is_caught_up and (following is not None or self._has_lasting_end(partition, lineage, own.holes)):
-            own.holes.found(partition, offset, hole_end)
+        if self._is_caught_up and (following is not None or self._has_lasting_end(partition, lineage)):
+            self._holes.found(partition, offset, hole_end)
         is_inside = following is not None and following.start_offset < local_start
-        return following if is_inside and own.holes.are_known(partition, offset, hole_end) else None
+        return following if is_inside and self._holes.are_known(partition, offset, hole_end) else None
 
     def _following(
         self, partition: TopicIdPartition, offset: int, first_epoch: int, lineage: LeaderEpochLineage
@@ -195,10 +156,10 @@ class SegmentFinder:
                     return found
         return None
 
-    def _has_lasting_end(self, partition: TopicIdPartition, lineage: LeaderEpochLineage, holes: Holes) -> bool:
+    def _has_lasting_end(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> bool:
         highest_offsets = (
             self._catalog.highest_offset_for_epoch(partition.topic_id, partition.partition, epoch)
             for epoch in lineage.epochs
         )
         tier_end = max((offset for offset in highest_offsets if offset is not None), default=-1)
-        return holes.is_end_lasting(partition, tier_end, self._clock())
+        return self._holes.is_end_lasting(partition, tier_end, trio.current_time())

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import trio
@@ -10,16 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standalone.copier.index_files import encode_producer_snapshot
+from standalone.serving.holes import HOLES_MAX, Holes, OwnSegments
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.reading.holes import HOLES_MAX, Holes, HoleUpToLocalLogError, OwnTier
 from storage.reading.reader import OffsetNotInTierError, TierRecords
+from storage.reading.segment_finder import LocalLogIsNextError
 from tests.storage.reading.test_reader_aborts import base_of, transactional_segments
 from tests.support.cases import case
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 MIB = 1024 * 1024
+
+
+class OwnTier(NamedTuple):
+    """Where the broker's log begins, and what is known of holes."""
+
+    local_start: int
+    holes: Holes
+    is_caught_up: bool = False
 
 
 async def read(tier: Tier, offset: int, own: OwnTier, *, max_bytes: int = MIB, committed: bool = False) -> TierRecords:
@@ -30,7 +40,7 @@ async def read(tier: Tier, offset: int, own: OwnTier, *, max_bytes: int = MIB, c
         minimum_one_batch=True,
         lineage=tier.lineage,
         committed=committed,
-        own=own,
+        finder=OwnSegments(tier.catalog, own.holes, own.local_start, is_caught_up=own.is_caught_up),
     )
 
 
@@ -113,7 +123,7 @@ async def test_a_segment_that_begins_where_the_local_log_does_is_not_looked_at(n
     """Offsets 10 to 19 are missing at the end of the segment before it."""
     tier = open_tier(nursery, [build_segment([TENS[0]], end_offset=19), build_segment(TENS[2:])])
 
-    with pytest.raises(HoleUpToLocalLogError):
+    with pytest.raises(LocalLogIsNextError):
         await read(tier, 12, OwnTier(20, Holes()), committed=True)
     await tier.settled()
     assert tier.store.log_fetches(tier.logs[1][0]) == []
@@ -124,7 +134,7 @@ async def test_where_no_batch_begins_below_the_local_log_that_is_next(nursery: t
     segment = build_segment([TENS[0], *TENS[2:]])
     tier = open_tier(nursery, [segment])
 
-    with pytest.raises(HoleUpToLocalLogError):
+    with pytest.raises(LocalLogIsNextError):
         await read(tier, 12, OwnTier(15, Holes()), committed=True)
     await tier.settled()
     assert tier.inflight_bytes == 0
@@ -142,7 +152,7 @@ def run_of(first: int, last: int) -> SyntheticSegment:
 async def is_missed(tier: Tier, offset: int, own: OwnTier) -> bool:
     try:
         taken(await read(tier, offset, own))
-    except HoleUpToLocalLogError:
+    except LocalLogIsNextError:
         return False
     except OffsetNotInTierError:
         return True
@@ -172,7 +182,7 @@ async def test_a_hole_up_to_the_local_log_is_told_as_such(nursery: trio.Nursery)
         tier = open_tier(nursery, [run_of(0, 2), run_of(8, 9)])
         holes = Holes(segment_s_max=1000.0)
 
-        with case(local_start), pytest.raises(HoleUpToLocalLogError):
+        with case(local_start), pytest.raises(LocalLogIsNextError):
             await read(tier, 40, OwnTier(local_start, holes, is_caught_up=True))
         assert not await is_missed(tier, 40, OwnTier(local_start, holes))
         # Once the broker has deleted more, the segment behind is next.

@@ -9,7 +9,7 @@ from protocol.fetch.messages import diverging_epoch_tags
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN
 from storage.model import TopicIdPartition
-from tests.proxy.fetch.test_own_tier import END, LOCAL_START, OUT_OF_RANGE, World
+from tests.standalone.serving.test_own_fetches import END, LOCAL_START, OUT_OF_RANGE, World
 from tests.support.fake_wire import tier_batch
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, ask, records_of
 

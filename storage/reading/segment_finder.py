@@ -1,0 +1,73 @@
+"""Which segment holds an offset."""
+
+from storage.metadata.catalog import Catalog
+from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+
+
+class OffsetNotInTierError(Exception):
+    """No FINISHED segment on the lineage holds the offset, nor any after it. What that means is the caller's to say."""
+
+
+class ReachesLocalLogError(OffsetNotInTierError):
+    """The segment that holds the offset reaches further than its reader may read: the broker has the rest itself."""
+
+
+class LocalLogIsNextError(OffsetNotInTierError):
+    """Nothing lies between the offset and the broker's log: what that has first comes next."""
+
+
+class SegmentFinder:
+    """Finds segments by the catalog alone. Owned by the trio thread.
+
+    Another one may find the next segment where none holds an offset (`find`), and let committed reads come nearer to
+    the broker's log (`cuts_at`).
+    """
+
+    cuts_at: int | None = None
+    """No batch of a READ_COMMITTED answer begins at this offset or beyond; None: no segment that is read reaches so
+    far."""
+    tells_all_aborts = False
+    """Whether what is open where segments end is known to be aborted, so that no broker need be asked."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata:
+        """The segment to read `offset` from.
+
+        Raises:
+            OffsetNotInTierError: there is none.
+        """
+        segment = self.find(partition, offset, lineage)
+        if segment is None:
+            raise self._missing(partition, offset)
+        return segment
+
+    def find(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        """The segment to read `offset` from."""
+        return self.holding(partition, offset, lineage)
+
+    def holding(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        """The FINISHED segment on the lineage that holds `offset`."""
+        epoch = lineage.epoch_for(offset)
+        topic_id, number = partition.topic_id, partition.partition
+        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
+        return segment if segment is not None and lineage.holds(segment, offset) else None
+
+    def check_end(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, local_start: int
+    ) -> None:
+        """Raise ReachesLocalLogError if a READ_COMMITTED read must leave the segment of `offset` to the broker."""
+        segment = self.segment_for(partition, offset, lineage)
+        if segment.end_offset >= local_start:
+            raise ReachesLocalLogError(f"{partition}: the segment of offset {offset} ends at {segment.end_offset}")
+
+    def _missing(self, partition: TopicIdPartition, offset: int) -> OffsetNotInTierError:
+        return OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
