@@ -199,7 +199,10 @@ def _leader_epochs(cluster: KafkaCluster, topic: str, partition: int) -> tuple[t
 def _batches(cluster: KafkaCluster, topic: str, partition: int) -> tuple[KnownBatch, ...]:
     found: dict[int, KnownBatch] = {}
     for log in (*tiered_logs(cluster, topic, partition), *local_logs(cluster, topic, partition)):
-        data, position = log.read_bytes(), 0
+        try:
+            data, position = log.read_bytes(), 0
+        except FileNotFoundError:
+            continue  # deleted meanwhile: all of it lay below the log start
         while position + HEADER_BYTES <= len(data):
             header = read_header(data, position)
             found[header.base_offset] = KnownBatch(
