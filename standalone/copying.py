@@ -277,7 +277,12 @@ class Copying:
         listener = _Listener(copier, nursery, trio.lowlevel.current_trio_token())
         properties = {**parts.properties, "client.id": self._wanted.mark(str(parts.properties["client.id"]))}
         membership = self._membership = Membership(
-            properties, parts.settings.group_id, listener=listener, refresh_ms=parts.settings.interval_ms
+            properties,
+            parts.settings.group_id,
+            on_assigned=listener.assigned,
+            on_revoked=listener.revoked,
+            on_lost=listener.lost,
+            refresh_ms=parts.settings.interval_ms,
         )
         membership.subscribe(self._taken_part_for())
         copier.follow_gone(self._gone)
@@ -333,7 +338,7 @@ class Copying:
 
 
 class _Listener:
-    """Implements `standalone.copier.membership.Listener`: from its thread into trio."""
+    """What the membership tells, from its thread into trio."""
 
     def __init__(self, copier: Copier, nursery: trio.Nursery, token: trio.lowlevel.TrioToken) -> None:
         self._copier, self._nursery, self._token = copier, nursery, token

@@ -103,15 +103,25 @@ def imports_of(tree: ast.Module, files: set[str]) -> Iterator[str]:
 
 
 def implementations(trees: Mapping[str, ast.Module]) -> dict[str, int]:
-    """Each Protocol, and how many classes have all of its methods."""
+    """Each Protocol, and how many classes have all of its members, of their own or inherited."""
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    protocols = [each for each in classes if any("Protocol" in ast.unparse(base) for base in each.bases)]
-    others = [_methods(each) for each in classes if each not in protocols]
-    return {each.name: sum(_methods(each) <= other for other in others) for each in protocols}
+    protocols = [each for each in classes if "Protocol" in _bases(each)]
+    bases = {each.name: each for each in classes}
+    others = [_members(each, bases) for each in classes if each not in protocols]
+    return {each.name: sum(_members(each, {}) <= other for other in others) for each in protocols}
 
 
-def _methods(node: ast.ClassDef) -> set[str]:
-    return {each.name for each in _functions(node)}
+def _bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(each).partition("[")[0] for each in node.bases]
+
+
+def _members(node: ast.ClassDef, bases: Mapping[str, ast.ClassDef]) -> set[str]:
+    """Methods, attributes, and what else is set in it."""
+    own = {each.name for each in _functions(node)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
+            own.add(each.id if isinstance(each, ast.Name) else each.attr)
+    return own.union(*(_members(bases[each], bases) for each in _bases(node) if each in bases))
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -15,16 +15,18 @@ Where rows go, and how a step is all or nothing, is a sink's (pipeline.jobs.sink
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
 from pipeline.data_source import TidegateDataSource
+from pipeline.jobs.backfill_range import BackfillRefusedError, TierPlans
 from pipeline.jobs.backfill_steps import side_by_side
-from pipeline.jobs.job_context import JobError, UsageError
+from pipeline.jobs.job_context import JobError
+from pipeline.jobs.progress import JobProgress, duration
 from pipeline.jobs.sink import OffsetRange, Run, RunState, Sink, Step, in_order, steps
 from pipeline.jobs.tier_rows import tier_rows
 
@@ -37,10 +39,6 @@ _NOT_HASHABLE = ('"map"', '"variant"')
 
 class BackfillError(JobError):
     """What was written does not add up; the message is for the user."""
-
-
-class BackfillRefusedError(UsageError):
-    """The job cannot go on as it was asked to; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,55 +66,12 @@ class BackfillOptions:
         return {"source": self.source, "reader": dict(sorted(self.reader.items())), **self.kept}
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What there is to read when a run begins."""
-
-    topics: Mapping[str, str]
-    """Ids by name, of the topics that are wanted."""
-    ranges: tuple[OffsetRange, ...]
-    lost: tuple[OffsetRange, ...]
-    steps_count: int
-
-
-class Plans(Protocol):
-    """What a backfill asks of the brokers and the tier."""
-
-    def topic_ids(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """Return what names mean now; a topic that is not there is left out."""
-        ...
-
-    def lost(self, ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
-        """Return what of these retention took.
-
-        Raises:
-            OffsetBoundsError: something, and that is an error.
-        """
-        ...
-
-    def next_run(self, ends: Mapping[str, Mapping[int, int]], *, is_first: bool) -> Planned:
-        """Return what is new behind these ends.
-
-        Raises:
-            OffsetBoundsError: offsets that are wanted are not there.
-        """
-        ...
-
-
-class Progress(Protocol):
-    """Hears how far the job is."""
-
-    def on_run(self, run: Run, done: int, total: int) -> None:
-        """Before the first step."""
-        ...
-
-    def on_step(self, report: Mapping[str, Any], done: int, total: int) -> None:
-        """After each."""
-        ...
+ShownProgress = Callable[[Run], JobProgress]
+"""A run's, to be entered while it is done."""
 
 
 def run_backfill(
-    spark: SparkSession, options: BackfillOptions, sink: Sink, plans: Plans, progress: Progress
+    spark: SparkSession, options: BackfillOptions, sink: Sink, plans: TierPlans, progress: ShownProgress
 ) -> list[dict[str, Any]]:
     """Finish what is left, then do what is new; the reports of the runs that were done, none when nothing is new.
 
@@ -138,13 +93,13 @@ def run_backfill(
     return reports
 
 
-def _with_lost(state: RunState, plans: Plans) -> RunState:
+def _with_lost(state: RunState, plans: TierPlans) -> RunState:
     """With what retention took since the run began, of steps that are left."""
     lost = plans.lost([each for step in state.left for each in step.ranges])
     return replace(state, run=replace(state.run, lost=in_order([*state.run.lost, *lost])))
 
 
-def _next_run(options: BackfillOptions, sink: Sink, last: RunState | None, plans: Plans) -> Run | None:
+def _next_run(options: BackfillOptions, sink: Sink, last: RunState | None, plans: TierPlans) -> Run | None:
     """None when nothing is new. The first run is made in any case: it settles where the backfill starts."""
     ends = {} if last is None else last.ends
     topics = {} if last is None else last.run.topics
@@ -198,30 +153,31 @@ def _refuse_other_topics(sink: Sink, was: Mapping[str, str], now: Mapping[str, s
 
 
 def _do_run(
-    spark: SparkSession, options: BackfillOptions, sink: Sink, state: RunState, progress: Progress
+    spark: SparkSession, options: BackfillOptions, sink: Sink, state: RunState, progress: ShownProgress
 ) -> dict[str, Any]:
     started_s = time.monotonic()
     run, total, done = state.run, len(steps(state.run)), dict(state.done)
-    progress.on_run(run, len(done), total)
-    if state.left:
-        sink.clean(state)
+    with progress(run) as shown:
+        shown.begin(len(done), total)
+        if state.left:
+            sink.clean(state)
 
-    def do(step: Step) -> Mapping[str, Any]:
-        return _do_step(spark, options, sink, run, step)
+        def do(step: Step) -> Mapping[str, Any]:
+            return _do_step(spark, options, sink, run, step)
 
-    def on_done(step: Step, report: Mapping[str, Any]) -> None:
-        done[step.number] = report
-        progress.on_step(report, len(done), total)
+        def on_done(step: Step, report: Mapping[str, Any]) -> None:
+            done[step.number] = report
+            shown.advance(len(done), total, f"{report['rows']:,} rows in {duration(report['seconds'])}")
 
-    side_by_side(
-        spark.sparkContext,
-        [(run.step_name(step.number), step) for step in state.left],
-        do,
-        on_done,
-        at_once=options.steps_at_once,
-    )
-    state = replace(state, done=done)
-    return dict(sink.finish(state, _report(state, round(time.monotonic() - started_s, 3))))
+        side_by_side(
+            spark.sparkContext,
+            [(run.step_name(step.number), step) for step in state.left],
+            do,
+            on_done,
+            at_once=options.steps_at_once,
+        )
+        state = replace(state, done=done)
+        return dict(sink.finish(state, _report(state, round(time.monotonic() - started_s, 3))))
 
 
 def _do_step(spark: SparkSession, options: BackfillOptions, sink: Sink, run: Run, step: Step) -> dict[str, Any]:

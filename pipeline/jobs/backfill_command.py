@@ -7,8 +7,8 @@ and in the report, and are refused.
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipeline.jobs.backfill_folder import PARTITION_BY, REPORT, FolderSink
 from pipeline.jobs.backfill_range import TierPlans
 from pipeline.jobs.backfill_s3a import is_s3a, s3a_writer_options
 from pipeline.jobs.job_context import DONE, JobContext, RunJob, UsageError
-from pipeline.jobs.progress import JobProgress, duration
+from pipeline.jobs.progress import JobProgress
 from pipeline.jobs.sink import Run, Sink
 from pipeline.jobs.table_format import TableName
 from pipeline.jobs.tables import TableOptions, TableSink
@@ -98,7 +98,14 @@ class BackfillJob:
             reads_kafka=self.options.source == KAFKA,
             bytes_per_step=self.arguments.bytes_per_step or cores * TASKS_PER_CORE * BYTES_PER_PARTITION,
         )
-        with closing(kept_tier), _shown_progress(context, self.bounds.selection) as progress:
+        selection = self.bounds.selection
+        name = f"backfill {selection.pattern or ', '.join(selection.topics or ())}"
+
+        def progress(run: Run) -> JobProgress:
+            shown = f"{name}, run {run.number}"
+            return JobProgress(context.messages, shown, "steps", context=context.spark.sparkContext)
+
+        with closing(kept_tier):
             reports = run_backfill(context.spark, self.options, sink, plans, progress)
         for report in reports:
             context.output.print(run_table(report))
@@ -284,35 +291,6 @@ def _reader(arguments: argparse.Namespace) -> dict[str, str]:
 def _addresses(arguments: argparse.Namespace) -> dict[str, str]:
     servers = {} if arguments.bootstrap is None else {"kafka.bootstrap.servers": arguments.bootstrap}
     return servers if arguments.source == "kafka" else {"config": arguments.config, **servers}
-
-
-@contextmanager
-def _shown_progress(context: JobContext, selection: TopicSelection) -> Iterator["_ShownProgress"]:
-    with ExitStack() as stack:
-        yield _ShownProgress(context, f"backfill {selection.pattern or ', '.join(selection.topics or ())}", stack)
-
-
-class _ShownProgress:
-    """A bar, or lines, for each run."""
-
-    def __init__(self, context: JobContext, name: str, stack: ExitStack) -> None:
-        self._context = context
-        self._name = name
-        self._stack = stack
-        self._bar: JobProgress | None = None
-
-    def on_run(self, run: Run, done: int, total: int) -> None:
-        self._stack.close()
-        spark = self._context.spark
-        name = f"{self._name}, run {run.number}"
-        self._bar = self._stack.enter_context(
-            JobProgress(self._context.messages, name, "steps", context=spark.sparkContext)
-        )
-        self._bar.begin(done, total)
-
-    def on_step(self, report: Mapping[str, Any], done: int, total: int) -> None:
-        if self._bar is not None:
-            self._bar.advance(done, total, f"{report['rows']:,} rows in {duration(report['seconds'])}")
 
 
 def run_table(report: Mapping[str, Any]) -> Table:

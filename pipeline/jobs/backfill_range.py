@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pipeline.driver import Tier
-from pipeline.jobs.backfill import BackfillRefusedError, Planned
+from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.sink import STEPS_MAX, OffsetRange, in_order
 from pipeline.planning.offset_bounds import (
     GOES_ON,
@@ -42,9 +42,24 @@ _HINT = f"--option {GOES_ON}, and reports it"
 Ends = Mapping[str, Mapping[int, int]]
 
 
+class BackfillRefusedError(UsageError):
+    """The job cannot go on as it was asked to; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What there is to read when a run begins."""
+
+    topics: Mapping[str, str]
+    """Ids by name, of the topics that are wanted."""
+    ranges: tuple[OffsetRange, ...]
+    lost: tuple[OffsetRange, ...]
+    steps_count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPlans:
-    """Asks the tier and its brokers; see Plans.
+    """What a backfill asks of the tier and its brokers.
 
     Args:
         open_tier: opened for each question.
@@ -58,12 +73,12 @@ class TierPlans:
     bytes_per_step: int
 
     def topic_ids(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """See Plans."""
+        """Return what names mean now; a topic that is not there is left out."""
         with self.open_tier() as tier:
             return {name: uuid_to_text(topic.topic_id) for name, topic in tier.client.topics(names).items()}
 
     def lost(self, ranges: Sequence[OffsetRange]) -> Sequence[OffsetRange]:
-        """See Plans.
+        """Return what of these retention took.
 
         Raises:
             OffsetBoundsError: by rule 4.
@@ -80,7 +95,7 @@ class TierPlans:
         return gone
 
     def next_run(self, ends: Ends, *, is_first: bool) -> Planned:
-        """See Plans.
+        """Return what is new behind these ends.
 
         Raises:
             BackfillRefusedError: more than STEPS_MAX steps.

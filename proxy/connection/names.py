@@ -9,8 +9,9 @@ Rule 3. What a connection has told is kept for KEPT_S after its end.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from protocol.sign_in import SignIn
 from protocol.sign_in_name import SignInName
 from protocol.wire.group_id import peek_group
 
@@ -21,13 +22,6 @@ TEXT_CHARS_MAX: Final = 256
 
 KEPT_S: Final = 120.0
 """Until the audit has written what was read in the last minute."""
-
-
-class Signed(Protocol):
-    """A connection's sign-in; see `protocol.sign_in.SignIn`."""
-
-    @property
-    def signed_in_as(self) -> SignInName | None: ...
 
 
 class Application(NamedTuple):
@@ -92,7 +86,7 @@ class ClientName:
         address: host and port; "" in tests.
     """
 
-    def __init__(self, groups: Groups | None = None, address: str = "", sign_in: Signed | None = None) -> None:
+    def __init__(self, groups: Groups | None = None, address: str = "", sign_in: SignIn | None = None) -> None:
         self.address = address
         self.client_id: str | None = None
         """As its last request that was looked at says."""

@@ -24,7 +24,7 @@ Rules 3 to 5 go by a look at each connection every LOOK_S (`look_round`): reques
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -148,6 +148,9 @@ GRACE_S = 5.0
 LOOKS_IN_A_ROW_MAX = 500
 """Then other tasks are let run: each look takes a microsecond, or three where the socket is asked."""
 
+if TYPE_CHECKING:
+    from proxy.connection.connection import ClientConnection
+
 _log = structlog.get_logger(__name__)
 
 
@@ -159,30 +162,6 @@ class SlotLimits:
     idle_s_max: float = 3600.0
     connections_max_per_address: int | None = None
     rate_max_per_address: int | None = None
-
-
-class Occupant(Protocol):
-    """What a connection shows of itself."""
-
-    @property
-    def asked(self) -> int:
-        """Grows with each request of the client."""
-        ...
-
-    @property
-    def answered(self) -> int:
-        """Grows with each part of an answer."""
-        ...
-
-    @property
-    def has_unanswered(self) -> bool:
-        """Return whether a request that came whole, or is passed on, has no whole answer yet."""
-        ...
-
-    @property
-    def is_answering(self) -> bool:
-        """Return whether an answer of ours is being sent: how much of it has gone is not known."""
-        ...
 
 
 class Slot:
@@ -209,7 +188,7 @@ class Slot:
         self.address = address
         self.close = close
         self.has_left = has_left
-        self.occupant: Occupant | None = None
+        self.occupant: ClientConnection | None = None
         self.broker: Hashable = None
         self.asked = self.answered = -1
         self.active_at_s = 0.0

@@ -4,11 +4,11 @@ A consumer of librdkafka's does what Kafka's group protocol asks for, in a threa
 partition is paused as soon as it is assigned; and it never commits offsets.
 
 Rules:
-- The listener hears of partitions with the group's generation, which is the fence of their records
+- Partitions come with the group's generation, which is the fence of their records
   (standalone.copier.ledger), and with their topic's id. A topic that was deleted and made again has another id: its
   partitions are revoked and assigned once more, as the group itself may not even notice.
-- Before partitions go back to the group the listener has let go of them, or LET_GO_S_MAX has passed: the fence protects
-  them in any case. Those that were lost (the session expired) are reported at once, and nobody waits.
+- Before partitions go back to the group `on_revoked` has returned, or LET_GO_S_MAX has passed: the fence protects them
+  in any case. Those that were lost (the session expired) are reported at once, and nobody waits.
 - Assignment is cooperative and sticky: who keeps a partition goes on with it, and with its older generation.
 - Topics are subscribed to by name. Which names there are, and their ids, is for `subscribe`'s caller to say, since
   librdkafka's expressions are others than Python's, and not every topic may be copied.
@@ -16,8 +16,8 @@ Rules:
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition, libversion
@@ -53,26 +53,14 @@ class MembershipError(Exception):
     """The group cannot be joined with this librdkafka, whatever is tried; the message says why."""
 
 
-class Listener(Protocol):
-    """Whose partitions they are. All are called from the membership's thread."""
-
-    def assigned(self, partitions: Sequence[TopicIdPartition], generation: int) -> None:
-        """These are ours from now on."""
-        ...
-
-    def revoked(self, partitions: Sequence[TopicIdPartition]) -> None:
-        """Return once nobody works on them, after LET_GO_S_MAX at most."""
-        ...
-
-    def lost(self, partitions: Sequence[TopicIdPartition]) -> None:
-        """Somebody else may have them already. Returns at once."""
-        ...
-
-
 class Membership:
-    """One member. `run` is for a thread of its own; everything else may be called from any.
+    """One member. `run` is for a thread of its own, which calls the others' functions; everything else may be called
+    from any.
 
     Args:
+        on_assigned: these partitions are ours from now on, in this generation.
+        on_revoked: returns once nobody works on them, after LET_GO_S_MAX at most.
+        on_lost: somebody else may have them already; returns at once.
         properties: librdkafka's, as `client_properties` makes them.
         refresh_ms: how soon the group hears of partitions that a topic has got since.
         session_timeout_ms: after which the group gives up a member that says nothing.
@@ -83,7 +71,9 @@ class Membership:
         properties: Properties,
         group: str,
         *,
-        listener: Listener,
+        on_assigned: Callable[[Sequence[TopicIdPartition], int], None],
+        on_revoked: Callable[[Sequence[TopicIdPartition]], None],
+        on_lost: Callable[[Sequence[TopicIdPartition]], None],
         refresh_ms: int = REFRESH_MS_MAX,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
@@ -101,7 +91,7 @@ class Membership:
             "topic.metadata.refresh.interval.ms": min(refresh_ms, REFRESH_MS_MAX),
         }
         self._group = group
-        self._listener = listener
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._stopping = threading.Event()
         self._wanted: Mapping[str, Uuid] = {}
         """Replaced as a whole, from any thread."""
@@ -117,7 +107,7 @@ class Membership:
         self._wanted = dict(topics)
 
     def owned(self) -> list[TopicIdPartition]:
-        """Return the partitions that the listener has."""
+        """Return the partitions that were assigned to us."""
         return [*self._owned.copy().values()]
 
     def stop(self) -> None:
@@ -165,14 +155,14 @@ class Membership:
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         owned = self._taken(partitions)
         if owned:
-            self._listener.revoked(owned)
+            self._on_revoked(owned)
         consumer.incremental_unassign(partitions)
 
     def _lost_them(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         owned = self._taken(partitions)
         _log.warning("copy_partitions_lost", group=self._group, partitions=len(partitions))
         if owned:
-            self._listener.lost(owned)
+            self._on_lost(owned)
         consumer.incremental_unassign(partitions)
 
     def _taken(self, partitions: Iterable[TopicPartition]) -> list[TopicIdPartition]:
@@ -188,7 +178,7 @@ class Membership:
         replaced = [key for key, known in self._owned.items() if ids.get(key[0], known.topic_id) != known.topic_id]
         if replaced:
             _log.warning("copy_topics_made_again", topics=sorted({topic for topic, _ in replaced}))
-            self._listener.revoked([self._owned.pop(key) for key in replaced])
+            self._on_revoked([self._owned.pop(key) for key in replaced])
         by_generation: dict[int, list[TopicIdPartition]] = {}
         for key, generation in self._generations.items():
             topic, number = key
@@ -196,7 +186,7 @@ class Membership:
                 self._owned[key] = TopicIdPartition(ids[topic], number, topic)
                 by_generation.setdefault(generation, []).append(self._owned[key])
         for generation, partitions in sorted(by_generation.items()):
-            self._listener.assigned(partitions, generation)
+            self._on_assigned(partitions, generation)
 
     def _heard(self, message: Message) -> None:
         """Handle what is no record, since nothing is fetched: an error that the group, or a topic, has met with."""

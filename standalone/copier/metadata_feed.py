@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from standalone.copier.ledger import Ledger
-from standalone.copier.threads import Threads
+from standalone.copier.threads import WorkerThreads
 from storage.errors import MetadataLogError, RetriableRemoteStorageError
 from storage.metadata.encoding import encode_for_caller
 from storage.metadata.event_log import Close, MetadataEventLog, metadata_partition
@@ -37,7 +37,7 @@ Publish = Callable[[int, bytes], int]
 class MetadataFeed(RecordTaker):
     """Ledgers are followed by their partition, one for each. For one trio run."""
 
-    def __init__(self, event_log: MetadataEventLog, publish: Publish, threads: Threads) -> None:
+    def __init__(self, event_log: MetadataEventLog, publish: Publish, threads: WorkerThreads) -> None:
         super().__init__()
         self._event_log = event_log
         self._publish = publish

@@ -8,7 +8,7 @@ import trio
 from metrics.copy_meters import CopyMeter
 from standalone.copier.metadata_feed import MetadataFeed
 from standalone.copier.segment_copy import DeleteObjects, Publish, Step, Steps, Upload
-from standalone.copier.threads import Threads
+from standalone.copier.threads import WorkerThreads
 from storage.errors import DeletionRefusedError, RemoteStorageError
 from storage.model import CustomMetadata, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
@@ -24,7 +24,9 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class StepRunner:
     """Steps of any number of partitions, side by side."""
 
-    def __init__(self, feed: MetadataFeed, storage: RemoteStorageManager, threads: Threads, meter: CopyMeter) -> None:
+    def __init__(
+        self, feed: MetadataFeed, storage: RemoteStorageManager, threads: WorkerThreads, meter: CopyMeter
+    ) -> None:
         self._feed = feed
         self._storage = storage
         self._threads = threads

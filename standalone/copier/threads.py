@@ -1,25 +1,16 @@
 """Where blocking calls run: worker threads, a bounded number of them, and none of them ever abandoned.
 
-An upload that was begun is either finished or given back, so its waiter cannot walk away from it. Tests run
-the calls elsewhere, in an order of their own (`Threads` is what they take the place of).
+An upload that was begun is either finished or given back, so its waiter cannot walk away from it.
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
 _OTHER_THREADS = 32
 
 T = TypeVar("T")
-
-
-class Threads(Protocol):
-    """Runs blocking calls for trio tasks."""
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Return what the call returns or raises. Cancellation: only before it has begun."""
-        ...
 
 
 class WorkerThreads:
@@ -34,5 +25,5 @@ class WorkerThreads:
         self._limiter = trio.CapacityLimiter(slots_max + _OTHER_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """As Threads.run."""
+        """Return what the call returns or raises. Cancellation: only before it has begun."""
         return await trio.to_thread.run_sync(call, limiter=self._limiter)

@@ -15,7 +15,7 @@ from standalone.copier.metadata_feed import MetadataFeed, Publish
 from standalone.copier.progress import PartitionProgress
 from standalone.copier.seams import BrokerLog, Retention
 from standalone.copier.steps import StepRunner
-from standalone.copier.threads import Threads
+from standalone.copier.threads import WorkerThreads
 from standalone.copier.waits import Noted, Waiting
 from storage.metadata.event_log import MetadataEventLog
 from storage.model import TopicIdPartition, Uuid
@@ -59,7 +59,7 @@ class CopierTools:
     deletions_stopped: Callable[[], str | None]
     is_disabled: Callable[[], bool]
     is_copied: Callable[[str], bool]
-    threads: Threads
+    threads: WorkerThreads
     now_ms: Callable[[], int]
     new_id: Callable[[], Uuid] = lambda: Uuid(secrets.token_bytes(16))
     copies_all: bool = False

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -88,18 +88,6 @@ class Slots(NamedTuple):
     waiting: int
 
 
-class TransferListener(Protocol):
-    """Hears of a transfer, in the trio thread."""
-
-    def on_begun(self, transfer: "Transfer") -> None:
-        """The store's answer has begun, wanted or not."""
-        ...
-
-    def on_blocks(self, transfer: "Transfer") -> None:
-        """There may be blocks to `take`."""
-        ...
-
-
 class Transfer:
     """One GET of a run of blocks, in a worker thread: opens the stream, reads block by block, hands them over, closes.
 
@@ -150,8 +138,8 @@ class Transfer:
         # The thread may append meanwhile; what it has appended before is here.
         return [self._read.popleft() for _ in range(len(self._read))]
 
-    def run(self, post: Callable[..., None], listener: TransferListener) -> None:
-        """The whole GET; blocks. `post` is the trio token's run_sync_soon.
+    def run(self, post: Callable[..., None], get: "_Get") -> None:
+        """The whole GET; blocks. `post` is the trio token's run_sync_soon; `get` hears of it in the trio thread.
 
         Raises:
             RemoteStorageError: as the stream does; blocks before it are delivered.
@@ -161,7 +149,7 @@ class Transfer:
         stream = self.source.opened.open_stream(*self.source.positions(self.numbers))
         untold_bytes = 0
         try:
-            post(listener.on_begun, self)
+            post(get.on_begun, self)
             for number in self.numbers:
                 if self._stopping.is_set():
                     break
@@ -180,11 +168,11 @@ class Transfer:
                 # Otherwise this thread would keep it from being freed while it reads the next.
                 del data, block
                 if self.is_waited_for or untold_bytes >= POST_BYTES:
-                    post(listener.on_blocks, self)
+                    post(get.on_blocks, self)
                     untold_bytes = 0
         finally:
             if untold_bytes:
-                post(listener.on_blocks, self)
+                post(get.on_blocks, self)
             stream.close()
 
 

@@ -45,6 +45,10 @@ class Copier:
     taking: Callable[[], object] = lambda: None
     letting_go: Callable[[], object] = lambda: None
 
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"on_assigned": self.assigned, "on_revoked": self.revoked, "on_lost": self.lost}
+
     def assigned(self, partitions: Sequence[TopicIdPartition], generation: int) -> None:
         self.taking()
         self.owned |= dict.fromkeys(partitions, generation)
@@ -83,12 +87,12 @@ def running(membership: Membership) -> Iterator[None]:
 
 @contextmanager
 def member(
-    kafka: KafkaCluster, group: str, topics: Sequence[str], copier: Copier, **options: int
+    kafka: KafkaCluster, group: str, topics: Sequence[str], copier: Copier, **options: Any
 ) -> Iterator[Membership]:
     membership = Membership(
         client_properties(upstream(kafka), "copier"),
         group,
-        listener=copier,
+        **copier.told,
         session_timeout_ms=SESSION_TIMEOUT_MS,
         **options,
     )
@@ -164,7 +168,7 @@ def test_nothing_is_fetched_and_nothing_committed(kafka: KafkaCluster) -> None:
         "stats_cb": received.append,
     }
     copier = Copier()
-    membership = Membership(properties, group, listener=copier)
+    membership = Membership(properties, group, **copier.told)
     membership.subscribe(ids_of([topic]))
     with running(membership):
         wait_until(lambda: copier.owned, "it has the partition")
@@ -208,7 +212,7 @@ def test_partitions_of_a_copier_that_was_away_are_lost(kafka: KafkaCluster) -> N
     may_go_on.set()
     copier = Copier(taking=lambda: may_go_on.wait(60))
     properties = client_properties(upstream(kafka), "copier") | {"max.poll.interval.ms": SESSION_TIMEOUT_MS}
-    membership = Membership(properties, fresh_name("copiers"), listener=copier, session_timeout_ms=SESSION_TIMEOUT_MS)
+    membership = Membership(properties, fresh_name("copiers"), **copier.told, session_timeout_ms=SESSION_TIMEOUT_MS)
     other = fresh_name("copied")
     membership.subscribe(ids_of([topic]))
     with running(membership):

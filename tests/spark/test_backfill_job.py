@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
 
 from pipeline.jobs.arguments import parser
-from pipeline.jobs.backfill import BackfillError, BackfillRefusedError, Planned, run_backfill
+from pipeline.jobs.backfill import BackfillError, run_backfill
 from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.backfill_folder import FolderSink
+from pipeline.jobs.backfill_range import BackfillRefusedError, Planned
 from pipeline.jobs.backfill_steps import side_by_side
 from pipeline.jobs.command_line import main
-from pipeline.jobs.sink import OffsetRange, Run, Step, steps
+from pipeline.jobs.progress import JobProgress
+from pipeline.jobs.sink import STEPS_MAX, OffsetRange, Run, RunState, Sink, Step, steps
 from tests.support.source_rows import read_kafka
 from tests.support.spark_topics import COMPRESSED, PLAIN, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, SparkTopics
 from tests.support.waiting import wait_until
@@ -51,14 +54,27 @@ class CutSink:
         return self._folder.append(rows, run, step, counted if step.number < self._after else cut)
 
 
-class Quiet:
-    """Tells nobody."""
+def quiet(run: Run) -> JobProgress:
+    return JobProgress(Console(quiet=True), run.step_name(0), "steps")
 
-    def on_run(self, run: Run, done: int, total: int) -> None:
-        pass
 
-    def on_step(self, report: Mapping[str, Any], done: int, total: int) -> None:
-        pass
+def backfill(spark: SparkSession, job: BackfillJob, sink: Sink, told: "Told") -> list[dict[str, Any]]:
+    """Nobody is shown how far it is."""
+    return run_backfill(spark, job.options, sink, told, quiet)  # type: ignore[arg-type]  # all that is asked of plans
+
+
+class DoublingSink(CutSink):
+    """A folder in which some rows of the first run are there twice before it is read back."""
+
+    def __init__(self, folder: FolderSink, path: Path) -> None:
+        super().__init__(folder, after=STEPS_MAX)
+        self.path = path
+        self.finish = self._finish
+
+    def _finish(self, state: RunState, report: Mapping[str, Any]) -> Mapping[str, Any]:
+        (some, *_) = sorted(self.path.glob("date=*/run-000001-*.parquet"))
+        shutil.copy(some, some.with_name(some.name.replace("-00000-", "-00077-")))
+        return self._folder.finish(state, report)
 
 
 class Told:
@@ -123,7 +139,7 @@ def test_the_same_command_goes_on_behind_its_last_run_and_finishes_that_first(
     ranges = [OffsetRange(PLAIN, int(partition), 0, end) for partition, end in ONE_DAY.items()]
     told = Told(*ranges, topic_id=topic_id_of(finished), steps_count=3)
     with pytest.raises(CutOff):
-        run_backfill(spark, job.options, CutSink(FolderSink(spark, str(cut)), after=2), told, Quiet())
+        backfill(spark, job, CutSink(FolderSink(spark, str(cut)), after=2), told)
 
     assert main(arguments(spark_topics, "tier", cut)) == 0
 
@@ -190,10 +206,10 @@ def test_a_topic_that_was_created_again_is_refused(
     """Given a backfill of a topic's offsets, when the name means another topic, then nothing of that is read."""
     job = job_of(arguments(spark_topics, "tier", tmp_path))
     sink = FolderSink(spark, str(tmp_path))
-    run_backfill(spark, job.options, sink, Told(OffsetRange(PLAIN, 0, 0, 0), topic_id="before"), Quiet())
+    backfill(spark, job, sink, Told(OffsetRange(PLAIN, 0, 0, 0), topic_id="before"))
     after = Told(OffsetRange(PLAIN, 0, 0, 5), topic_id="after")
     with pytest.raises(BackfillRefusedError, match="created again"):
-        run_backfill(spark, job.options, sink, after, Quiet())
+        backfill(spark, job, sink, after)
     assert parquet_files(tmp_path) == done_steps(tmp_path) == []
 
 
@@ -255,16 +271,11 @@ def test_what_is_read_back_must_be_what_was_written(
     sink = FolderSink(spark, str(tmp_path), verifies=True)
     plans = Told(OffsetRange(PLAIN, 0, 0, 50))
 
-    class Doubled(Quiet):
-        def on_step(self, report: Mapping[str, Any], done: int, total: int) -> None:
-            (some, *_) = sorted(tmp_path.glob("date=*/run-000001-*.parquet"))
-            shutil.copy(some, some.with_name(some.name.replace("-00000-", "-00077-")))
-
     for _ in range(2):
         with pytest.raises(BackfillError, match=r"50 rows were written, .* are read back"):
-            run_backfill(spark, job.options, sink, plans, Doubled())
+            backfill(spark, job, DoublingSink(sink, tmp_path), plans)
     next(tmp_path.glob("date=*/run-000001-*-00077-*")).unlink()
-    told, _ = run_backfill(spark, job.options, sink, plans, Quiet())
+    told, _ = backfill(spark, job, sink, plans)
     assert (told["rows"], told["partitions"][0]["rows"]) == (50, 50)
 
 
@@ -373,7 +384,7 @@ def run(spark: SparkSession, topics: SparkTopics, out: Path, like: Path) -> None
     parts = report(like)["partitions"]
     ranges = [OffsetRange(each["topic"], each["partition"], each["start_offset"], each["end_offset"]) for each in parts]
     told = Told(*ranges, topic_id=topic_id_of(like), steps_count=STEPS)
-    run_backfill(spark, job.options, CutSink(FolderSink(spark, str(out)), after=1), told, Quiet())
+    backfill(spark, job, CutSink(FolderSink(spark, str(out)), after=1), told)
 
 
 def leave_half_a_step(out: Path) -> None:

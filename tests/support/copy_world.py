@@ -229,7 +229,7 @@ class CopyWorld:
 
 
 class Hands:
-    """The seams of one copier. `uploading`: the segment whose files are being put, or were when that failed."""
+    """What one copier asks of others. `uploading`: the segment whose files are being put, or were when that failed."""
 
     def __init__(self, world: CopyWorld) -> None:
         self.world = world
@@ -274,7 +274,7 @@ class Hands:
                 is_copied=lambda _: self.is_copied,
                 confirm_gone=self.confirm_gone,
                 deletions_stopped=lambda: self.deletions_stopped or clock.deletions_stopped(),
-                threads=self,
+                threads=self,  # type: ignore[arg-type]  # in an order of the world's own
                 now_ms=clock.now_ms,
                 new_id=world.new_id,
             )
@@ -305,7 +305,7 @@ class Hands:
         if self.world.chance.random() < self.world.failure_rate:
             raise RetriableRemoteStorageError("as the schedule has it")
 
-    # --- Threads ---
+    # --- WorkerThreads ---
 
     async def run(self, call: Callable[[], T]) -> T:
         await self.step()

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pipeline.driver import Tier
-from pipeline.jobs.backfill import BackfillRefusedError, Planned
-from pipeline.jobs.backfill_range import BYTES_PER_OFFSET, TierPlans
+from pipeline.jobs.backfill_range import BYTES_PER_OFFSET, BackfillRefusedError, Planned, TierPlans
 from pipeline.jobs.sink import OffsetRange
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OffsetEdge, PartitionOffsets, SourceOptions, TopicSelection

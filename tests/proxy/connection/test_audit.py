@@ -11,6 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.errors import TransportError
+from protocol.sign_in import SignIn
 from protocol.sign_in_name import SignInName
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Wait
@@ -37,9 +38,8 @@ PARTITION = topic_partition("orders", 3)
 SECRET = "pencil-4711"
 
 
-class Signed:
-    def __init__(self, name: str | None = None) -> None:
-        self.signed_in_as = None if name is None else SignInName("PLAIN", name)
+def signed(name: str | None = None) -> SignIn:
+    return SignIn(is_demanded=False, certified_as=None if name is None else SignInName("PLAIN", name))
 
 
 class Written:
@@ -52,7 +52,7 @@ class Written:
         self.audit = Audit(lambda minute, rows: self.batches.append((minute, rows)), self.groups, self.clock)
         self.audit.flush()
 
-    def named(self, address: str, sign_in: "Signed") -> ClientName:
+    def named(self, address: str, sign_in: SignIn) -> ClientName:
         return ClientName(self.groups, address, sign_in)
 
     def clock(self) -> float:
@@ -118,7 +118,7 @@ def tells(client: ClientName, client_id: bytes, group: bytes) -> None:
 
 @pytest.mark.autojump
 async def test_a_group_is_told_on_another_connection_of_the_same_application() -> None:
-    written, alice = Written(), Signed("alice")
+    written, alice = Written(), signed("alice")
     coordinator = written.named("10.0.0.1:1", alice)
     tells(coordinator, b"c", b"billing")
     reader = Reader("10.0.0.1:2", alice.signed_in_as, "c", PARTITION)
@@ -143,14 +143,14 @@ async def test_a_group_is_told_on_another_connection_of_the_same_application() -
 
 
 async def test_no_more_groups_are_remembered_than_there_is_room_for(written: Written) -> None:
-    clients = [written.named(f"10.0.0.1:{port}", Signed()) for port in range(GROUPS_MAX + 1)]
+    clients = [written.named(f"10.0.0.1:{port}", signed()) for port in range(GROUPS_MAX + 1)]
     for number, client in enumerate(clients):
         tells(client, b"c%d" % number, b"group")
     assert [client.wants_group for client in clients] == [False] * GROUPS_MAX + [True]
 
 
 async def test_what_a_reader_is_called_is_shown_with_every_group_of_any_worker(written: Written) -> None:
-    other, alice = Groups(trio.current_time), Signed("alice")
+    other, alice = Groups(trio.current_time), signed("alice")
     reader = written.named("10.0.0.1:2", alice)
     reader.calls_itself("c")
     assert reader.row() == {"client": "10.0.0.1:2", "client_id": "c", "sign_in_name": "alice", "groups": []}
@@ -176,7 +176,7 @@ class Sent:
     """One answer on its way to a client that takes as much of it as it is let."""
 
     def __init__(self, written: Written, tier: Tier, records: Sequence[TierRecords]) -> None:
-        self.audit = written.audit.client(written.named("10.0.0.1:2", Signed("alice")))
+        self.audit = written.audit.client(written.named("10.0.0.1:2", signed("alice")))
         self.reads = ClientReads(audit=self.audit)
         for records_of_one in records:
             self.reads.hold(records_of_one)

@@ -50,7 +50,8 @@ class World:
     def connected(self, *, broker: str = "one", signed_in: bool = True, address: str = "192.0.2.1") -> Client:
         client = self.come(address)
         assert isinstance(client, Client)
-        client.slot.occupant, client.slot.broker = client, broker
+        client.slot.occupant = client  # type: ignore[assignment]  # all that is asked of one
+        client.slot.broker = broker
         if signed_in:
             self.slots.on_signed_in(client.slot)
         return client
