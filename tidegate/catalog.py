@@ -47,6 +47,7 @@ from storage.metadata.snapshot_stream import (
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
+from storage.wall_clock import wall_clock_ms
 from tidegate.config.model import Config
 from tidegate.upkeep import follow_catalog, measure_catalog
 
@@ -242,7 +243,7 @@ class CatalogSnapshots:
             raise OSError("the disk has not answered since the last one was given up")
         with trio.move_on_after(HOLD_S_MAX) as hold:
             async with self._event_log.delivery_held():
-                now_ms = time.time_ns() // 1_000_000
+                now_ms = wall_clock_ms()
                 snapshot = Snapshot(self._origin(), self._next_offsets(), now_ms, self._catalog.contents())
                 size_bytes = await self._draft(snapshot)
         if hold.cancelled_caught:

@@ -15,7 +15,6 @@ Libraries' loggers pass from WARNING on, whatever the level of ours.
 import json
 import logging
 import sys
-import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, MutableMapping
@@ -26,6 +25,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from storage.config.masking import HIDDEN, sounds_secret
+from storage.wall_clock import wall_clock_ms
 from tidegate.config.model import LogFormat
 from tidegate.log_lines import STANDARD_ERROR
 from tidegate.status.model import ErrorStatus
@@ -115,7 +115,7 @@ def _remember(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
             event=str(event.get("event", ""))[:RECENT_CHARS_MAX],
             detail=detail[:RECENT_CHARS_MAX],
         )
-        _recent.append((time.time_ns() // 1_000_000, error))
+        _recent.append((wall_clock_ms(), error))
     return event
 
 

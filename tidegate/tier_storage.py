@@ -22,7 +22,7 @@ from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
-from storage.cache.object_gets import ObjectGets, wall_clock_ms
+from storage.cache.object_gets import ObjectGets
 from storage.cache.pace import Pace, Throttle
 from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
 from storage.cache.segment_parts import SegmentParts
@@ -32,6 +32,7 @@ from storage.reading.reader import TierReader
 from storage.reading.timestamp_search import TimestampSearch
 from storage.remote_storage_manager import RemoteStorageManager
 from storage.tasks import TaskNursery
+from storage.wall_clock import wall_clock_ms
 
 EXPIRE_INTERVAL_S = 60.0
 

@@ -10,7 +10,6 @@ brokers' own logs begin, since all below that was in the tier by then; then the 
 
 import argparse
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +30,7 @@ from protocol.list_offsets import OffsetTimestamp
 from storage.checks.audit_result import AuditResult
 from storage.checks.partition_check import PartitionState
 from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.wall_clock import wall_clock_ms
 
 EVERYTHING = ".*"
 SHOWN_FINDINGS_MAX = 200
@@ -85,7 +85,7 @@ def audit_inputs(tier: Tier, shipped: ShippedStorage, selection: TopicSelection)
     known = [view for view in tier.view.partitions(selection, False) if view.segments or _has_segments(tier, view)]
     asked = dict.fromkeys([view.key for view in known], int(OffsetTimestamp.EARLIEST_LOCAL))
     local_starts = tier.client.list_offsets(asked) if asked else {}
-    metadata_read_ms = time.time_ns() // 1_000_000
+    metadata_read_ms = wall_clock_ms()
     views = tier.view.partitions(selection, False)
     return AuditInputs(
         open_manager=functools.partial(open_shipped_storage, shipped),

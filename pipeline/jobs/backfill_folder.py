@@ -27,7 +27,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.jobs.backfill import BackfillError, BackfillRefusedError, digest
+from pipeline.jobs.backfill import BackfillError, digest
+from pipeline.jobs.backfill_range import BackfillRefusedError
 from pipeline.jobs.folder_claim import FolderClaim
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.jobs.sink import Run, RunState, Step, steps

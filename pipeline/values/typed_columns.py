@@ -15,7 +15,6 @@ Rules:
 """
 
 import functools
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -31,6 +30,7 @@ from pipeline.values.dead_letters import DeadLetters
 from pipeline.values.registry import RegisteredSchema, SchemaRegistry, UnknownSchemaError
 from pipeline.values.settled import SettledColumn, ValuesPlan
 from pipeline.values.wire_format import schema_ids
+from storage.bounded_map import BoundedMap
 
 SLICE_ROWS: Final = 4096
 SLICE_BYTES: Final = 1024 * 1024
@@ -77,7 +77,7 @@ class Writers:
 
     def __init__(self, settled: SettledColumn, decoder: Decoder, registry: SchemaRegistry | None) -> None:
         self._settled, self._decoder, self._registry = settled, decoder, registry
-        self._known: OrderedDict[int, tuple[Any, str | None]] = OrderedDict()
+        self._known: BoundedMap[int, tuple[Any, str | None]] = BoundedMap(WRITERS_MAX)
         self._unknown = 0
 
     @property
@@ -92,12 +92,9 @@ class Writers:
         """
         if self._registry is None:
             return None, None
-        if schema_id in self._known:
-            self._known.move_to_end(schema_id)
-            return self._known[schema_id]
-        found = self._known[schema_id] = self._ask(self._registry, schema_id)
-        if len(self._known) > WRITERS_MAX:
-            self._known.popitem(last=False)
+        found = self._known.use(schema_id)
+        if found is None:
+            found = self._known[schema_id] = self._ask(self._registry, schema_id)
         return found
 
     def _ask(self, registry: SchemaRegistry, schema_id: int) -> tuple[Any, str | None]:

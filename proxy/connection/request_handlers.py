@@ -12,6 +12,7 @@ from proxy.connection.accounts import Account
 from proxy.connection.audit import ClientAudit
 from proxy.connection.names import ClientName
 from proxy.upstream.transport import Bytes
+from storage.bounded_map import BoundedMap
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
 
@@ -136,7 +137,7 @@ ASKS_MIN = 3
 """So often an offset is asked for before the tier counts as failing it (`proxy.fetch.fallback`, rule 1)."""
 
 PATIENCE_PARTITIONS_MAX = 10_000
-"""Partitions of one connection that wait for their bytes; a full table is dropped whole."""
+"""Partitions of one connection that wait for their bytes."""
 
 
 @dataclass(slots=True)
@@ -150,22 +151,19 @@ class Patience:
     """What one client asked for and has no byte of: which offset of a partition, how often, since when."""
 
     def __init__(self) -> None:
-        self._waits: dict[TopicIdPartition, _Wait] = {}
+        self._waits: BoundedMap[TopicIdPartition, _Wait] = BoundedMap(PATIENCE_PARTITIONS_MAX)
 
     def is_over(self, partition: TopicIdPartition, offset: int, started_s: float, after_s: float) -> bool:
         """Return whether a request that began at `started_s` and got no byte of the offset was one too many."""
         wait = self._waits.get(partition)
         if wait is None or wait.offset != offset:
-            if len(self._waits) >= PATIENCE_PARTITIONS_MAX:
-                self._waits.clear()
             wait = self._waits[partition] = _Wait(offset, started_s)
         wait.asks += 1
         return wait.asks >= ASKS_MIN and trio.current_time() - wait.since_s >= after_s
 
     def end(self, partition: TopicIdPartition) -> None:
         """Its bytes came, from wherever."""
-        if self._waits:
-            self._waits.pop(partition, None)
+        self._waits.pop(partition, None)
 
 
 class ClientReads:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from metrics.meters import CloseCause, RefusalReason
+from storage.bounded_map import BoundedMap
 
 # How many connections a client address has, and how often it connects.
 #
@@ -62,8 +63,7 @@ class AddressLimits:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self.connections: dict[str, int] = {}
-        self._buckets: dict[str, _Bucket] = {}
-        """The address that connected last is the last one."""
+        self._buckets: BoundedMap[str, _Bucket] = BoundedMap(ADDRESSES_MAX)
 
     def refusal(self, address: str, *, connections_max: int | None, rate_max: int | None) -> RefusalReason | None:
         """Why this address may not have one more connection now, if it may not; the attempt counts towards its rate.
@@ -91,10 +91,7 @@ class AddressLimits:
     def _has_token(self, address: str, rate_max: int) -> bool:
         now_s = self._now_s()
         burst = rate_max * BURST_S
-        bucket = self._buckets.pop(address, None) or _Bucket(burst, now_s)
-        self._buckets[address] = bucket
-        if len(self._buckets) > ADDRESSES_MAX:
-            del self._buckets[next(iter(self._buckets))]
+        bucket = self._buckets[address] = self._buckets.get(address) or _Bucket(burst, now_s)
         bucket.tokens = min(burst, bucket.tokens + (now_s - bucket.at_s) * rate_max)
         bucket.at_s = now_s
         if bucket.tokens < 1:
@@ -122,15 +119,13 @@ class Spells:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._last_s: dict[Hashable, float] = {}
+        self._last_s: BoundedMap[Hashable, float] = BoundedMap(TROUBLES_MAX)
 
     def begins(self, trouble: Hashable) -> bool:
         """The trouble is there: whether it is the first time in this spell."""
         now_s = self._now_s()
-        last_s = self._last_s.pop(trouble, None)
+        last_s = self._last_s.get(trouble)
         self._last_s[trouble] = now_s
-        if len(self._last_s) > TROUBLES_MAX:
-            del self._last_s[next(iter(self._last_s))]
         return last_s is None or now_s - last_s > SPELL_S
 
     def end(self, trouble: Hashable) -> None:

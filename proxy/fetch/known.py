@@ -1,6 +1,5 @@
 """What is known of a partition: frontier, good probes, lineage and aborted tail. One part of this file each."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from protocol.wire.errors import ErrorCode
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster, FrontierClient, leader_id
 from proxy.upstream.gathered import Gathered
+from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
@@ -102,10 +102,10 @@ class Frontiers:
         self._nursery = nursery
         self.age_s_max = age_s_max
         self.owner = owner
-        self.with_large_batches: set[TopicIdPartition] = set()
+        self.with_large_batches: BoundedMap[TopicIdPartition, None] = BoundedMap(LARGE_PARTITIONS_MAX)
         """Partitions of which a probe brought more than LARGE_BATCH_BYTES: before the next one their log end is asked
         for, so that it finds nothing."""
-        self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
+        self._frontiers: BoundedMap[tuple[int, TopicIdPartition], Frontier] = BoundedMap(FRONTIERS_MAX)
         self._askers: dict[int, _Asker] = {}
 
     def get(self, node_id: int, partition: TopicIdPartition) -> Frontier | None:
@@ -113,7 +113,6 @@ class Frontiers:
         key = (node_id, partition)
         frontier = self._frontiers.get(key)
         if frontier is not None:
-            self._frontiers.move_to_end(key)
             frontier = self._frontiers[key] = self.owner.with_log_start(partition, frontier)
         return frontier
 
@@ -128,9 +127,7 @@ class Frontiers:
     def saw_batch(self, partition: TopicIdPartition, size_bytes: int) -> None:
         """A probe brought so much, for nothing."""
         if size_bytes > LARGE_BATCH_BYTES:
-            if len(self.with_large_batches) >= LARGE_PARTITIONS_MAX:
-                self.with_large_batches.clear()
-            self.with_large_batches.add(partition)
+            self.with_large_batches[partition] = None
 
     def saw(
         self,
@@ -224,9 +221,6 @@ class Frontiers:
                 log_start_offset=start.offset,
                 learned_at_s=now,
             )
-        self._frontiers.move_to_end(key)
-        while len(self._frontiers) > FRONTIERS_MAX:
-            self._frontiers.popitem(last=False)
 
 
 class _Asker:
@@ -302,7 +296,7 @@ class AbortedTails:
     """Tails by (broker, partition), each at one local log start. Owned by the trio thread."""
 
     def __init__(self) -> None:
-        self._tails: OrderedDict[tuple[int, TopicIdPartition], _Known] = OrderedDict()
+        self._tails: BoundedMap[tuple[int, TopicIdPartition], _Known] = BoundedMap(TAILS_MAX)
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -311,13 +305,12 @@ class AbortedTails:
         self, node_id: int, partition: TopicIdPartition, local_log_start_offset: int, leader_epoch: int
     ) -> AbortedTail | None:
         """The tail at that offset, if it is known."""
-        known = self._tails.get((node_id, partition))
+        known = self._tails.use((node_id, partition))
         if known is None or (known.local_log_start_offset, known.leader_epoch) != (
             local_log_start_offset,
             leader_epoch,
         ):
             return None
-        self._tails.move_to_end((node_id, partition))
         return known.tail
 
     def learn(
@@ -335,8 +328,6 @@ class AbortedTails:
             self._tails[node_id, partition] = _Known(
                 local_log_start_offset, leader_epoch, answer.last_stable_offset, tail
             )
-            if len(self._tails) > TAILS_MAX:
-                self._tails.popitem(last=False)
         return tail
 
     def saw(self, node_id: int, partition: TopicIdPartition, last_stable_offset: int) -> None:
@@ -421,8 +412,8 @@ class Authorities:
 
     def __init__(self, age_s_max: float, generation: LogStartGeneration) -> None:
         self.age_s_max = age_s_max
-        self._by_key: dict[AuthorityKey, Authority] = {}
-        self._rights: set[TopicIdPartition] = set()
+        self._by_key: BoundedMap[AuthorityKey, Authority] = BoundedMap(AUTHORITIES_MAX)
+        self._rights: BoundedMap[TopicIdPartition, None] = BoundedMap(AUTHORITIES_MAX)
         self._generation = generation
         self._generation_seen = generation.value
 
@@ -443,18 +434,14 @@ class Authorities:
 
     def put(self, key: AuthorityKey, authority: Authority) -> None:
         """A probe was good. With an age of 0 it counts for its own exchange only; the right remains."""
-        if len(self._rights) >= AUTHORITIES_MAX:
-            self._rights.clear()
-        self._rights.add(key.partition)
+        self._rights[key.partition] = None
         if self.age_s_max > 0:
-            if len(self._by_key) >= AUTHORITIES_MAX:
-                self._by_key.clear()
             self._by_key[key] = authority
 
     def end(self, key: AuthorityKey) -> None:
         """The broker said no."""
         self._by_key.pop(key, None)
-        self._rights.discard(key.partition)
+        self._rights.pop(key.partition, None)
 
     def end_all(self) -> None:
         """Another principal, or other rights."""
@@ -499,19 +486,18 @@ class Lineages:
         self._cluster = cluster
         self._catalog = catalog
         self._nursery = nursery
-        self._lineages: OrderedDict[TopicIdPartition, LeaderEpochLineage] = OrderedDict()
+        self._lineages: BoundedMap[TopicIdPartition, LeaderEpochLineage] = BoundedMap(LINEAGES_MAX)
         self._questions: dict[int, Gathered[_Question, LeaderEpochLineage | UpstreamRefusedError]] = {}
         self._under_way: list[set[TopicIdPartition]] = []
         """For each request: partitions that were not forgotten since."""
 
     def known(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage | None:
         """The lineage that `get` would give without a question."""
-        known = self._lineages.get(partition)
+        known = self._lineages.use(partition)
         if known is None or known.leader_epoch < leader_epoch:
             return None
         if not known.knows(self._catalog.epochs(partition.topic_id, partition.partition)):
             return None
-        self._lineages.move_to_end(partition)
         return known
 
     async def get(self, partition: TopicIdPartition, leader_epoch: int) -> LeaderEpochLineage:
@@ -626,9 +612,6 @@ class Lineages:
         known = self._lineages.get(partition)
         if known is None or known.leader_epoch <= lineage.leader_epoch:
             self._lineages[partition] = lineage
-            self._lineages.move_to_end(partition)
-        while len(self._lineages) > LINEAGES_MAX:
-            self._lineages.popitem(last=False)
 
 
 def _lineage(

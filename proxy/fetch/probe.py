@@ -39,6 +39,7 @@ from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, PartitionKey, TierP
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTail, Authorities, Authority, AuthorityKey, Frontier
 from proxy.fetch.tier import Tier, TierReads
 from proxy.turns import move_on_after
+from storage.bounded_map import BoundedMap
 
 # The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back; or the
 # whole of a session that has nothing in the tier at the moment (`fetch_whole`).
@@ -80,7 +81,7 @@ class LocalEnds:
     """
 
     def __init__(self) -> None:
-        self._ends: dict[PartitionKey, tuple[int, int, int, _Wish | None]] = {}
+        self._ends: BoundedMap[PartitionKey, tuple[int, int, int, _Wish | None]] = BoundedMap(LOCAL_ENDS_MAX)
         """Log start, high watermark, last stable offset, and a wish that brought no records."""
 
     def has_records(self, asked: FetchPartition, frontier: Frontier | None, isolation_level: int) -> bool:
@@ -105,8 +106,6 @@ class LocalEnds:
             is_barren: the Fetch brought no record of any partition: whatever is said to be there, it does not come, and
                 must take nothing from those behind it until something else is asked for.
         """
-        if len(self._ends) >= LOCAL_ENDS_MAX:
-            self._ends.clear()
         barren = _wish_of(asked) if is_barren or _comes_back(answer) else None
         # Errors tell no offsets: then the frontier counts again.
         ends = (answer.log_start_offset, answer.high_watermark, answer.last_stable_offset, barren)

@@ -4,11 +4,11 @@ Then the nearest of those counts in all that is kept for later: times of copying
 any of them is far.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from metrics.copy_meters import CopyMeter
+from storage.wall_clock import wall_clock_ms
 
 OFF_MS_MAX: Final = 3_600_000
 
@@ -23,7 +23,7 @@ class ClockGuard:
         self,
         offsets_ms: Mapping[str, Callable[[], int | None]],
         meter: CopyMeter,
-        own_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        own_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._offsets_ms = offsets_ms
         self._meter = meter

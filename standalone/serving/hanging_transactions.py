@@ -16,8 +16,8 @@ from protocol.client.leaders import code_name
 from protocol.client.messages import OpenTransaction, producers_question
 from proxy.fetch.known import Frontiers
 from proxy.upstream.cluster import ROLE, Cluster, leader_id
-from storage.cache.object_gets import wall_clock_ms
 from storage.model import TopicIdPartition
+from storage.wall_clock import wall_clock_ms
 
 LOOK_S = 5.0
 

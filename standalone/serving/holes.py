@@ -8,12 +8,12 @@ Rule 2. Without one that follows they may be on their way: in a segment that is 
 Rule 3. What was found to be a hole is remembered, and stepped over from then on without being found out again.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
 import trio
 
+from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -39,8 +39,8 @@ class Holes:
     ) -> None:
         self._on_found = on_found
         self._segment_s_max = segment_s_max
-        self._runs: OrderedDict[TopicIdPartition, list[tuple[int, int]]] = OrderedDict()
-        self._ends: OrderedDict[TopicIdPartition, tuple[int, float]] = OrderedDict()
+        self._runs: BoundedMap[TopicIdPartition, list[tuple[int, int]]] = BoundedMap(HOLES_PARTITIONS_MAX)
+        self._ends: BoundedMap[TopicIdPartition, tuple[int, float]] = BoundedMap(HOLES_PARTITIONS_MAX)
         """Where the tier ended when offsets behind it were first asked for, and when that was."""
 
     def are_known(self, partition: TopicIdPartition, start: int, end: int) -> bool:
@@ -51,25 +51,21 @@ class Holes:
         """These offsets are in a hole; it is one with those that it touches."""
         if self.are_known(partition, start, end):
             return
-        runs = self._runs.pop(partition, [])
+        runs = self._runs.get(partition, [])
         touched = [run for run in runs if run[0] <= end and start <= run[1]]
         if not touched:
             self._on_found(partition, start, end)
         apart = [run for run in runs if run not in touched] if len(runs) < HOLES_MAX else []
         firsts, lasts = zip((start, end), *touched, strict=True)
         self._runs[partition] = [*apart, (min(firsts), max(lasts))]
-        if len(self._runs) > HOLES_PARTITIONS_MAX:
-            self._runs.popitem(last=False)
 
     def is_end_lasting(self, partition: TopicIdPartition, tier_end: int, now_s: float) -> bool:
         """Return whether the tier has ended there since offsets behind it were first asked for, long enough for rule
         2."""
-        known_end, since_s = self._ends.pop(partition, (tier_end, now_s))
+        known_end, since_s = self._ends.get(partition, (tier_end, now_s))
         if known_end != tier_end:
             since_s = now_s
         self._ends[partition] = tier_end, since_s
-        if len(self._ends) > HOLES_PARTITIONS_MAX:
-            self._ends.popitem(last=False)
         return now_s - since_s >= self._segment_s_max
 
 

@@ -18,11 +18,12 @@ Sizes are bytes in the store, since those are what a GET transfers; see `weigher
 
 import enum
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 from metrics.cache_meters import CacheLevel, CacheMeter
+from storage.bounded_map import BoundedMap
 from storage.cache.blocks import BlockGrid, BlockKey, MemoryBlocks, SegmentBlocks, block_grid
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel, DiskReads
@@ -77,7 +78,7 @@ class BlockCache:
         self._block_bytes = block_bytes
         self._meter = meter
         self.first_readers: dict[BlockKey, Hashable] = {}
-        self.places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
+        self.places: BoundedMap[Uuid, SegmentBlocks] = BoundedMap(PLACES_MAX)
         gets.deliver_to(self.land)
 
     def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int], int]) -> None:
@@ -167,7 +168,7 @@ class BlockCache:
         missing = self._missing(source, numbers)
         if sum(map(source.size_bytes, missing)) > room_bytes:
             return None
-        self._note_place(source)
+        self.places[source.segment.segment_id.id] = source
         if not self._gets.fetch_ahead(source, numbers, missing):
             return None
         return max(start, grid.end(numbers.stop - 1)), source.stored_bytes(numbers)
@@ -323,7 +324,7 @@ class BlockCache:
 
     def _start(self, source: SegmentBlocks, numbers: range) -> Sequence[int]:
         missing = self._missing(source, numbers)
-        self._note_place(source)
+        self.places[source.segment.segment_id.id] = source
         self._gets.fetch(source, numbers, missing)
         return missing
 
@@ -345,13 +346,6 @@ class BlockCache:
             for number in numbers
             if not self.memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
         ]
-
-    def _note_place(self, source: SegmentBlocks) -> None:
-        segment_id = source.segment.segment_id.id
-        self.places[segment_id] = source
-        self.places.move_to_end(segment_id)
-        if len(self.places) > PLACES_MAX:
-            self.places.popitem(last=False)
 
 
 class AskedBlocks:

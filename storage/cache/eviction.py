@@ -27,6 +27,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
+from storage.bounded_map import BoundedMap
+
 EXTENT_BYTES = 16 * 1024 * 1024
 """About one large GET: a hole of this size in what is cached costs no more GETs than the same bytes in a cold range."""
 
@@ -68,7 +70,7 @@ class ScanResistantPolicy(Generic[K]):
         self.main: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
         self.going: _Extent[K] | None = None
         """The extent that gives up its blocks; in neither queue."""
-        self._entered: OrderedDict[int, _Extent[K]] = OrderedDict()
+        self._entered: BoundedMap[int, _Extent[K]] = BoundedMap(_READERS_MAX)
         """By a reader's hash: the extent that it entered last."""
         self.ghosts: OrderedDict[int, _Ghost] = OrderedDict()
         self.ghost_bytes = 0
@@ -168,9 +170,6 @@ class ScanResistantPolicy(Generic[K]):
         if self._entered.get(reader_hash) is extent:
             return
         self._entered[reader_hash] = extent
-        self._entered.move_to_end(reader_hash)
-        if len(self._entered) > _READERS_MAX:
-            self._entered.popitem(last=False)
         if _is_reuse(extent.reader_hash, reader_hash):
             extent.uses = min(extent.uses + 1, USES_MAX)
         extent.reader_hash = reader_hash

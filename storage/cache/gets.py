@@ -18,7 +18,6 @@ One task and one worker thread run each transfer; all but `Transfer.run` is in t
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ import structlog
 import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome, StallReason
+from storage.bounded_map import BoundedMap
 from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.pace import Pace, Throttle
@@ -45,6 +45,7 @@ from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.tasks import TaskNursery
+from storage.wall_clock import wall_clock_ms
 
 DEMANDED_SLOTS = 8
 """One slot in so many is never used by read-ahead, and at least one."""
@@ -59,11 +60,6 @@ POST_BYTES = 4 * 1024 * 1024
 """After this many bytes that nobody waits for, the listener hears of them."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """The time of day."""
-    return time.time_ns() // 1_000_000
 
 
 _OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
@@ -259,7 +255,7 @@ class Gets:
         # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
         self._limiter = trio.CapacityLimiter(2 * gets_max)
         self._wanted: dict[BlockKey, _Wanted] = {}
-        self._forgotten: dict[Uuid, None] = {}  # oldest first
+        self._forgotten: BoundedMap[Uuid, None] = BoundedMap(FORGOTTEN_MAX)
         self._read_over: dict[BlockKey, _Get] = {}
         """Blocks that were here when a GET was sent over them. One that is evicted before it comes is wanted of it."""
         self._line: deque[_Get] = deque()
@@ -409,8 +405,6 @@ class Gets:
         """A segment was deleted: what is under way of it still reaches those who wait, and is not kept. Nor is what a
         reader that has begun asks for later."""
         self._forgotten[segment_id] = None
-        if len(self._forgotten) > FORGOTTEN_MAX:
-            del self._forgotten[next(iter(self._forgotten))]
 
     # --- what runs when ---
 

@@ -12,13 +12,9 @@ from storage.cache.pace import Throttle
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
+from storage.wall_clock import wall_clock_ms
 
 V = TypeVar("V")
-
-
-def wall_clock_ms() -> int:
-    """The time of day, as the metadata of segments has it."""
-    return time.time_ns() // 1_000_000
 
 
 class ObjectGets:

@@ -13,7 +13,6 @@ What is each kind's own stands with its class: what it means that an index is mi
 
 import abc
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,6 +22,7 @@ import structlog
 import trio
 
 from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome
+from storage.bounded_map import BoundedMap
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import outcome_of
 from storage.cache.kept_indexes import IndexPart, KeptIndexes, Parse
@@ -273,7 +273,7 @@ class TransactionIndexes(_Index[TransactionIndex]):
 
     def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
         super().__init__(shared, bytes_max, opened, _TRANSACTION)
-        self._empty: dict[Uuid, None] = {}
+        self._empty: BoundedMap[Uuid, None] = BoundedMap(EMPTY_MAX)
 
     def is_known_empty(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Return whether it is known, without a fetch, that the segment has no aborts."""
@@ -297,7 +297,7 @@ class TransactionIndexes(_Index[TransactionIndex]):
         index = await super().get(segment)
         if not len(index) and self.resident(segment) is not None:
             self._entries.drop(segment.segment_id.id)
-            self._remember_empty(segment.segment_id.id)
+            self._empty[segment.segment_id.id] = None
         return index
 
     def distrust(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -316,11 +316,6 @@ class TransactionIndexes(_Index[TransactionIndex]):
             return absent_transaction_index(lost.error, segment), 0
         raise lost.error
 
-    def _remember_empty(self, segment_id: Uuid) -> None:
-        self._empty[segment_id] = None
-        if len(self._empty) > EMPTY_MAX:
-            del self._empty[next(iter(self._empty))]
-
 
 OpenAtEnd = tuple[tuple[int, int], ...]
 """Transactions that are open at a segment's end: (producer id, first offset)."""
@@ -332,13 +327,11 @@ class OpenTransactions(_Index[OpenAtEnd]):
 
     def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
         super().__init__(shared, bytes_max, opened, _PRODUCERS)
-        self._lost: dict[Uuid, float] = {}
+        self._lost: BoundedMap[Uuid, float] = BoundedMap(FAILURES_MAX)
 
     async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError) -> tuple[OpenAtEnd, int]:
         now_s = trio.current_time()
         if now_s - self._lost.setdefault(segment.segment_id.id, now_s) < LOST_S_MAX:
-            if len(self._lost) > FAILURES_MAX:
-                del self._lost[next(iter(self._lost))]
             raise lost.error
         self._shared.meter.on_index_rebuilt("producer")
         _log.warning(
@@ -366,7 +359,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         super().__init__(shared, bytes_max, opened, _OFFSET)
         self._walks: dict[Uuid, dict[int, int]] = {}
         """For indexes being rebuilt that lack entries: positions that they led to, each with the offset walked to."""
-        self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
+        self._failures: BoundedMap[Uuid, tuple[float, str]] = BoundedMap(FAILURES_MAX)
 
     def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
         """Return where in the segment's log a batch begins at or behind that position, if the index in memory says."""
@@ -467,17 +460,11 @@ class OffsetIndexes(_Index[OffsetIndex]):
             # Once: it may be a GiB, and the caller will ask for the index again.
             index, data = await self._shared.gets.run_once(None, scan)
         except CorruptObjectError as error:
-            self._remember_failure(segment, error)
+            self._failures[segment.segment_id.id] = (trio.current_time(), str(error))
             raise
         self._count_rebuilt(segment, "offset", reason)
         self._keep(segment, IndexPart.REBUILT_OFFSET, data)
         return index, len(data)
-
-    def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
-        self._failures.pop(segment.segment_id.id, None)
-        self._failures[segment.segment_id.id] = (trio.current_time(), str(error))
-        while len(self._failures) > FAILURES_MAX:
-            self._failures.popitem(last=False)
 
     def _raise_known_failure(self, segment: RemoteLogSegmentMetadata) -> None:
         failed_at, message = self._failures.get(segment.segment_id.id, (None, ""))

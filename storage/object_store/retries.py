@@ -17,7 +17,6 @@ one asks for and gives it its attempts back.
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from storage.errors import (
     StalledTransferError,
 )
 from storage.model import RemoteLogSegmentMetadata
+from storage.wall_clock import wall_clock_ms
 
 ATTEMPTS_MAX = 3
 PATIENT_ATTEMPTS_MAX = 8
@@ -120,7 +120,7 @@ def call_with_retries(
         except RemoteStorageError as error:
             treated: Exception = error
             if segment is not None:
-                treated = as_retriable_if_fresh(error, segment, time.time_ns() // 1_000_000)
+                treated = as_retriable_if_fresh(error, segment, wall_clock_ms())
             delay_s = attempts.delay_after_s(treated)
             if delay_s is None or wait(delay_s):
                 raise

@@ -24,13 +24,13 @@ Rule 6. No format has a sum over these indexes, and a wrong bit hides an abort. 
 """
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from storage.bounded_map import BoundedMap
 from storage.cache.segment_parts import OpenAtEnd, OpenTransactions, TransactionIndexes
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
@@ -80,7 +80,7 @@ class AbortSearch:
         self._indexes = indexes
         self._open_transactions = open_transactions
         self._is_finished = is_finished
-        self._runs: OrderedDict[TopicIdPartition, _MarkerlessRuns] = OrderedDict()
+        self._runs: BoundedMap[TopicIdPartition, _MarkerlessRuns] = BoundedMap(PARTITIONS_MAX)
 
     async def search(
         self,
@@ -208,12 +208,9 @@ class AbortSearch:
         return wave, offset
 
     def _runs_of(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> "_MarkerlessRuns":
-        runs = self._runs.get(partition)
+        runs = self._runs.use(partition)
         if runs is None or runs.lineage is not lineage:
             runs = self._runs[partition] = _MarkerlessRuns(lineage)
-        self._runs.move_to_end(partition)
-        if len(self._runs) > PARTITIONS_MAX:
-            self._runs.popitem(last=False)
         return runs
 
 

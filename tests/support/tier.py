@@ -20,7 +20,6 @@ from metrics.registry import Registry
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
-from storage.cache.object_gets import wall_clock_ms
 from storage.cache.segment_parts import OffsetIndexes, OpenedSegments
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
@@ -35,6 +34,7 @@ from storage.model import (
 )
 from storage.reading.reader import TierReader, TierRecords
 from storage.remote_storage_manager import RemoteStorageManager
+from storage.wall_clock import wall_clock_ms
 from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of
 from tests.support.scripted_store import ScriptedStore

@@ -10,7 +10,6 @@ mode=standalone, and an operator's word on it (docs/tools.md#deletions).
 """
 
 import enum
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from storage.model import (
     uuid_to_text,
 )
 from storage.sizes import shown_size
+from storage.wall_clock import wall_clock_ms
 from tidegate import exit_codes
 from tidegate.commands.deletion_waits import Waits, names_of, notes_of, waits_of
 from tidegate.commands.metadata import publish_marks, read_records
@@ -148,7 +148,7 @@ def say(config: Config, word: Word, options: DeletionOptions, out: TextIO) -> in
 
 async def _note(tier: OpenTier, partitions: Sequence[TopicIdPartition], word: Word) -> None:
     """Note the word."""
-    notes, now_ms = notes_of(tier), _now_ms()
+    notes, now_ms = notes_of(tier), wall_clock_ms()
     reason = "a copier writes its notes at the same moments"
     for attempt in range(TRIES_MAX):
         await trio.sleep(SETTLE_S if attempt else 0)
@@ -188,7 +188,7 @@ async def _mark(tier: OpenTier, gone: Sequence[TopicIdPartition], word: Word) ->
         left = [partition for partition in gone if not _stands(partition, marks.get(partition), word)]
         if not left:
             return
-        marked_ms = {Word.HOLD: HELD_MS + 1, Word.APPROVE: 0, Word.RELEASE: _now_ms()}[word]
+        marked_ms = {Word.HOLD: HELD_MS + 1, Word.APPROVE: 0, Word.RELEASE: wall_clock_ms()}[word]
         await publish_marks(tier.metadata, left, marked_ms)
     raise TierError("the word does not stand yet: a copier marks the topic at the same moments; run the command again")
 
@@ -257,7 +257,3 @@ async def _marks(tier: OpenTier, partitions: Sequence[TopicIdPartition]) -> Mark
 
 def _metadata_partition(tier: OpenTier, partition: TopicIdPartition) -> int:
     return metadata_partition(Uuid(partition.topic_id), partition.partition, tier.metadata.description.partition_count)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -9,7 +9,6 @@ old an object is, the store's own clock says.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from storage.metadata.snapshot_stream import SnapshotError
 from storage.model import uuid_to_text
 from storage.remote_storage_manager import RemoteStorageManager, StoredObject
 from storage.sizes import shown_size
+from storage.wall_clock import wall_clock_ms
 from tidegate import exit_codes
 from tidegate.commands.metadata_records import WholeTopic, whole_topic
 from tidegate.commands.output import Progress, iso_time, print_json, print_table, printable
@@ -197,11 +197,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 async def collect(
-    config: Config,
-    options: GcOptions,
-    given: Plan | None,
-    *,
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
+    config: Config, options: GcOptions, given: Plan | None, *, now_ms: Callable[[], int] = wall_clock_ms
 ) -> GcResult:
     """Find orphans; with `options.deletes` delete those of the given plan.
 

@@ -19,7 +19,6 @@ import base64
 import binascii
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +50,7 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
+from storage.wall_clock import wall_clock_ms
 from tidegate import exit_codes
 from tidegate.commands.ls import segment_fields
 from tidegate.commands.output import Progress, print_json, print_json_line, printable
@@ -364,7 +364,7 @@ async def publish_marks(topic: MetadataTopic, partitions: Iterable[TopicIdPartit
         RemoteStorageError: the topic does not take it.
     """
     chunk: dict[int, list[MetadataEvent]] = {}
-    now_ms = int(time.time() * 1000)
+    now_ms = wall_clock_ms()
     for partition in partitions:
         number = _partition_for(partition, topic.description.partition_count)
         record = RemotePartitionDeleteMetadata(partition, _MARKED, marked_ms, NOBODY)

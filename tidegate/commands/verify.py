@@ -11,7 +11,6 @@ what was found of segments that have been deleted since is dropped.
 Memory: the findings, and for each of WORKERS segments a piece of its log, a chunk and its indexes.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +36,7 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
+from storage.wall_clock import wall_clock_ms
 from tidegate import exit_codes
 from tidegate.commands.output import Progress, print_json, print_table
 from tidegate.commands.selection import Place, finished, matching
@@ -126,7 +126,7 @@ class Verification:
         """
         tier, options = self.tier, self.options
         partitions = matching(tier.catalog, options.place, options.topic_id)
-        metadata_read_ms = time.time_ns() // 1_000_000
+        metadata_read_ms = wall_clock_ms()
         states = await self._local_starts(partitions)
         await tier.catch_up()
         for each in partitions:

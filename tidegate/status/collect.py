@@ -8,7 +8,6 @@ Rule 3. What fails is a part of the page that says so; the others are shown.
 """
 
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
@@ -33,6 +32,7 @@ from storage.cache.read_ahead import Stream
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog, PartitionSummary
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.wall_clock import wall_clock_ms
 from tidegate.catalog import StartedCatalog
 from tidegate.logs import recent_errors
 from tidegate.start_lines import own_version
@@ -96,7 +96,7 @@ Counted = tuple[TopicIdPartition, PartitionSummary | Exception | None, int | Non
 """A partition, what the catalog has of it (None: no segment that can be read), and how much that is as stored, if that
 is known."""
 
-_STARTED_MS: Final = time.time_ns() // 1_000_000
+_STARTED_MS: Final = wall_clock_ms()
 
 _log = structlog.get_logger(__name__)
 
@@ -218,7 +218,7 @@ class Collector:
                     )
                 )
             if (last := follower.last_applied) is not None:
-                age_ms = max(0, _now_ms() - last.applied_ms)
+                age_ms = max(0, wall_clock_ms() - last.applied_ms)
                 applied = AppliedStatus(metadata_partition=last.metadata_partition, offset=last.offset, age_ms=age_ms)
         return CatalogStatus(
             segments=catalog.segment_count,
@@ -458,7 +458,7 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
     """Return what a process knows without asking anybody."""
     return Status(
         version=VERSION,
-        time_ms=_now_ms(),
+        time_ms=wall_clock_ms(),
         state=readiness.stage.value,
         ready=readiness.ready,
         degraded=readiness.degraded,
@@ -481,7 +481,7 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
         limits=[],
         clients=[],
         copy=None,
-        errors=recent_errors(_now_ms()),
+        errors=recent_errors(wall_clock_ms()),
         failed_sections=[],
         workers=[],
     )
@@ -561,7 +561,3 @@ class _Asked:
                 self._answer = await self._ask()
                 self._until_s = trio.current_time() + ASKED_S_MAX
             return self._answer
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

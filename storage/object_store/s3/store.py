@@ -16,7 +16,6 @@ Behaviour:
 import hashlib
 import io
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -36,6 +35,7 @@ from storage.object_store.s3.errors import Refusal
 from storage.object_store.s3.fast_get import FastGets
 from storage.object_store.s3.upload import S3Upload, is_etag
 from storage.object_store.uploads import UploadRetries, upload_parts
+from storage.wall_clock import wall_clock_ms
 
 if TYPE_CHECKING:
     import socket
@@ -203,7 +203,7 @@ class S3Store(CloudStore["_Made"]):
         """CreateMultipartUpload."""
         upload = self._upload_of(key)
         upload.begin()
-        return PendingUpload(key, upload.upload_id, time.time_ns() // 1_000_000)
+        return PendingUpload(key, upload.upload_id, wall_clock_ms())
 
     def abort_upload(self, upload: PendingUpload) -> None:
         """AbortMultipartUpload."""

@@ -46,8 +46,9 @@ def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> Non
     assert world.admitted(HERE, 1000, rate_max=10) == burst
 
 
-def test_the_table_forgets_who_came_longest_ago(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_forgets_who_came_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "ADDRESSES_MAX", 2)
+    world = World()
     for address in (HERE, THERE):
         assert world.admitted(address, 1000, rate_max=1) == BURST_S
     assert world.admitted(HERE, 1, rate_max=1) == 0

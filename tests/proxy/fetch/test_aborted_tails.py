@@ -73,10 +73,9 @@ def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls
     assert tails.get(1, PARTITION, START, EPOCH) is None
 
 
-def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(
-    tails: AbortedTails, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TAILS_MAX", 2)
+    tails = AbortedTails()
     for node_id, start in ((1, START), (1, START + 100), (2, START)):
         learned(tails, answer(), node_id=node_id, start=start)
     assert len(tails) == 2

@@ -29,13 +29,11 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() 
 # --- the right ---
 
 
-async def test_a_full_table_is_dropped_whole_and_as_many_rights_are_remembered_as_probes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_as_many_rights_are_remembered_as_probes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
     keys = [replace(KEY, partition=topic_partition("orders", number)) for number in range(3)]
     for key in keys:
         authorities.put(key, authority())
-    assert [authorities.get(key, trio.current_time()) is not None for key in keys] == [False, False, True]
-    assert [authorities.has_right(key.partition) for key in keys] == [False, False, True]
+    assert [authorities.get(key, trio.current_time()) is not None for key in keys] == [False, True, True]
+    assert [authorities.has_right(key.partition) for key in keys] == [False, True, True]

@@ -126,8 +126,13 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: Tie
     await learned(world, unknown)
 
 
-async def test_the_least_recently_used_frontier_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_frontiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.FRONTIERS_MAX", 2)
+
+
+@pytest.mark.usefixtures("few_frontiers")
+async def test_the_least_recently_used_frontier_goes_first(world: TierWorld) -> None:
     first, second, third = (world.add_partition("orders", number) for number in range(3))
     await learned(world, first)
     await learned(world, second)

@@ -39,8 +39,13 @@ async def test_an_epoch_new_to_the_catalog_has_it_built_anew(world: TierWorld, p
     assert lineage.end_offset(6) is None
 
 
-async def test_the_least_recently_used_one_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_lineages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.LINEAGES_MAX", 2)
+
+
+@pytest.mark.usefixtures("few_lineages")
+async def test_the_least_recently_used_one_goes_first(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in range(3)]
     for number in (0, 1, 0, 2, 0):
         await world.lineages.get(partitions[number], LEADER_EPOCH)

@@ -68,8 +68,11 @@ async def test_an_absent_index_is_empty_and_remembered_apart(tier: Tier) -> None
     assert (indexes.is_known_empty(metadata), indexes.is_known_empty(of(tier, 0)), len(indexes)) == (True, True, 0)
 
 
-async def test_of_the_empty_ones_the_oldest_is_forgotten_first(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_the_empty_ones_the_oldest_is_forgotten_first(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segment_parts, "EMPTY_MAX", 2)
+    tier = open_unflagged_tier(nursery, [segment_at(base) for base in (0, 10, 20)])
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     for number in (0, 1, 2):
         await cache_of(tier).get(of(tier, number))

@@ -237,6 +237,7 @@ async def test_what_was_walked_over_once_is_one_step_from_then_on(
     await searched.at(0)
     assert (searched.lookups, searched.fetches) == (40, 40), "another lineage is walked once more, without a fetch"
     monkeypatch.setattr(module, "PARTITIONS_MAX", 0)
+    searched = Searched(searched.tier)
     searched.tier.lineage = LeaderEpochLineage(2, {0: (0, 2**62)})
     for _ in range(2):
         searched.lookups = 0

@@ -96,7 +96,7 @@ class World(CommandWorld):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(deletions, "_now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(deletions, "wall_clock_ms", lambda: NOW_MS)
     monkeypatch.setattr(deletions, "SETTLE_S", 0.0)
     return World(tmp_path, monkeypatch)
 
