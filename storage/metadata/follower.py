@@ -1,7 +1,6 @@
 """A catalog that metadata records fill, and one that follows the metadata event log: KIP-405's topic-based manager,
 as far as it reads."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from storage.metadata.event_log import MetadataEventLog, call_receiver, metadata
 from storage.metadata.reading import MetadataEvent, PartitionReading, RecordTaker, partition_of, place
 from storage.metadata.serde import MetadataRecord
 from storage.model import TopicIdPartition
+from storage.wall_clock import wall_clock_ms
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -113,7 +113,7 @@ class CatalogFollower(CatalogReading):
                 self.rejected_records += 1
                 _log.exception("metadata_record_failed", reason=repr(error), **place(event))
         last = events[-1]
-        self.last_applied = AppliedRecord(last.partition, last.offset, time.time_ns() // 1_000_000)
+        self.last_applied = AppliedRecord(last.partition, last.offset, wall_clock_ms())
 
     def _advance(self, reading: PartitionReading) -> None:
         number = reading.number
