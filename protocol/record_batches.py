@@ -11,6 +11,8 @@ Contract (docs/kafka-tier.md#batch-framing; KIP-98 for the v2 format):
   copied, where it straddles two buffers.
 - An incomplete batch at the end is not an error: a broker cuts answers at any byte (docs/kafka-tier.md#batch-framing).
   It is the tail.
+- `iterate_batches` is the walk of all who hold whole batches; those who follow a segment's log block by block or as a
+  stream walk by `storage.log`.
 - `verify_run` and `pass_by` are the loops that see every batch of a log: one unpack a batch and nothing created but
   numbers and the view that the CRC is computed over. They stop without a word in front of the first batch that is not a
   whole and sound one of v2; `read_header` and `batch_crc` then say what it is.
@@ -150,10 +152,11 @@ def scan_header(view: Buffer, position: int) -> tuple[int, int, int, int] | None
     return base_offset, LOG_OVERHEAD + length, magic, delta
 
 
-def iterate_batches(buffers: Sequence[Buffer], position: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each complete batch of a rope, from `position` on: its position, base offset, size, magic, last offset delta.
+def iterate_batches(buffers: Sequence[Buffer], position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """The walk of all who have whole batches before them: where each begins in a rope, from `position` on, and its
+    header. No CRC is checked.
 
-    Stops before the tail: bytes from the last position + size on are no complete batch.
+    Stops before the tail: bytes from the last batch's end on are no complete batch.
 
     Raises:
         CorruptBatchError: at a position counted from the rope's start.
@@ -164,15 +167,17 @@ def iterate_batches(buffers: Sequence[Buffer], position: int = 0) -> Iterator[tu
         while position >= start + len(buffers[index]):
             start += len(buffers[index])
             index += 1
+        view, at = buffers[index], position - start
+        if len(view) - at < HEADER_BYTES and index + 1 < len(buffers):
+            view, at = _join_header(buffers, index, at), 0
         try:
-            found = scan_header(buffers[index], position - start)
-            if found is None:
-                found = scan_header(_join_header(buffers, index, position - start), 0)
+            found = scan_header(view, at)
+            if found is None or position + found[1] > end:
+                return
+            header = read_header(view, at)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"in the batch at {position} of {end}: {error}") from error
-        if found is None or position + found[1] > end:
-            return
-        yield position, *found
+        yield position, header
         position += found[1]
 
 

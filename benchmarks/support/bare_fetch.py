@@ -152,8 +152,8 @@ def learn_requests(address: Address, topic: str, ends: Mapping[int, int]) -> lis
             for partition in decode_response(answer, FETCH_VERSION).partitions:
                 if partition.error_code:
                     raise ValueError(f"partition {partition.partition}: error code {partition.error_code}")
-                for _, base_offset, _, _, delta in iterate_batches(partition.records):
-                    offsets[partition.partition] = base_offset + delta + 1
+                for _, header in iterate_batches(partition.records):
+                    offsets[partition.partition] = header.last_offset + 1
             if any(offsets[partition] >= end for partition, end in ends.items()):
                 return steps
             steps.append(FetchStep(frame, len(answer)))

@@ -218,8 +218,8 @@ def first_batch(address: Address, stretch: Stretch) -> bytes:
     with _at_leader(address, stretch) as client:
         frame = fetch_request(client.topic_id(stretch.topic), {stretch.partition: 0}, max_wait_ms=MAX_WAIT_MS)
         (partition,) = decode_response(client.ask(frame), FETCH_VERSION).partitions
-        _, _, size_bytes, *_ = next(iterate_batches(partition.records))
-        return b"".join(partition.records)[:size_bytes]
+        _, header = next(iterate_batches(partition.records))
+        return b"".join(partition.records)[: header.size_bytes]
 
 
 @contextmanager
@@ -236,8 +236,8 @@ def _behind(answer: memoryview, offset: int) -> tuple[int, int]:
     for partition in decode_response(answer, FETCH_VERSION).partitions:
         if partition.error_code:
             raise TierReadError(f"partition {partition.partition}: error code {partition.error_code}")
-        for _, base_offset, size_bytes, _, delta in iterate_batches(partition.records):
-            got, offset = got + size_bytes, base_offset + delta + 1
+        for _, header in iterate_batches(partition.records):
+            got, offset = got + header.size_bytes, header.last_offset + 1
     return got, offset
 
 

@@ -112,7 +112,7 @@ def _advance(answer: memoryview, offsets: dict[int, int]) -> int:
             continue  # as consumers take it; Tidegate counts how often
         if partition.error_code:
             raise TierReadError(f"partition {partition.partition}: error code {partition.error_code}")
-        for _, base_offset, size_bytes, _, delta in iterate_batches(partition.records):
-            offsets[partition.partition] = base_offset + delta + 1
-            got += size_bytes
+        for _, header in iterate_batches(partition.records):
+            offsets[partition.partition] = header.last_offset + 1
+            got += header.size_bytes
     return got

@@ -19,7 +19,7 @@ from pipeline.reading.executor_storage import ShippedStorage, open_shipped_stora
 from pipeline.reading.lost_to_retention import LostToRetention
 from pipeline.tasks import MIB, ReadOptions, TailTask, Task
 from protocol.client.errors import OffsetOutOfRangeError
-from protocol.record_batches import CorruptBatchError, check_crc, iterate_batches, read_header
+from protocol.record_batches import CorruptBatchError, batch_crc, iterate_batches
 from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
@@ -187,11 +187,11 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
 def _whole_batches(data: bytes, where: str) -> list[WalkedBatch]:
     view, found = memoryview(data), []
     try:
-        for position, _, size_bytes, _, _ in iterate_batches([view]):
-            batch = view[position : position + size_bytes]
-            if not check_crc([batch]):
+        for position, header in iterate_batches([view]):
+            batch = view[position : position + header.size_bytes]
+            if batch_crc([batch], header.magic) != header.crc:
                 raise CorruptBatchError(f"batch at {position}: wrong CRC")
-            found.append(WalkedBatch(position, read_header(batch, 0), batch))
+            found.append(WalkedBatch(position, header, batch))
     except CorruptBatchError as error:
         raise CorruptObjectError(f"{where}: {error}") from error
     return found

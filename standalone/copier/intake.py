@@ -13,6 +13,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ import trio
 from protocol.client.leaders import FetchedRecords
 from protocol.record_batches import CorruptBatchError
 from standalone.copier.backlog import Backlog
-from standalone.copier.kept_logs import cut, whole_batches
+from standalone.copier.kept_logs import cut, sound_batches
 from standalone.copier.ledger import Ledger
 from standalone.copier.resumption import common_offset, read_unless_lost, resume
 from standalone.copier.seams import LogRange, OffsetBelowLogStartError
@@ -324,11 +325,5 @@ def _discard(dropped: Iterable[StagedSegment | PartitionStaging]) -> None:
 
 def _bytes_before(data: bytes, offset: int) -> int:
     """Return how long the whole batches are that end below the offset: what is behind it may be another log's."""
-    size_bytes = 0
-    for position, last_offset, batch_bytes in whole_batches(
-        lambda start, count: data[start : start + count], len(data)
-    ):
-        if last_offset >= offset:
-            break
-        size_bytes = position + batch_bytes
-    return size_bytes
+    before = takewhile(lambda found: found[1].last_offset < offset, sound_batches(memoryview(data)))
+    return sum(header.size_bytes for _, header in before)

@@ -6,22 +6,21 @@ and leader epochs are held against upstream's.
 """
 
 import json
+import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from protocol.record_batches import LOG_OVERHEAD
+from protocol.record_batches import BatchHeader, CorruptBatchError, iterate_batches
 from standalone.copier import staging_folder
 
 SUFFIX: Final = ".kept"
 ABORTED_NAME: Final = f"{0:020}.aborted"
-_HEAD_BYTES: Final = 61
-"""A batch of format version 2 has so much before its records."""
-_LAST_OFFSET_DELTA_AT: Final = 23
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -88,10 +87,9 @@ def cut(folder: Path, offset: int) -> None:
     transactions ended on the branch that was lost says nothing of the other one."""
     (folder / ABORTED_NAME).unlink(missing_ok=True)
     for path in [each for each in folder.glob("*") if each.suffix in (SUFFIX, ".log")]:
-        with path.open("r+b") as log:
-            ends = (position for position, last_offset, _ in _batches(log.fileno()) if last_offset >= offset)
-            if (end := next(ends, None)) is not None:
-                log.truncate(end)
+        end = next((position for position, header in _batches(path) if header.last_offset >= offset), None)
+        if end is not None:
+            os.truncate(path, end)
 
 
 def write_aborted(folder: Path, aborted: Sequence[tuple[int, int]]) -> None:
@@ -109,30 +107,31 @@ def _read_aborted(path: Path) -> list[tuple[int, int]]:
         return []
 
 
-def whole_batches(read: Callable[[int, int], bytes], log_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """(position, last offset, bytes) of each whole batch; `read` gives so many bytes from a position."""
-    position = 0
-    while len(head := read(position, _HEAD_BYTES)) == _HEAD_BYTES:
-        size_bytes = LOG_OVERHEAD + int.from_bytes(head[8:LOG_OVERHEAD], "big", signed=True)
-        delta = int.from_bytes(head[_LAST_OFFSET_DELTA_AT : _LAST_OFFSET_DELTA_AT + 4], "big", signed=True)
-        if size_bytes < _HEAD_BYTES or position + size_bytes > log_bytes:
-            return
-        yield position, int.from_bytes(head[:8], "big", signed=True) + delta, size_bytes
-        position += size_bytes
+def sound_batches(data: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """The whole batches before whatever is none, such as space that was not filled."""
+    with suppress(CorruptBatchError):
+        yield from iterate_batches([data])
+
+
+def _batches(path: Path) -> Iterator[tuple[int, BatchHeader]]:
+    if path.stat().st_size == 0:
+        return
+    with (
+        path.open("rb") as log,
+        mmap.mmap(log.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as view,
+    ):
+        yield from sound_batches(view)
 
 
 def _end_offset(path: Path) -> int:
-    with path.open("rb") as log:
-        return max((last_offset + 1 for _, last_offset, _ in _batches(log.fileno())), default=-1)
+    return max((header.last_offset + 1 for _, header in _batches(path)), default=-1)
 
 
 def _read(path: Path, offset: int, bytes_max: int) -> bytes:
+    found = next(((at, header.size_bytes) for at, header in _batches(path) if header.last_offset >= offset), None)
+    if found is None:
+        return b""
+    position, size_bytes = found
     with path.open("rb") as log:
-        for position, last_offset, size_bytes in _batches(log.fileno()):
-            if last_offset >= offset:
-                return os.pread(log.fileno(), max(bytes_max, size_bytes), position)
-    return b""
-
-
-def _batches(descriptor: int) -> Iterator[tuple[int, int, int]]:
-    return whole_batches(lambda start, count: os.pread(descriptor, count, start), os.fstat(descriptor).st_size)
+        return os.pread(log.fileno(), max(bytes_max, size_bytes), position)

@@ -19,12 +19,12 @@ Rules:
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.record_batches import LOG_OVERHEAD, BatchHeader, CorruptBatchError, batch_crc, read_header
+from protocol.record_batches import BatchHeader, CorruptBatchError, batch_crc, iterate_batches
 from standalone.copier.index_files import (
     SparseIndexes,
     encode_leader_epochs,
@@ -241,35 +241,20 @@ class PartitionStaging:
         return ended
 
     def _take(self, view: memoryview, now_ms: int) -> None:
-        position = 0
-        while position + LOG_OVERHEAD < len(view):
-            header = self._header(view, position)
-            if header is None:
-                return
-            batch = view[position : position + header.size_bytes]
-            position += header.size_bytes
+        for position, header in _whole_batches(view):
+            if header.magic < 2:
+                raise UncopyableBatchError(
+                    f"batch at offset {header.base_offset} has format version {header.magic}: Kafka copies only "
+                    "version 2"
+                )
             if header.last_offset < self._state.next_offset:
                 continue
+            batch = view[position : position + header.size_bytes]
             if batch_crc([batch], header.magic) != header.crc:
                 raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
             if self._open is not None and self._open.ends_before(header, self._limits, now_ms):
                 self._finish(now_ms)
             self._append(batch, header, now_ms)
-
-    def _header(self, view: memoryview, position: int) -> BatchHeader | None:
-        """Return the header of the next whole batch; None: the rest is not one."""
-        size_bytes = LOG_OVERHEAD + int.from_bytes(view[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
-        if size_bytes > len(view) - position:
-            return None
-        try:
-            header = read_header(view, position)
-        except CorruptBatchError as error:
-            raise UncopyableBatchError(str(error)) from error
-        if header.magic < 2:
-            raise UncopyableBatchError(
-                f"batch at offset {header.base_offset} has format version {header.magic}: Kafka copies only version 2"
-            )
-        return header
 
     def _append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         state = self._state
@@ -378,6 +363,13 @@ class _OpenSegment:
                     pieces = _behind(pieces, os.writev(log.fileno(), pieces))
             self._written_bytes = log.tell()
         self._unwritten.clear()
+
+
+def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    try:
+        yield from iterate_batches([view])
+    except CorruptBatchError as error:
+        raise UncopyableBatchError(str(error)) from error
 
 
 def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:

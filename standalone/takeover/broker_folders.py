@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from protocol.record_batches import CorruptBatchError, read_header
+from protocol.record_batches import CorruptBatchError, iterate_batches
 from storage.errors import TierError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
 from storage.limited_files import UnreadableFileError, read_limited
@@ -198,20 +198,16 @@ def _read(path: Path) -> bytes:
 def _end_offset(log: Path) -> int:
     """The offset behind the last whole batch of a segment; a broker allots the file's space before it fills it."""
     next_offset = int(log.stem)
-    size_bytes = log.stat().st_size
-    if size_bytes == 0:
+    if log.stat().st_size == 0:
         return next_offset
     with (
         log.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         memoryview(content) as view,
-    ):
-        position = 0
-        with suppress(CorruptBatchError):  # the space that is not filled yet
-            while position < size_bytes:
-                header = read_header(view, position)
-                if header.size_bytes > size_bytes - position or header.last_offset < next_offset:
-                    break
-                next_offset = header.last_offset + 1
-                position += header.size_bytes
+        suppress(CorruptBatchError),
+    ):  # the space that is not filled yet
+        for _, header in iterate_batches([view]):
+            if header.last_offset < next_offset:
+                break
+            next_offset = header.last_offset + 1
     return next_offset

@@ -22,11 +22,10 @@ from protocol.record_batches import (
     CRC_START,
     HEADER_BYTES,
     LOG_OVERHEAD,
-    MAGIC_POSITION,
     BatchHeader,
     CorruptBatchError,
     batch_crc,
-    read_header,
+    iterate_batches,
 )
 from protocol.wire.primitives import write_uvarint
 from storage.errors import CorruptMetadataBatchError, CorruptObjectError, UnsupportedMetadataCompressionError
@@ -58,18 +57,15 @@ def parse_batches(data: bytes, partition: int) -> ParsedBatches:
         CorruptMetadataBatchError, UnsupportedMetadataCompressionError: at the first batch that cannot be read.
     """
     records: list[MetadataEvent] = []
-    next_offset = -1
-    position = 0
-    while len(data) - position >= LOG_OVERHEAD:
-        base_offset, length = struct.unpack_from(">qi", data, position)
-        where = f"batch at offset {base_offset}"
-        end = position + LOG_OVERHEAD + length
-        if end < position + HEADER_BYTES:
-            raise CorruptMetadataBatchError(f"{where}: length {length}")
-        if end > len(data):
-            break
-        next_offset = _parse_batch(data[position:end], where, partition, records)
-        position = end
+    next_offset = reached_offset = -1
+    try:
+        for position, header in iterate_batches([data]):
+            reached_offset = header.base_offset
+            _take_batch(data[position : position + header.size_bytes], header, partition, records)
+            next_offset = reached_offset = header.last_offset + 1
+    except (CorruptBatchError, CorruptObjectError) as error:
+        where = "first batch" if reached_offset < 0 else f"batch at offset {reached_offset}"
+        raise CorruptMetadataBatchError(f"{where}: {error}") from error
     return ParsedBatches(records, next_offset)
 
 
@@ -106,29 +102,25 @@ def _built_record(record: MetadataEvent, number: int, base_ms: int) -> bytes:
     return _varint(len(content)) + content
 
 
-def _parse_batch(batch: bytes, where: str, partition: int, records: list[MetadataEvent]) -> int:
-    """Append the batch's records; the offset after it."""
-    magic = batch[MAGIC_POSITION]
-    if magic != _MAGIC:
-        raise CorruptMetadataBatchError(f"{where}: magic {magic}, only {_MAGIC} is read")
-    if batch_crc([batch], magic) != int.from_bytes(batch[MAGIC_POSITION + 1 : CRC_START]):
-        raise CorruptMetadataBatchError(f"{where}: its CRC does not match its bytes")
-    try:
-        header = read_header(batch, 0)
-        if not header.is_control:
-            body = _decompressed(batch[HEADER_BYTES:], header.attributes & COMPRESSION_MASK, where)
-            records += _records(body, header, partition)
-    except (CorruptBatchError, CorruptObjectError) as error:
-        raise CorruptMetadataBatchError(f"{where}: {error}") from error
-    return header.last_offset + 1
+def _take_batch(batch: bytes, header: BatchHeader, partition: int, records: list[MetadataEvent]) -> None:
+    """Append the batch's records."""
+    if header.magic != _MAGIC:
+        raise CorruptBatchError(f"magic {header.magic}, only {_MAGIC} is read")
+    if batch_crc([batch], header.magic) != header.crc:
+        raise CorruptBatchError("its CRC does not match its bytes")
+    if not header.is_control:
+        records += _records(_decompressed(batch[HEADER_BYTES:], header), header, partition)
 
 
-def _decompressed(body: bytes, compression: int, where: str) -> bytes:
+def _decompressed(body: bytes, header: BatchHeader) -> bytes:
+    compression = header.attributes & COMPRESSION_MASK
     if compression == 0:
         return body
     name = _COMPRESSION_NAMES.get(compression, str(compression))
     if name not in ("gzip", "zstd"):
-        raise UnsupportedMetadataCompressionError(f"{where}: compression {name} is not read in the metadata topic")
+        raise UnsupportedMetadataCompressionError(
+            f"batch at offset {header.base_offset}: compression {name} is not read in the metadata topic"
+        )
     plain = bytearray()
     for piece in inflated(compression, [body]):
         plain += piece

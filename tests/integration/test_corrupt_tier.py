@@ -65,8 +65,8 @@ def stored(kafka: KafkaCluster) -> Object:
     topic = segmented_topic(kafka, "damaged", RECORDS, batches=20, batch_records=BATCH_RECORDS)
     path = min(kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-0-*/*.log"), key=lambda each: each.name)
     whole = path.read_bytes()
-    position, base_offset, size, _, delta = [*iterate_batches([whole])][BAD_BATCH]
-    return Object(topic.name, path, whole, position + size - 10, base_offset, base_offset + delta)
+    position, header = [*iterate_batches([whole])][BAD_BATCH]
+    return Object(topic.name, path, whole, position + header.size_bytes - 10, header.base_offset, header.last_offset)
 
 
 def corrupt_answers(running: RunningTidegate, stored: Object) -> float:
@@ -81,7 +81,7 @@ def test_no_damaged_byte_is_passed_on(stored: Object, kafka: KafkaCluster) -> No
         def fetch(offset: int) -> tuple[int, list[int]]:
             target = (stored.topic, topic_id, 0, offset, 1 << 20)
             (answer,) = client.fetch(17, [target], max_wait_ms=1000).partitions
-            return answer.error_code, [base for _, base, *_ in iterate_batches([answer.records])]
+            return answer.error_code, [header.base_offset for _, header in iterate_batches([answer.records])]
 
         error_code, offsets = fetch(0)
         assert (error_code, offsets[-1]) == (0, stored.base_offset - BATCH_RECORDS)

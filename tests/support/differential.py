@@ -32,7 +32,7 @@ from typing import Any
 from protocol.fetch.messages import FetchResponse, PartitionAnswer
 from protocol.fetch.response import decode_response
 from protocol.fetch.walker import UNUSED_TAG
-from protocol.record_batches import HEADER_BYTES, read_header
+from protocol.record_batches import HEADER_BYTES, iterate_batches, read_header
 from protocol.wire.errors import ErrorCode
 from tests.support.differential_questions import (
     OFFSET_FOR_LEADER_EPOCH,
@@ -434,13 +434,10 @@ def _compare_twins(
 
 def _whole_batches(records: bytes) -> tuple[bytes, int]:
     """Without what is cut at the end, and the offset behind the last; 0 without any."""
-    position = end_offset = 0
-    while position + HEADER_BYTES <= len(records):
-        header = read_header(records, position)
-        if position + header.size_bytes > len(records):
-            break
-        position, end_offset = position + header.size_bytes, header.last_offset + 1
-    return records[:position], end_offset
+    size_bytes = end_offset = 0
+    for position, header in iterate_batches([records]):
+        size_bytes, end_offset = position + header.size_bytes, header.last_offset + 1
+    return records[:size_bytes], end_offset
 
 
 def _records(answer: PartitionAnswer) -> bytes:

@@ -223,10 +223,10 @@ class Reading:
         self.worst_s = max(self.worst_s, time.monotonic() - self._waits_since_s)
         self._waits_since_s = None
         self.answers += 1
-        for position, base_offset, size, _, last_delta in iterate_batches([records]):
-            if base_offset >= offset or base_offset + last_delta >= offset:
-                digest.update(records[position : position + size])
-                offset = base_offset + last_delta + 1
+        for position, header in iterate_batches([records]):
+            if header.last_offset >= offset:
+                digest.update(records[position : position + header.size_bytes])
+                offset = header.last_offset + 1
         self.is_over.wait(self.target.work_s)
         if not self.running.is_set():
             self.close()

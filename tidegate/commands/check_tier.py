@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 from metrics.troubles import TroubleId
+from protocol.record_batches import HEADER_BYTES, MAGIC_POSITION
 from storage.config.model import Mode
 from storage.config.registry import folder_of, open_remote_storage_manager
 from storage.errors import (
@@ -33,10 +34,6 @@ SEGMENTS_MAX = 200
 AT_ONCE = 16
 """Segments that are opened side by side; a store answers after tens of milliseconds."""
 PROGRESS_EVERY = 500
-
-FIRST_BYTES = 61
-"""A record batch's header: enough to see that the object is a log segment."""
-_MAGIC_POSITION = 16
 
 _STORE_KEYS = (
     "dir",
@@ -149,11 +146,11 @@ def _read(
     manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, troubles: _Troubles, report: Report
 ) -> None:
     try:
-        data = manager.fetch_log_segment(segment, 0, FIRST_BYTES - 1)
+        data = manager.fetch_log_segment(segment, 0, HEADER_BYTES - 1)
     except RemoteStorageError as error:
         troubles.note(segment, error, is_opened=False)
         return
-    if len(data) <= _MAGIC_POSITION or data[_MAGIC_POSITION] != 2:
+    if len(data) <= MAGIC_POSITION or data[MAGIC_POSITION] != 2:
         report.wrong(
             f"segment {segment.segment_id} does not begin with a record batch: another program wrote it, or "
             f"{troubles.config.remote_storage_prefix}encryption.* and the class are not the broker's"
@@ -173,7 +170,7 @@ def _open_all(
         try:
             manager.open_log_segment(segment)
             if not manager.has_manifests:
-                manager.fetch_log_segment(segment, 0, FIRST_BYTES - 1)
+                manager.fetch_log_segment(segment, 0, HEADER_BYTES - 1)
         except RemoteStorageError as error:
             return error
         return None

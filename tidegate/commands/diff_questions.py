@@ -189,9 +189,9 @@ def corrupt_batches(answer: Answer) -> list[str]:
         return []
     found = []
     try:
-        for position, base_offset, size_bytes, _magic, _delta in iterate_batches(answer.records):
-            if not check_crc(slice_rope(answer.records, position, position + size_bytes)):
-                found.append(f"the CRC of the batch at offset {base_offset} does not hold")
+        for position, header in iterate_batches(answer.records):
+            if not check_crc(slice_rope(answer.records, position, position + header.size_bytes)):
+                found.append(f"the CRC of the batch at offset {header.base_offset} does not hold")
     except CorruptBatchError as error:
         found.append(str(error))
     return found
@@ -254,9 +254,9 @@ def _where_records_differ(theirs: PartitionAnswer, ours: PartitionAnswer) -> str
 
 def _batch_at(records: Sequence[Buffer], position: int) -> str:
     try:
-        for start, base_offset, size_bytes, _magic, _delta in iterate_batches(records):
-            if start <= position < start + size_bytes:
-                return f" (in the batch at offset {base_offset})"
+        for start, header in iterate_batches(records):
+            if start <= position < start + header.size_bytes:
+                return f" (in the batch at offset {header.base_offset})"
     except CorruptBatchError:
         return " (in what the broker's answer has in place of a batch)"
     return " (in a batch that the limit has cut)"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from protocol.record_batches import COMPRESSION_MASK, check_crc, read_header
+from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, check_crc, read_header
 from protocol.wire.errors import ProtocolError
 from storage.errors import RemoteStorageError, StorageConfigError
 from storage.formats.aiven.config import DEFAULT_PREFIX, KeyRing, WritingConfig
@@ -50,7 +50,6 @@ and copies nothing any more (KIP-405, "Custom metadata size limit")."""
 FIRST_BATCH_BYTES_MAX = 128 * 1024 * 1024
 """For the batch that the heuristic looks at, which is read whole for its checksum. A broker takes 1 MiB by default."""
 
-_HEADER_BYTES = 61
 
 _log = structlog.get_logger(__name__)
 
@@ -199,7 +198,7 @@ def _is_worth_compressing(log: Source, metadata: RemoteLogSegmentMetadata) -> bo
     """Return whether the first batch is not compressed: then its producer compresses none of them. No if there is
     none."""
     try:
-        head = _first_bytes(log, _HEADER_BYTES)
+        head = _first_bytes(log, HEADER_BYTES)
         size_bytes = read_header(head, 0).size_bytes
         if size_bytes > FIRST_BATCH_BYTES_MAX:
             raise ProtocolError(f"a batch of {size_bytes} bytes")

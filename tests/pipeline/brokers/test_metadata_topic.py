@@ -174,7 +174,7 @@ def test_a_topic_made_anew_between_two_fetches_is_said(topic: TopicInMemory) -> 
 def test_a_corrupt_batch_is_named_and_the_next_pass_reads_it_again(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST))
     topic.log().cut_bytes = struct.pack(">qi", 2, 3)
-    with pytest.raises(MetadataTopicError, match="__remote_log_metadata-0: batch at offset 2: length 3"):
+    with pytest.raises(MetadataTopicError, match=r"__remote_log_metadata-0: batch at offset 2: .*length 3"):
         topic.follower.catch_up()
     topic.log().cut_bytes = b""
     assert topic.follower.catch_up() == 2
