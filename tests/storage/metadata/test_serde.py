@@ -323,7 +323,7 @@ def test_a_decompression_bomb_stops_at_the_limit(attributes: int, monkeypatch: p
 def test_every_flipped_bit_behind_the_crc_is_noticed(bit: int) -> None:
     damaged = bytearray(batch_of(b"v", 1))
     damaged[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CorruptMetadataBatchError, match="CRC|-[0-9]+ records|last offset delta -"):
+    with pytest.raises(CorruptMetadataBatchError, match=r"CRC|-[0-9]+ records|last offset delta -"):
         parse_batches(bytes(damaged), 0)
 
 
