@@ -4,7 +4,7 @@
     partition_copier  one partition: resume, tidy, fetch and stage, copy, delete what is old
     ledger            what the metadata topic says of it, and why two owners at once do no harm
     segment_copy      a segment's life, as steps without input or output; `steps` does them
-    staging           batches into segment files with their five indexes (`index_files`, `producers`)
+    staging           batches into segment files with their five indexes (storage.indexes, `producers`)
     retention         what is too old, as a function of values
     metadata_feed     the metadata topic, read and written for all partitions
 

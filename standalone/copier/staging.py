@@ -25,16 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.record_batches import BatchHeader, CorruptBatchError, batch_crc, iterate_batches
-from standalone.copier.index_files import (
-    SparseIndexes,
-    encode_leader_epochs,
-    encode_producer_snapshot,
-    encode_transaction_index,
-)
 from standalone.copier.kept_logs import ABORTED_NAME, KeptLogs, write_aborted
 from standalone.copier.producers import ProducerStates
+from storage.indexes.leader_epochs import encode_leader_epochs
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
+from storage.indexes.producer_snapshot import encode_producer_snapshot
+from storage.indexes.sparse_indexes import SparseIndexes
 from storage.indexes.time_index import NO_TIMESTAMP_MS
+from storage.indexes.transaction_index import encode_transaction_index
 from storage.log.transaction_marker import read_transaction_marker
 from storage.model import LogSegmentData
 

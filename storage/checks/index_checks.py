@@ -11,18 +11,16 @@ Both get their entries at the same moments, but for the last of the time index a
 offset index that was cut between two entries shows by that, and by batches too far from the last entry that is left.
 """
 
-import struct
 from itertools import islice
 from typing import Protocol
 
 from protocol.record_batches import BatchHeader
+from storage.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.producer_snapshot import ProducerState
+from storage.indexes.time_index import ENTRY as TIME_ENTRY
 from storage.log.transaction_check import PRODUCERS_MAX, Problems
 from storage.model import RemoteLogSegmentMetadata
-
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 class BatchCheck(Protocol):
@@ -47,13 +45,13 @@ class OffsetIndexCheck:
     """Args: data: an index that storage.indexes.offset_index.OffsetIndex takes."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
-        self.problems = Problems(_OFFSET_ENTRY.size)
+        self.problems = Problems(OFFSET_ENTRY.size)
         self.last_entry_offset = base_offset - 1
         """The index's last offset; one below the segment's if it is empty."""
         if data:
-            self.last_entry_offset = base_offset + _OFFSET_ENTRY.unpack_from(data, len(data) - _OFFSET_ENTRY.size)[0]
+            self.last_entry_offset = base_offset + OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY.size)[0]
         self._base_offset = base_offset
-        self._entries = enumerate(_OFFSET_ENTRY.iter_unpack(data))
+        self._entries = enumerate(OFFSET_ENTRY.iter_unpack(data))
         self._next = self._advance()
         self._open: tuple[int, int] | None = None
         """Number and offset of the entry whose offset no batch has reached yet."""
@@ -117,15 +115,15 @@ class TimeIndexCheck:
     """Args: data: an index that storage.indexes.time_index.TimeIndex takes."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
-        self.problems = Problems(_TIME_ENTRY.size)
+        self.problems = Problems(TIME_ENTRY.size)
         self.last_indexed_offset = base_offset - 1
         """Offset of the last entry but one: of the last that was made together with one of the offset index."""
-        if len(data) >= 2 * _TIME_ENTRY.size:
-            self.last_indexed_offset = base_offset + _TIME_ENTRY.unpack_from(data, len(data) - 2 * _TIME_ENTRY.size)[1]
-        self._last_timestamp_ms = _TIME_ENTRY.unpack_from(data, len(data) - _TIME_ENTRY.size)[0] if data else -1
+        if len(data) >= 2 * TIME_ENTRY.size:
+            self.last_indexed_offset = base_offset + TIME_ENTRY.unpack_from(data, len(data) - 2 * TIME_ENTRY.size)[1]
+        self._last_timestamp_ms = TIME_ENTRY.unpack_from(data, len(data) - TIME_ENTRY.size)[0] if data else -1
         self._end = len(data)
         self._base_offset = base_offset
-        self._entries = enumerate(_TIME_ENTRY.iter_unpack(data))
+        self._entries = enumerate(TIME_ENTRY.iter_unpack(data))
         self._next = self._advance()
         self._newest_ms = -1
         self._is_newest_known = True

@@ -6,6 +6,7 @@ It holds the lineage from the oldest retained epoch up to the segment's end offs
 """
 
 import re
+from collections.abc import Iterable
 
 from storage.errors import CorruptObjectError
 
@@ -45,6 +46,12 @@ def parse_leader_epochs(data: bytes, name: str = "leader epoch checkpoint") -> L
             raise CorruptObjectError(f"{name}: line {line_number} does not ascend")
         epochs.append(entry)
     return tuple(epochs)
+
+
+def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """The checkpoint of (leader epoch, start offset) pairs in ascending order."""
+    entries = [f"{epoch} {start_offset}\n" for epoch, start_offset in epochs]
+    return f"{_VERSION}\n{len(entries)}\n{''.join(entries)}".encode("ascii")
 
 
 def _parse_entry(line: str) -> tuple[int, int] | None:

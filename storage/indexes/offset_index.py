@@ -20,10 +20,10 @@ from storage.errors import CorruptObjectError
 INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of `index.interval.bytes`."""
 
-_ENTRY = struct.Struct(">ii")
+ENTRY = struct.Struct(">ii")
 _FIELD = struct.Struct(">i")
-_INT32_MAX = 2**31 - 1
-_COMPARED_BYTES = 512 * _ENTRY.size
+INT32_MAX = 2**31 - 1
+_COMPARED_BYTES = 512 * ENTRY.size
 """Entries that are compared at once: some 50 µs."""
 
 
@@ -50,13 +50,13 @@ class OffsetIndex:
         is_rebuilt: bool = False,
         is_checked: bool = False,
     ) -> None:
-        if len(data) % _ENTRY.size:
-            raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
+        if len(data) % ENTRY.size:
+            raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {ENTRY.size}")
         if not is_checked and not _ascends(data):
             _raise_fault(data, name)
         self._data = data
         self._base_offset = base_offset
-        self._entry_count = len(data) // _ENTRY.size
+        self._entry_count = len(data) // ENTRY.size
         self.is_rebuilt = is_rebuilt
 
     def __len__(self) -> int:
@@ -111,15 +111,15 @@ class OffsetIndex:
         return self._entry(entries_below)[0] if entries_below < self._entry_count else None
 
     def _entry(self, entry_number: int) -> tuple[int, int]:
-        relative_offset, position = _ENTRY.unpack_from(self._data, entry_number * _ENTRY.size)
+        relative_offset, position = ENTRY.unpack_from(self._data, entry_number * ENTRY.size)
         return self._base_offset + relative_offset, position
 
     def _relative_offset(self, entry_number: int) -> int:
-        relative_offset: int = _FIELD.unpack_from(self._data, entry_number * _ENTRY.size)[0]
+        relative_offset: int = _FIELD.unpack_from(self._data, entry_number * ENTRY.size)[0]
         return relative_offset
 
     def _position(self, entry_number: int) -> int:
-        position: int = _FIELD.unpack_from(self._data, entry_number * _ENTRY.size + _FIELD.size)[0]
+        position: int = _FIELD.unpack_from(self._data, entry_number * ENTRY.size + _FIELD.size)[0]
         return position
 
 
@@ -133,11 +133,11 @@ def encode_offset_index(base_offset: int, entries: Iterable[tuple[int, int]]) ->
     previous_relative_offset, previous_position = -1, -1
     for offset, position in entries:
         relative_offset = offset - base_offset
-        if not previous_relative_offset < relative_offset <= _INT32_MAX:
+        if not previous_relative_offset < relative_offset <= INT32_MAX:
             raise ValueError(f"offset {offset} does not follow in an index with base offset {base_offset}")
-        if not previous_position < position <= _INT32_MAX:
+        if not previous_position < position <= INT32_MAX:
             raise ValueError(f"position {position} does not follow position {previous_position}")
-        encoded += _ENTRY.pack(relative_offset, position)
+        encoded += ENTRY.pack(relative_offset, position)
         previous_relative_offset, previous_position = relative_offset, position
     return bytes(encoded)
 
@@ -176,13 +176,13 @@ def _ascends(data: bytes | bytearray) -> bool:
     """
     view = memoryview(data)
     for at in range(0, len(data), _COMPARED_BYTES):
-        part = view[at : at + _COMPARED_BYTES + _ENTRY.size]
-        fields, later = int.from_bytes(part, "big"), int.from_bytes(part[_ENTRY.size :], "big")
+        part = view[at : at + _COMPARED_BYTES + ENTRY.size]
+        fields, later = int.from_bytes(part, "big"), int.from_bytes(part[ENTRY.size :], "big")
         free_bits = _topmost_bits(len(part) // _FIELD.size)
         if fields & free_bits:
             return False
-        free_bits >>= 8 * _ENTRY.size
-        earlier, ones = fields >> 8 * _ENTRY.size, free_bits >> 31
+        free_bits >>= 8 * ENTRY.size
+        earlier, ones = fields >> 8 * ENTRY.size, free_bits >> 31
         if ((later | free_bits) - earlier - ones) & free_bits != free_bits:
             return False
     return True
@@ -208,5 +208,5 @@ def _check_column(values: "array[int]", field: str, field_offset: int, name: str
     if all(map(lt, values, islice(values, 1, None))):
         return
     culprit = next(number for number in range(1, len(values)) if values[number - 1] >= values[number])
-    at_byte = culprit * _ENTRY.size + field_offset
+    at_byte = culprit * ENTRY.size + field_offset
     raise CorruptObjectError(f"{name}: {field} does not ascend at byte {at_byte}")

@@ -7,7 +7,8 @@ milliseconds, int32 coordinator epoch, int64 first offset of the current transac
 """
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 
 from crc32c import crc32c
 
@@ -51,3 +52,9 @@ def parse_producer_snapshot(data: bytes, name: str = "producer snapshot") -> tup
     if entry_count < 0 or len(data) != _HEADER.size + entry_count * _ENTRY.size:
         raise CorruptObjectError(f"{name}: {entry_count} entries at byte {_CRC_END} do not fill {len(data)} bytes")
     return tuple(ProducerState(*fields) for fields in _ENTRY.iter_unpack(data[_HEADER.size :]))
+
+
+def encode_producer_snapshot(states: Sequence[ProducerState]) -> bytes:
+    """The snapshot's bytes, with its checksum."""
+    checked = struct.pack(">i", len(states)) + b"".join(_ENTRY.pack(*astuple(state)) for state in states)
+    return struct.pack(">hI", _VERSION, crc32c(checked)) + checked

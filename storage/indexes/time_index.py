@@ -13,7 +13,7 @@ from storage.errors import CorruptObjectError
 NO_TIMESTAMP_MS = -1
 """Kafka's mark for "no timestamp"."""
 
-_ENTRY = struct.Struct(">qi")
+ENTRY = struct.Struct(">qi")
 _TIMESTAMP = struct.Struct(">q")
 
 
@@ -28,16 +28,16 @@ class TimeIndex:
     __slots__ = ("_base_offset", "_data", "_entry_count")
 
     def __init__(self, data: bytes | bytearray, base_offset: int, name: str = "time index") -> None:
-        if len(data) % _ENTRY.size:
-            raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
+        if len(data) % ENTRY.size:
+            raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {ENTRY.size}")
         previous_timestamp_ms, previous_relative_offset = -1, 0
-        for entry_number, (timestamp_ms, relative_offset) in enumerate(_ENTRY.iter_unpack(data)):
+        for entry_number, (timestamp_ms, relative_offset) in enumerate(ENTRY.iter_unpack(data)):
             if timestamp_ms <= previous_timestamp_ms or relative_offset < previous_relative_offset:
-                raise CorruptObjectError(f"{name}: entry does not ascend at byte {entry_number * _ENTRY.size}")
+                raise CorruptObjectError(f"{name}: entry does not ascend at byte {entry_number * ENTRY.size}")
             previous_timestamp_ms, previous_relative_offset = timestamp_ms, relative_offset
         self._data = data
         self._base_offset = base_offset
-        self._entry_count = len(data) // _ENTRY.size
+        self._entry_count = len(data) // ENTRY.size
 
     def __len__(self) -> int:
         return self._entry_count
@@ -47,9 +47,9 @@ class TimeIndex:
         entries_at_or_below = bisect_right(range(self._entry_count), timestamp_ms, key=self._timestamp_ms)
         if entries_at_or_below == 0:
             return NO_TIMESTAMP_MS, self._base_offset
-        found_ms, relative_offset = _ENTRY.unpack_from(self._data, (entries_at_or_below - 1) * _ENTRY.size)
+        found_ms, relative_offset = ENTRY.unpack_from(self._data, (entries_at_or_below - 1) * ENTRY.size)
         return found_ms, self._base_offset + relative_offset
 
     def _timestamp_ms(self, entry_number: int) -> int:
-        timestamp_ms: int = _TIMESTAMP.unpack_from(self._data, entry_number * _ENTRY.size)[0]
+        timestamp_ms: int = _TIMESTAMP.unpack_from(self._data, entry_number * ENTRY.size)[0]
         return timestamp_ms

@@ -9,8 +9,8 @@ manifest names them it is corruption.
 """
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
 
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
 from storage.model import RemoteLogSegmentMetadata
@@ -80,6 +80,11 @@ class TransactionIndex:
             if is_complete and said_before:
                 break
         return aborted, is_complete
+
+
+def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The index bytes; the transactions must ascend by last offset, as abort markers do in the log."""
+    return b"".join(_ENTRY.pack(_VERSION, *astuple(transaction)) for transaction in transactions)
 
 
 def segment_transaction_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> TransactionIndex:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.errors import MetadataRecordError
-from storage.indexes.leader_epochs import parse_leader_epochs
+from storage.indexes.leader_epochs import encode_leader_epochs, parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, encode_offset_index
-from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.serde import MetadataRecord, decode

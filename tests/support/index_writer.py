@@ -1,10 +1,10 @@
-"""A segment's time index for tests; the other index files' bytes are made by `standalone.copier.index_files`."""
+"""A segment's time index for tests; the other index files' bytes are made by `storage.indexes`."""
 
 import struct
 from collections.abc import Iterable
 
-from standalone.copier.index_files import SparseIndexes
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
+from storage.indexes.sparse_indexes import SparseIndexes
 
 
 def encode_time_index(base_offset: int, entries: Iterable[tuple[int, int]]) -> bytes:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
+from storage.indexes.leader_epochs import encode_leader_epochs
 from storage.indexes.offset_index import build_offset_index
-from storage.indexes.producer_snapshot import ProducerState
-from storage.indexes.transaction_index import AbortedTransaction
+from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot
+from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import (
     CustomMetadata,
     LogSegmentData,

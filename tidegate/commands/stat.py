@@ -13,7 +13,9 @@ import trio
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.leader_epochs import parse_leader_epochs
+from storage.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.indexes.time_index import ENTRY as TIME_ENTRY
 from storage.indexes.transaction_index import TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import call_with_retries, wait_in_thread
@@ -25,9 +27,6 @@ from tidegate.commands.output import iso_time, print_json, print_table, printabl
 from tidegate.commands.selection import Place, find_segment
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.config.model import Config
-
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +149,12 @@ def _fetched(opened: OpenedSegment, index_type: IndexType, segment: RemoteLogSeg
 
 
 def _offsets(data: bytes, segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    entries = [(segment.start_offset + offset, position) for offset, position in _OFFSET_ENTRY.iter_unpack(data)]
+    entries = [(segment.start_offset + offset, position) for offset, position in OFFSET_ENTRY.iter_unpack(data)]
     return _ends([{"offset": offset, "position": position} for offset, position in entries])
 
 
 def _times(data: bytes, segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    entries = _TIME_ENTRY.iter_unpack(data)
+    entries = TIME_ENTRY.iter_unpack(data)
     return _ends([{"timestamp_ms": time_ms, "offset": segment.start_offset + offset} for time_ms, offset in entries])
 
 

@@ -24,7 +24,6 @@ import trio
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.transport import open_transport
-from standalone.copier.index_files import encode_leader_epochs
 from standalone.takeover import broker_folders
 from standalone.takeover.broker_folders import LEADER_EPOCHS, LOG_STARTS
 from standalone.takeover.cluster_facts import RunningReplicas, running_replicas
@@ -32,7 +31,7 @@ from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.config.registry import open_remote_storage_manager
 from storage.errors import TierError
-from storage.indexes.leader_epochs import LeaderEpochs
+from storage.indexes.leader_epochs import LeaderEpochs, encode_leader_epochs
 from storage.model import TopicIdPartition
 from tidegate import exit_codes
 from tidegate.commands.output import print_json, print_table

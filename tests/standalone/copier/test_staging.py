@@ -349,7 +349,7 @@ def _header(batch: bytes) -> BatchHeader:
 
 
 def test_an_index_that_is_full_ends_its_segment(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("standalone.copier.index_files.INDEX_BYTES_MAX", 24)
+    monkeypatch.setattr("storage.indexes.sparse_indexes.INDEX_BYTES_MAX", 24)
     staging = stage(tmp_path, RollLimits(index_interval_bytes=0), PartitionState(next_offset=0))
     first, *_ = staging.take(b"".join(data_batch(offset) for offset in range(5)), now_ms=NOW_MS)
     assert (first.start_offset, first.end_offset) == (0, 1)

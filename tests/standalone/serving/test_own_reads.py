@@ -10,9 +10,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standalone.copier.index_files import encode_producer_snapshot
 from standalone.serving.holes import HOLES_MAX, Holes, OwnSegments
-from storage.indexes.producer_snapshot import ProducerState
+from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.reading.reader import OffsetNotInTierError, TierRecords
 from storage.reading.segment_finder import LocalLogIsNextError

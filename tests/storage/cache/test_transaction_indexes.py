@@ -8,11 +8,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from standalone.copier.index_files import encode_transaction_index
 from storage.cache import segment_parts
 from storage.cache.segment_parts import TransactionIndexes
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
-from storage.indexes.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from tests.support.cases import case

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from protocol.record_batches import BatchHeader, read_header
-from standalone.copier.index_files import encode_transaction_index
 from storage.checks.finding import FindingKind
 from storage.checks.index_checks import BatchCheck, OffsetIndexCheck, ProducerSnapshotCheck, TimeIndexCheck, cut_problem
 from storage.checks.segment_check import SegmentIndexes, leader_epochs_problem
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from storage.log.transaction_check import TransactionIndexCheck
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from tests.support.cases import case

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from protocol.record_batches import read_header
-from standalone.copier.index_files import encode_leader_epochs, encode_transaction_index
 from storage.checks.finding import Finding, FindingKind
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.leader_epochs import encode_leader_epochs
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from storage.log.log_walk import Depth, LogWalk
 from storage.log.segment_scan import LogWindow
 from storage.log.transaction_check import TransactionIndexCheck

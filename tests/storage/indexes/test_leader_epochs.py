@@ -7,10 +7,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot
 from storage.errors import CorruptObjectError
-from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
-from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from storage.indexes.leader_epochs import LeaderEpochs, encode_leader_epochs, parse_leader_epochs
+from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
 from tests.support.cases import case
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standalone.copier.index_files import encode_transaction_index
 from storage.errors import CorruptObjectError
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from tests.support.cases import case
 
 # A broker's entry (docs/kafka-tier.md#transaction-index): producer 1, first 6000, marker 6820, LSO 6821.

@@ -6,11 +6,10 @@ from contextlib import suppress
 import pytest
 import trio
 
-from standalone.copier.index_files import encode_producer_snapshot
 from storage.checks.segment_check import leader_epochs_problem
 from storage.errors import CorruptObjectError
 from storage.indexes.leader_epochs import parse_leader_epochs
-from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from tests.support.flipped_indexes import FlippedIndexes, Outcome

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from standalone.copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.formats.local_tiered_storage import LocalTieredStorage
-from storage.indexes.leader_epochs import parse_leader_epochs
+from storage.indexes.leader_epochs import encode_leader_epochs, parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, build_offset_index
-from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.indexes.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from tests.support.for_each import for_each
 from tests.support.index_writer import build_time_index
