@@ -19,6 +19,7 @@ from pathlib import Path
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import OptionsError
+from pipeline.planning.own_tier_view import OwnTierView
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
@@ -103,8 +104,8 @@ def open_tier(config: TierClientConfig, storage: ShippedStorage | None = None) -
         catalog = Catalog()
         manager = open_shipped_storage(storage or shipped_storage(config))
         transactions = TierTransactions(manager)
-        follower, owns_tier = MetadataFollower(of_metadata, catalog), config.mode is Mode.STANDALONE
-        view = TierView(client, follower, catalog, transactions, owns_tier=owns_tier)
+        view_of = OwnTierView if config.mode is Mode.STANDALONE else TierView
+        view = view_of(client, MetadataFollower(of_metadata, catalog), catalog, transactions)
         yield Tier(view, client, catalog, transactions)
 
 

@@ -18,7 +18,7 @@ from storage.reading.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
     from proxy.fetch.assembly import TierPart
-    from proxy.fetch.known import Frontier, Lineages
+    from proxy.fetch.known import Frontier, Lineages, LogStartGeneration
     from proxy.fetch.tier import CatalogTail, Tier
 
 
@@ -125,7 +125,7 @@ class TierOwner(Protocol):
         """Return what becomes of a broker's answers to a Fetch that begins now; `node_id` None: of an unknown one."""
         ...
 
-    def exchanges(self, tier: "Tier", search: TimestampSearch) -> MakeExchanges:
+    def exchanges(self, tier: "Tier", search: TimestampSearch, generation: "LogStartGeneration") -> MakeExchanges:
         """Return what makes exchanges beside those that there always are."""
         ...
 
@@ -165,7 +165,7 @@ class BrokersOwnIt:
     def edits(self, tier: "Tier", node_id: int | None) -> Edits:
         return _NO_EDITS
 
-    def exchanges(self, tier: "Tier", search: TimestampSearch) -> MakeExchanges:
+    def exchanges(self, tier: "Tier", search: TimestampSearch, generation: "LogStartGeneration") -> MakeExchanges:
         return lambda _timeout_s: {}
 
 

@@ -267,7 +267,7 @@ def _gc(config: "Config", options: argparse.Namespace) -> int:
         orphan_percent_max=options.max_orphans,
         plan=options.plan,
         deletes=options.yes,
-        owns_tier=options.i_own_this_tier,
+        i_own_this_tier=options.i_own_this_tier,
     )
     return run(config, wanted, sys.stdout, is_json=options.json)
 

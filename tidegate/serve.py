@@ -543,7 +543,7 @@ def _server(
         on_changed=meters.relay.on_fetch_sessions,
     )
     lookup = TimestampLookup(tier, tier_storage.timestamps)
-    owners = tier.owner.exchanges(tier, tier_storage.timestamps)
+    owners = tier.owner.exchanges(tier, tier_storage.timestamps, generation)
 
     def handlers(client: ClientReads) -> ClientExchanges:
         fetches = FetchService(

@@ -18,8 +18,6 @@ For READ_COMMITTED, the tier's own last stable offset comes last (pipeline.plann
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 
 import structlog
 
@@ -27,13 +25,11 @@ from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import PartitionView, partition_view
-from pipeline.planning.tier_times import first_offset_at
 from pipeline.planning.tier_transactions import TierTransactions
-from protocol.client.groups import LOG_START_GROUP, texts_by_topic_id
 from protocol.client.leaders import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
-from storage.model import ZERO_UUID, TopicIdPartition, Uuid, uuid_to_text
+from storage.model import ZERO_UUID, TopicIdPartition, Uuid
 
 ATTEMPTS_MAX = 3
 """Views made while a topic is created again under its name."""
@@ -49,23 +45,11 @@ class TierViewError(Exception):
 
 
 class TierView:
-    """Makes views. Used by one thread.
-
-    Args:
-        owns_tier: mode=standalone: brokers know nothing of the tier, and have forgotten the leader epochs and the log
-            start of what only it has (docs/protocol.md#standalone).
-    """
+    """Makes views of a tier that the brokers have, too. Used by one thread."""
 
     def __init__(
-        self,
-        client: BrokerClient,
-        follower: MetadataFollower,
-        catalog: Catalog,
-        transactions: TierTransactions,
-        *,
-        owns_tier: bool = False,
+        self, client: BrokerClient, follower: MetadataFollower, catalog: Catalog, transactions: TierTransactions
     ) -> None:
-        self._owns_tier = owns_tier
         self._client = client
         self._follower = follower
         self._catalog = catalog
@@ -129,19 +113,12 @@ class TierView:
             return []
         lineages = [self._lineage(partition) for partition in partitions]
         keys: list[TopicPartition] = [(each.topic, each.partition) for each in partitions]
-        told = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET))
-        starts = {key: answer.offset for key, answer in told.items()}
-        if self._owns_tier:
-            starts = self._own_starts(partitions, starts)
+        starts = self._starts(partitions, self._told_starts(keys))
         ends = self._client.list_offsets(dict.fromkeys(keys, LATEST_OFFSET), read_committed=read_committed)
-        views = [
-            partition_view(self._catalog, partition, lineage, log_start_offset=starts[key], end_offset=ends[key].offset)
+        return [
+            self._view(partition, lineage, starts[key], ends[key].offset)
             for partition, key, lineage in zip(partitions, keys, lineages, strict=True)
         ]
-        if not self._owns_tier:
-            return views
-        manager = self._transactions.manager
-        return [replace(view, first_at=partial(first_offset_at, manager, view.segments)) for view in views]
 
     def log_starts(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where these logs start now.
@@ -149,41 +126,37 @@ class TierView:
         Raises:
             UpstreamError: a broker refuses, or none answers.
         """
-        told = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET)) if keys else {}
-        starts = {key: answer.offset for key, answer in told.items()}
-        if not (self._owns_tier and starts):
-            return starts
-        self.refresh()
-        topics = self._client.topics(tuple({topic for topic, _ in keys}))
-        known = [(Uuid(topics[topic].topic_id), number, topic) for topic, number in keys if topic in topics]
-        return self._own_starts([TopicIdPartition(*each) for each in known], starts)
+        return self._told_starts(keys) if keys else {}
 
-    def _own_starts(
-        self, partitions: Sequence[TopicIdPartition], local_starts: Mapping[TopicPartition, int]
+    def _told_starts(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        told = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET))
+        return {key: answer.offset for key, answer in told.items()}
+
+    # What the brokers do not know of a tier of our own (pipeline.planning.own_tier_view).
+
+    def _starts(
+        self, partitions: Sequence[TopicIdPartition], told: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return where the logs start of partitions whose tier is ours: at the tier's first segment, or what was
-        committed."""
-        starts = dict(local_starts)
-        committed = self._client.committed_offsets(LOG_START_GROUP, [*local_starts])
-        for partition in partitions:
-            key = (partition.topic, partition.partition)
-            firsts = self._catalog.epoch_starts(partition.topic_id, partition.partition)
-            if not firsts:
-                continue
-            kept = committed.get(key)
-            start = min(firsts.values())
-            if kept is not None:
-                start = max(start, int(texts_by_topic_id(kept).get(uuid_to_text(partition.topic_id), 0)))
-            starts[key] = min(starts[key], start)
-        return starts
+        """Return where logs start, by what the brokers have told."""
+        return told
+
+    def _epoch_starts(self, partition: TopicIdPartition) -> Mapping[int, int] | None:
+        """Return where leader epochs begin that the brokers may have forgotten; None: they have not."""
+        return None
+
+    def _view(
+        self, partition: TopicIdPartition, lineage: LeaderEpochLineage, log_start_offset: int, end_offset: int
+    ) -> PartitionView:
+        return partition_view(
+            self._catalog, partition, lineage, log_start_offset=log_start_offset, end_offset=end_offset
+        )
 
     def _lineage(self, partition: TopicIdPartition) -> LeaderEpochLineage:
         epochs = self._catalog.epochs(partition.topic_id, partition.partition)
         if not epochs:
             return LeaderEpochLineage(-1, {})  # nothing in the tier: no question
         said = self._client.leader_epoch_ends(partition.topic, partition.partition, epochs)
-        tier_starts = self._catalog.epoch_starts(partition.topic_id, partition.partition) if self._owns_tier else None
-        return LeaderEpochLineage(said.leader_epoch, said.answers, tier_starts)
+        return LeaderEpochLineage(said.leader_epoch, said.answers, self._epoch_starts(partition))
 
 
 def _partitions(selection: TopicSelection, topics: Mapping[str, TopicMetadata]) -> list[TopicIdPartition]:

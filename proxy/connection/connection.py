@@ -395,11 +395,7 @@ class ClientConnection:
         self._exchanging = True
         try:
             if route is RequestRoute.EXCHANGE:
-                answer_route = route_response(prefix.api_key, prefix.api_version)
-                self._note_authority(answer_route)
-                outcome = await self._handlers.exchanges[prefix.api_key](frame, self)
-                self._note_authority(answer_route)
-                await self._exchange(outcome, prefix, size)
+                await self._exchange(await self._handlers.exchanges[prefix.api_key](frame, self), prefix, size)
             else:
                 await self._sasl_handshake(frame, prefix, size)
         finally:

@@ -28,6 +28,7 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import BYTES_AT_ONCE, RELAY, Answer, Relay, UpstreamWire, off_loop
+from proxy.fetch.known import LogStartGeneration
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets, forward
 from storage.model import TopicIdPartition
@@ -41,10 +42,11 @@ _log = structlog.get_logger(__name__)
 
 
 class DeleteRecordsService:
-    """Keeps nothing."""
+    """Good probes are void when a request is sent, and when it is answered (`generation`)."""
 
-    def __init__(self, tier_offsets: TierOffsets) -> None:
+    def __init__(self, tier_offsets: TierOffsets, generation: LogStartGeneration) -> None:
         self._tier_offsets = tier_offsets
+        self._generation = generation
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed.
@@ -57,6 +59,7 @@ class DeleteRecordsService:
         if not any(self._tier_offsets.may_hold(each.topic) for each in request.partitions):
             return RELAY
         version = header.api_version
+        self._generation.value += 1
         response = await forward(frame, ApiKey.DELETE_RECORDS, version, wire, header.correlation_id)
         answers = await off_loop(
             is_large, partial(decode_response, memoryview(response), version, len(request.partitions))
@@ -66,6 +69,7 @@ class DeleteRecordsService:
             await self._delete(request, accepted, wire.node_id)
         for answer in accepted:
             patch(response, answer)
+        self._generation.value += 1
         return [response]
 
     async def _delete(

@@ -13,7 +13,7 @@ from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey
 from proxy.fetch.assembly import Instead, TierPart
-from proxy.fetch.known import Frontier, Lineages
+from proxy.fetch.known import Frontier, Lineages, LogStartGeneration
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.tier_owner import MakeExchanges
@@ -103,13 +103,13 @@ class WeOwnIt:
         """See `standalone.serving.answer_edits`."""
         return OwnEdits(tier, self.log_starts, node_id, trio.current_time())
 
-    def exchanges(self, tier: Tier, search: TimestampSearch) -> MakeExchanges:
+    def exchanges(self, tier: Tier, search: TimestampSearch, generation: LogStartGeneration) -> MakeExchanges:
         """Requests that move the borders of the tier, or are answered with them."""
         offsets = TierOffsets(tier, TimestampLookup(tier, search), self.log_starts, self._holes)
         return lambda timeout_s: {
             ApiKey.LIST_OFFSETS: OwnListOffsetsService(offsets, timeout_s=timeout_s).handle,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: LeaderEpochsService(offsets).handle,
-            ApiKey.DELETE_RECORDS: DeleteRecordsService(offsets).handle,
+            ApiKey.DELETE_RECORDS: DeleteRecordsService(offsets, generation).handle,
         }
 
     def _on_hole(self, partition: TopicIdPartition, start: int, end: int) -> None:

@@ -22,6 +22,7 @@ from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, 
 from pipeline.driver import KeptTier, Tier
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OptionsError
+from pipeline.planning.own_tier_view import OwnTierView
 from pipeline.planning.partition_view import WantedOffsets
 from pipeline.planning.stream_progress import TOPIC_IDS, StreamOffset
 from pipeline.planning.tier_transactions import TierTransactions
@@ -61,7 +62,7 @@ class World:
     """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500."""
 
     lines = f"rsm.config.some.password={SECRET}\n"
-    owns_tier = False
+    view_of: type[TierView] = TierView
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,9 +85,7 @@ class World:
         self.opened += 1
         manager = LocalTieredStorage({"dir": str(self.folder)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
-        view = TierView(
-            client, MetadataFollower(client, self.catalog), self.catalog, transactions, owns_tier=self.owns_tier
-        )
+        view = self.view_of(client, MetadataFollower(client, self.catalog), self.catalog, transactions)
         yield Tier(view, client, self.catalog, transactions)
 
     def source(self, **options: str) -> TidegateDataSource:
@@ -368,7 +367,7 @@ def test_a_tier_of_our_own_says_itself_where_its_log_starts(tmp_path: Path, monk
     """Given mode=standalone, whose brokers have long deleted what the tier has, when a segment's objects are gone from
     it, then the metadata say whether retention deleted them."""
     stored = StoredWorld(tmp_path / "own")
-    stored.owns_tier = True
+    stored.view_of = OwnTierView
     opened(stored, monkeypatch)
     monkeypatch.setattr(BrokerClient, "committed_offsets", lambda *_: {})
     stored.kafka.log("orders").log_start_offset = 250

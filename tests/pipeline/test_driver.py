@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import driver
 from pipeline.driver import load_config, open_tier, shipped_tail
 from pipeline.planning.options import OptionsError
+from pipeline.planning.own_tier_view import OwnTierView
+from pipeline.planning.tier_view import TierView
 from storage.config.model import HostPort
 from storage.errors import StorageConfigError
 from tests.support.tier_config_files import tier_file
@@ -19,14 +20,11 @@ def local_file(folder: Path, lines: str = "") -> Path:
     return tier_file(folder, f"upstream.bootstrap.servers=broker:9092\n{lines}", minimal=False)
 
 
-def test_whose_the_tier_is_is_known_to_what_views_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whose_the_tier_is_is_known_to_what_views_it(tmp_path: Path) -> None:
     # A tier of our own begins elsewhere than the brokers' logs; only whole programs saw it when this was not passed on.
-    owners: list[bool] = []
-    monkeypatch.setattr(driver, "TierView", lambda *_parts, owns_tier: owners.append(owns_tier))
-    for lines in ("", "mode=standalone\n"):
-        with open_tier(load_config(str(local_file(tmp_path, lines)), {})):
-            pass
-    assert owners == [False, True]
+    for lines, kind in (("", TierView), ("mode=standalone\n", OwnTierView)):
+        with open_tier(load_config(str(local_file(tmp_path, lines)), {})) as tier:
+            assert type(tier.view) is kind
 
 
 def test_metadata_must_be_in_kafkas_topic(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class OffsetsWorld(TierWorld):
         search = cast(TimestampSearch, self.search)
         self.lookup = TimestampLookup(self.tier, search)
         list_offsets = ListOffsetsService(self.lookup, self.fallback).handle
-        owners = self.owner.exchanges(self.tier, search)(LOOKUP_TIMEOUT_S)
+        owners = self.owner.exchanges(self.tier, search, self.generation)(LOOKUP_TIMEOUT_S)
         self.exchanges: Mapping[int, Exchange] = {ApiKey.LIST_OFFSETS: list_offsets, **owners}
         self.wire = FakeWire(self.broker, nursery, node_id=node_id)
 

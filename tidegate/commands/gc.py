@@ -55,13 +55,13 @@ STOP_INTERVAL: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions:
-    """`plan`: where the plan is written, or read with `deletes`. `owns_tier`: --i-own-this-tier."""
+    """`plan`: where the plan is written, or read with `deletes`. `i_own_this_tier`: as it was said."""
 
     older_than_ms: int
     orphan_percent_max: float
     plan: Path | None
     deletes: bool
-    owns_tier: bool
+    i_own_this_tier: bool
 
 
 @dataclass(slots=True)
@@ -241,7 +241,7 @@ def usage_problem(config: Config, options: GcOptions) -> str | None:
     """Why this command line cannot be done, in a sentence."""
     if options.deletes and options.plan is None:
         return "--yes deletes what is in a plan: make one with --plan PLAN.json, read it, and name it again with --yes"
-    if options.deletes and config.mode is Mode.REPLICA and not options.owns_tier:
+    if options.deletes and config.mode is Mode.REPLICA and not options.i_own_this_tier:
         return (
             "mode=replica: the brokers write this tier, and they delete from it. If no other program is to be trusted"
             " with that more than this one, say --i-own-this-tier"

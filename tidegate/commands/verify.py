@@ -65,7 +65,7 @@ def run(config: Config, options: VerifyOptions, out: TextIO) -> int:
     """Check; exit_codes.FOUND_WRONG if anything was found, also that something could not be looked at."""
 
     async def work(tier: OpenTier) -> int:
-        result = await Verification(tier, options, owns_tier=config.mode is Mode.STANDALONE).run()
+        result = await Verification(tier, options).run()
         if options.as_json:
             print_json(out, {**tier.identity(), **result.as_json()})
         else:
@@ -104,14 +104,10 @@ def sampled(segments: Sequence[RemoteLogSegmentMetadata], count: int | None) -> 
 
 @dataclass(slots=True)
 class Verification:
-    """One run. Owned by the trio thread.
-
-    `owns_tier`: mode=standalone; the log start that brokers tell is only that of what they have themselves.
-    """
+    """One run. Owned by the trio thread."""
 
     tier: OpenTier
     options: VerifyOptions
-    owns_tier: bool = False
     findings: list[Finding] = field(default_factory=list)
     _segments: int = 0
     _total: SegmentReport = field(default_factory=lambda: SegmentReport(()))
@@ -246,7 +242,9 @@ class Verification:
             self.findings.append(self._not_asked(partition, error))
             return None
         [start] = starts.values()
-        firsts = self.tier.catalog.epoch_starts(partition.topic_id, partition.partition) if self.owns_tier else {}
+        firsts: Mapping[int, int] = {}
+        if self.tier.config.mode is Mode.STANDALONE:  # what brokers tell is where their own logs start
+            firsts = self.tier.catalog.epoch_starts(partition.topic_id, partition.partition)
         return PartitionState(
             lineage=LeaderEpochLineage(said.leader_epoch, said.answers) if epochs else None,
             log_start_offset=min([start.offset, *firsts.values()]),

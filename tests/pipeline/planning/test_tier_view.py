@@ -9,6 +9,7 @@ from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.planning.offset_bounds import starting_offsets
 from pipeline.planning.options import TopicSelection, parse_options
+from pipeline.planning.own_tier_view import OwnTierView
 from pipeline.planning.partition_view import OffsetRange, PartitionView
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
@@ -64,7 +65,8 @@ class World:
         manager = LocalTieredStorage({"dir": str(self.tier_dir)})
         client, transactions = self.kafka.client(), TierTransactions(manager)
         follower = MetadataFollower(client, self.catalog)
-        return TierView(client, follower, self.catalog, transactions, owns_tier=owns_tier)
+        view_of = OwnTierView if owns_tier else TierView
+        return view_of(client, follower, self.catalog, transactions)
 
 
 @pytest.fixture

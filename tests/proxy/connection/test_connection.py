@@ -266,8 +266,7 @@ async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: A
 
 @for_each_run("api_key", [ApiKey.DELETE_RECORDS, ApiKey.OFFSET_FOR_LEADER_EPOCH])
 async def test_requests_about_borders_are_exchanges_where_something_answers_them(api_key: ApiKey) -> None:
-    """Good probes end when a deletion is sent, and when it is answered."""
-    asked, moves = request(api_key, 2, 1, b"body"), int(api_key is ApiKey.DELETE_RECORDS)
+    asked = request(api_key, 2, 1, b"body")
     async with conversation(handle_fetch=answer_nothing) as talk:
         await talk.exchange(asked, response(1))
         assert not talk.handlers.frames
@@ -275,7 +274,7 @@ async def test_requests_about_borders_are_exchanges_where_something_answers_them
         talk.handlers.exchanges[api_key] = talk.handlers.fetch
         await talk.client.send(asked)
         await talk.client.expect(exchanged(1, len(asked) - 4))
-        assert (talk.handlers.frames, talk.handlers.log_starts_moved) == ([asked], 2 * moves)
+        assert talk.handlers.frames == [asked]
         talk.handlers.handle_fetch = None
         await talk.exchange(asked, response(1))
     async with conversation(limits=replace(LIMITS, demands_sign_in=True)) as talk:

@@ -62,6 +62,18 @@ async def test_what_cannot_be_committed_is_to_be_tried_again(world: OffsetsWorld
     assert await delete(world, 300) == [(0, 300)]
 
 
+async def test_good_probes_are_void_when_it_is_sent_and_when_it_is_answered(
+    world: OffsetsWorld, nursery: trio.Nursery
+) -> None:
+    world.log_starts.delay_s = 1.0
+    for asked in range(2):
+        nursery.start_soon(delete, world, 300 + asked)
+        await trio.sleep(0.5)
+        assert world.generation.value == 2 * asked + 1
+        await trio.sleep(1.0)
+        assert world.generation.value == 2 * asked + 2
+
+
 async def test_a_commit_is_not_waited_for_for_ever(world: OffsetsWorld) -> None:
     world.log_starts.delay_s = 1000.0
     for timeout_ms, waited_s in ((0, COMMIT_S_MAX), (2000, 2.0), (10**6, COMMIT_S_MAX)):

@@ -75,7 +75,7 @@ class World(CommandWorld):
 
     def run(self, **changes: Any) -> tuple[int, dict[str, Any]]:
         """Exit code and document; without one, an empty one."""
-        given: dict[str, Any] = {"plan": None, "deletes": False, "owns_tier": True}
+        given: dict[str, Any] = {"plan": None, "deletes": False, "i_own_this_tier": True}
         options = GcOptions(**{"older_than_ms": DAY_MS, "orphan_percent_max": 5, **given, **changes})
         out = io.StringIO()
         code = gc.run(self.config(), options, out, is_json=True)
@@ -302,7 +302,7 @@ def test_a_deletion_takes_a_plan_and_an_owner(world: World, capsys: Captured) ->
     broken.write_text(plan.read_text()[:-10])
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "--plan PLAN.json"),
-        ({"plan": plan, "owns_tier": False}, "--i-own-this-tier"),
+        ({"plan": plan, "i_own_this_tier": False}, "--i-own-this-tier"),
         ({"plan": broken}, "broken.json is no plan"),
         ({"plan": world.folder / "absent.json"}, "absent.json"),
     ]
@@ -353,7 +353,7 @@ def test_a_store_that_does_not_list_uploads_is_cleaned_of_objects(
     assert (code, document["deleted_objects"]) == (exit_codes.DONE, 1)
     assert "s3:ListBucketMultipartUploads" in document["uploads_unseen"]
     assert not Path(orphan).exists()
-    options = GcOptions(older_than_ms=DAY_MS, orphan_percent_max=5, plan=None, deletes=False, owns_tier=True)
+    options = GcOptions(older_than_ms=DAY_MS, orphan_percent_max=5, plan=None, deletes=False, i_own_this_tier=True)
     gc.run(world.config(), options, out := io.StringIO())
     assert "unfinished uploads could not be listed" in out.getvalue()
 
