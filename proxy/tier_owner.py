@@ -60,25 +60,14 @@ MakeExchanges = Callable[[float], Mapping[int, Exchange]]
 class TierOwner(Protocol):
     """Says what depends on whose the tier is."""
 
-    @property
-    def local_earliest(self) -> int:
-        """Return the timestamp for which ListOffsets tells where a broker's own log begins."""
-        ...
-
-    @property
-    def tells_all_aborts(self) -> bool:
-        """Return whether the tier tells of all aborted transactions, so that no broker need be asked."""
-        ...
-
-    @property
-    def is_alone(self) -> bool:
-        """Return whether nobody else serves what is in the tier."""
-        ...
-
-    @property
-    def left_to(self) -> str:
-        """Return what becomes of reads that the tier fails, for people."""
-        ...
+    local_earliest: int
+    """The timestamp for which ListOffsets tells where a broker's own log begins."""
+    tells_all_aborts: bool
+    """The tier tells of all aborted transactions, so that no broker need be asked."""
+    is_alone: bool
+    """Nobody else serves what is in the tier."""
+    left_to: str
+    """What becomes of reads that the tier fails, for people."""
 
     def with_log_start(self, partition: TopicIdPartition, frontier: "Frontier") -> "Frontier":
         """Return what a broker said, with where the log starts now."""
@@ -151,7 +140,7 @@ class BrokersOwnIt:
         return True
 
     def judge(self, part: "TierPart", lineages: "Lineages") -> Awaitable[bool]:
-        return lineages.agree(part)
+        return lineages.agree(part.partition, part.frontier, part.asked)
 
     def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
         return finder

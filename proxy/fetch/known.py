@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -14,7 +13,7 @@ from protocol.client.errors import (
     UpstreamUnsupportedError,
 )
 from protocol.client.messages import EpochEndOffset, OffsetAnswer, Partition
-from protocol.fetch.messages import PartitionAnswer
+from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
@@ -25,9 +24,6 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
-
-if TYPE_CHECKING:
-    from proxy.fetch.assembly import TierPart
 
 # The frontier: the offsets of a partition as last seen, broker by broker (ARCHITECTURE.md#vocabulary,
 # docs/protocol.md#l1).
@@ -129,31 +125,21 @@ class Frontiers:
         if size_bytes > LARGE_BATCH_BYTES:
             self.with_large_batches[partition] = None
 
-    def saw(
-        self,
-        node_id: int,
-        partition: TopicIdPartition,
-        planned_by: Frontier,
-        *,
-        high_watermark: int,
-        last_stable_offset: int,
-        log_start_offset: int,
-        leader_epoch: int,
-    ) -> Frontier:
-        """A probe's answer passed: its offsets, and a leader epoch that the broker is in at least. Return the frontier
-        by it.
+    def saw(self, node_id: int, partition: TopicIdPartition, planned_by: Frontier, answer: PartitionAnswer) -> Frontier:
+        """A probe's answer passed. Return the frontier by it.
 
         Args:
-            planned_by: stands for one that was forgotten since, and stays forgotten.
+            planned_by: has a leader epoch that the broker is in at least; stands for one that was forgotten since, and
+                stays forgotten.
         """
         known = self._frontiers.get((node_id, partition))
         before = known or planned_by
         seen = replace(
             before,
-            high_watermark=high_watermark,
-            last_stable_offset=last_stable_offset,
-            log_start_offset=log_start_offset,
-            leader_epoch=max(before.leader_epoch, leader_epoch),
+            high_watermark=answer.high_watermark,
+            last_stable_offset=answer.last_stable_offset,
+            log_start_offset=answer.log_start_offset,
+            leader_epoch=max(before.leader_epoch, planned_by.leader_epoch),
         )
         seen = self.owner.saw(partition, seen)
         if known is not None:
@@ -518,15 +504,15 @@ class Lineages:
         await self._cluster.learn_names([partition.topic])
         return await self._ask_leader(partition, leader_epoch)
 
-    async def agree(self, part: "TierPart") -> bool:
-        """Return whether a client that read up to a part's offset in its last fetched epoch read what the leader has.
+    async def agree(self, partition: TopicIdPartition, frontier: Frontier, asked: FetchPartition) -> bool:
+        """Return whether a client that read up to an offset in its last fetched epoch read what the leader has.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
         """
-        lineage = await self.get(part.partition, part.frontier.leader_epoch)
-        end = lineage.end_offset(part.asked.last_fetched_epoch)
-        return end is not None and end >= part.asked.fetch_offset
+        lineage = await self.get(partition, frontier.leader_epoch)
+        end = lineage.end_offset(asked.last_fetched_epoch)
+        return end is not None and end >= asked.fetch_offset
 
     async def learn(self, wanted: Iterable[tuple[TopicIdPartition, int]]) -> None:
         """Ask together what `get` would ask for. Failures are kept by nobody: `get` meets them again."""

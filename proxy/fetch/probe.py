@@ -554,15 +554,7 @@ class Prober:
             part.frontier = replace(part.frontier, leader_epoch=part.asked.current_leader_epoch)
             verdicts.learned_anew.append(part)
         frontier = part.frontier
-        seen = self._tier.frontiers.saw(
-            self.node_id,
-            part.partition,
-            frontier,
-            high_watermark=entry.high_watermark,
-            last_stable_offset=entry.last_stable_offset,
-            log_start_offset=entry.log_start_offset,
-            leader_epoch=frontier.leader_epoch,
-        )
+        seen = self._tier.frontiers.saw(self.node_id, part.partition, frontier, entry)
         self._tier.aborted_tails.saw(self.node_id, part.partition, entry.last_stable_offset)
         authority = Authority(
             entry.high_watermark,

@@ -171,12 +171,22 @@ async def _assemble(
         else:
             _put(answer, result)
     if again:
-        second = await ask_broker(request, wire, only=again)
-        response.throttle_time_ms = max(response.throttle_time_ms, second.throttle_time_ms)
-        for key, answer in by_key(second).items():
-            if key in again:
-                copy_answer(answer, answers[key])
+        await ask_again(request, wire, again, response)
     return response
+
+
+async def ask_again(
+    request: ListOffsetsRequest, wire: UpstreamWire, again: Collection[Key], response: ListOffsetsResponse
+) -> None:
+    """Ask once more for some answers of a response, with the client's own timestamps, and put them in their places."""
+    second = await ask_broker(request, wire, only=again)
+    response.throttle_time_ms = max(response.throttle_time_ms, second.throttle_time_ms)
+    answers = by_key(response)
+    for key, source in by_key(second).items():
+        if key in again:
+            target = answers[key]
+            target.error_code, target.timestamp, target.offset = source.error_code, source.timestamp, source.offset
+            target.leader_epoch, target.tags = source.leader_epoch, source.tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +260,6 @@ def _put(answer: ListOffsetsAnswer, result: _Result) -> None:
         answer.timestamp, answer.offset, answer.leader_epoch = record.timestamp_ms, record.offset, record.leader_epoch
     else:
         answer.timestamp = answer.offset = answer.leader_epoch = -1
-
-
-def copy_answer(source: ListOffsetsAnswer, target: ListOffsetsAnswer) -> None:
-    """Give the target all that was answered."""
-    target.error_code, target.timestamp, target.offset = source.error_code, source.timestamp, source.offset
-    target.leader_epoch, target.tags = source.leader_epoch, source.tags
 
 
 def _form(request: ListOffsetsRequest) -> tuple[int, int]:

@@ -34,10 +34,7 @@ class AnswerEdits:
     """Edits one answer of one broker; implements PartitionEditor.
 
     Args:
-        log_starts: the tier's.
-        node_id: the broker; None where that is not known.
         asked_of: what was asked of a partition; None: not known, so that no OFFSET_OUT_OF_RANGE can be believed.
-        began_s: when the request began, by trio's clock.
         on_stale: is called when an offset was not where it was believed to be.
     """
 
@@ -45,18 +42,13 @@ class AnswerEdits:
 
     def __init__(
         self,
-        tier: Tier,
-        log_starts: TierLogStarts,
-        node_id: int | None,
+        edits: "OwnEdits",
         asked_of: Callable[[PartitionKey], FetchPartition | None],
-        began_s: float,
         on_stale: Callable[[], None] = _nothing,
     ) -> None:
-        self._tier = tier
-        self._log_starts = log_starts
-        self._node_id = node_id
+        self._tier, self._log_starts, self._node_id = edits.tier, edits.log_starts, edits.node_id
+        self._began_s = edits.began_s
         self._asked_of = asked_of
-        self._began_s = began_s
         self._on_stale = on_stale
         self._topic: str | None = None
         self._topic_id: bytes | None = None
@@ -130,7 +122,7 @@ class AnswerEdits:
 
 @dataclass(frozen=True, slots=True)
 class OwnEdits(Edits):
-    """`began_s`: when the request began, by trio's clock."""
+    """`node_id`: the broker; None where that is not known. `began_s`: when the request began, by trio's clock."""
 
     tier: Tier
     log_starts: TierLogStarts
@@ -150,12 +142,11 @@ class OwnEdits(Edits):
                 by_key.update((key_of(asked), asked) for asked in request.partitions)
             return by_key.get(key)
 
-        return AnswerEdits(self.tier, self.log_starts, self.node_id, asked_of, self.began_s, on_stale)
+        return AnswerEdits(self, asked_of, on_stale)
 
     def of_session(self, session: FetchSession) -> AnswerEdits:
         """For the answer to a request of a relayed session, which may tell of any partition of it."""
-        asked_of, on_stale = session.asked_of, session.doubt
-        return AnswerEdits(self.tier, self.log_starts, self.node_id, asked_of, self.began_s, on_stale)
+        return AnswerEdits(self, session.asked_of, session.doubt)
 
     def of_answers(
         self, request: FetchRequest, on_stale: Callable[[], None] = _nothing

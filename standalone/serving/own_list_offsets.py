@@ -31,7 +31,6 @@ from protocol.list_offsets import (
     ListOffsetsAnswer,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     OffsetTimestamp,
     decode_request,
     encode_response,
@@ -50,7 +49,7 @@ from proxy.connection.request_handlers import (
 )
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
 from proxy.fetch.known import Frontier
-from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_broker, by_key, copy_answer, key_of
+from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_again, ask_broker, by_key, key_of
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets
 from storage.errors import RemoteStorageError
@@ -131,9 +130,7 @@ class OwnListOffsetsService:
         await self._look_up(ours, allowed, placed.held, found, wire.node_id, started_s + timeout_s)
         again = _put(ours, allowed, found)
         if again:
-            second = await ask_broker(request, wire, only=again)
-            response.throttle_time_ms = max(response.throttle_time_ms, second.throttle_time_ms)
-            _put_again(again, response, second)
+            await ask_again(request, wire, again, response)
         if any(each.error_code == COME_AGAIN for each in found.values()):
             await trio.sleep_until(comes_again_s(started_s, 0))
         is_large = len(response.partitions) > ITEMS_AT_ONCE
@@ -219,11 +216,11 @@ class OwnListOffsetsService:
                 if result is not None:
                     found[asked.key] = result
             if scope.cancelled_caught:
-                self._tier_offsets.meter.on_look_up_expired(*asked.key)
+                self._tier_offsets.lookup.meter.on_look_up_expired(*asked.key)
                 found[asked.key] = _TIMED_OUT
 
         if questions:
-            with self._tier_offsets.meter.look_up_waiting():
+            with self._tier_offsets.lookup.meter.look_up_waiting():
                 async with trio.open_nursery() as nursery:
                     for asked in questions:
                         nursery.start_soon(search, asked)
@@ -275,10 +272,3 @@ def _put(
         answer.error_code, answer.timestamp = result.error_code, result.timestamp
         answer.offset, answer.leader_epoch = result.offset, result.leader_epoch
     return again
-
-
-def _put_again(again: set[Key], response: ListOffsetsResponse, second: ListOffsetsResponse) -> None:
-    answers = by_key(response)
-    for key, answer in by_key(second).items():
-        if key in again:
-            copy_answer(answer, answers[key])

@@ -83,7 +83,7 @@ class WeOwnIt:
     async def judge(self, part: TierPart, lineages: Lineages) -> bool:
         """Below the broker's log the tier tells where the client's log parts from the leader's, as the broker would."""
         if self.can_broker_read(part):
-            return await lineages.agree(part)
+            return await lineages.agree(part.partition, part.frontier, part.asked)
         part.instead = await _parted(part, lineages)
         return True
 

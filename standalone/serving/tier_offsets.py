@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from protocol.wire.framing import LENGTH_BYTES
 from proxy.connection.request_handlers import UpstreamWire
@@ -57,10 +56,6 @@ class TierOffsets:
         self._tier = tier
         self._cluster = tier.cluster
         self._client = tier.frontiers.client
-
-    @property
-    def meter(self) -> TierMeter:
-        return self.lookup.meter
 
     def may_hold(self, topic: str) -> bool:
         """Return whether a topic of this name may be in the tier (rule 1)."""

@@ -10,7 +10,7 @@ from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import PartitionLeader
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, Relay
+from proxy.connection.request_handlers import ITEMS_AT_ONCE, RELAY, Relay
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import tier_batch
@@ -61,6 +61,16 @@ async def test_what_the_broker_alone_understands_is_relayed(world: TierWorld, pa
         assert await client.is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version), replica_id
     assert await client.is_relayed([ask(partition, 17)], max_bytes=-1)
     assert await world.client(node_id=None).is_relayed([ask(partition, 17)])
+
+
+async def test_what_brokers_own_is_relayed_without_an_object_of_its_own(
+    world: TierWorld, partition: TopicIdPartition
+) -> None:
+    """Nine of ten users have such a tier, and most of their requests ask for what is at the log's end."""
+    for node_id, offset in ((NODE_ID, 1200), (None, 17)):
+        frame = client_frame(fetch_of([ask(partition, offset)], session_epoch=-1))
+        fetcher = world.client(node_id=node_id)
+        assert await fetcher.service.handle(memoryview(bytearray(frame)), fetcher.wire) is RELAY, node_id
 
 
 async def test_below_v11_only_the_leader_is_asked(world: TierWorld, partition: TopicIdPartition) -> None:

@@ -8,6 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS
+from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
@@ -28,16 +29,9 @@ async def learned(world: TierWorld, partition: TopicIdPartition) -> Frontier:
 
 
 def saw(world: TierWorld, partition: TopicIdPartition, high_watermark: int, leader_epoch: int = LEADER_EPOCH) -> None:
-    unknown = Frontier(UNKNOWN_OFFSET, UNKNOWN_OFFSET, leader_epoch=-1, learned_at_s=0.0)
-    world.frontiers.saw(
-        NODE_ID,
-        partition,
-        unknown,
-        high_watermark=high_watermark,
-        last_stable_offset=high_watermark,
-        log_start_offset=3,
-        leader_epoch=leader_epoch,
-    )
+    planned_by = Frontier(UNKNOWN_OFFSET, UNKNOWN_OFFSET, leader_epoch, learned_at_s=0.0)
+    answer = PartitionAnswer("orders", None, 0, 0, high_watermark, high_watermark, log_start_offset=3)
+    world.frontiers.saw(NODE_ID, partition, planned_by, answer)
 
 
 async def test_a_frontier_is_what_one_broker_said(world: TierWorld) -> None:

@@ -151,7 +151,7 @@ async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_wen
     world.add_segment(partition, 0, 499, epochs={4: 0})
     world.log(partition).epoch_ends[4] = (4, 500)
     found = [
-        await world.lineages.agree(part_of(partition, offset, epoch=epoch))
+        await world.tier.judge(part_of(partition, offset, epoch=epoch))
         for epoch, offset in ((4, 500), (4, 501), (5, 501), (3, 0), (9, 0))
     ]
     assert found == [True, False, True, False, False]

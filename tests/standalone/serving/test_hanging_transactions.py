@@ -12,6 +12,7 @@ from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
 from protocol.client.messages import DESCRIBE_PRODUCERS
+from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.known import Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from standalone.serving.hanging_transactions import LOOK_S, HangingTransactions
@@ -52,15 +53,8 @@ class World:
         await self.frontiers.refresh(1, [ORDERS])
         known = self.frontiers.get(1, ORDERS)
         assert known is not None
-        self.frontiers.saw(
-            1,
-            ORDERS,
-            known,
-            high_watermark=100,
-            last_stable_offset=last_stable_offset,
-            log_start_offset=40,
-            leader_epoch=0,
-        )
+        answer = PartitionAnswer("orders", None, 0, 0, 100, last_stable_offset, log_start_offset=40)
+        self.frontiers.saw(1, ORDERS, known, answer)
 
     def has(self, *producers: tuple[int, int], code: ErrorCode = ErrorCode.none) -> None:
         """Set what DescribeProducers is answered: producer ids and where their transactions begin."""

@@ -15,7 +15,7 @@ from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import RELAY, Relay
 from proxy.fetch.fallback import COME_AGAIN
-from standalone.serving.answer_edits import AnswerEdits
+from standalone.serving.answer_edits import AnswerEdits, OwnEdits
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.model import TopicIdPartition
 from storage.reading.aborted_transactions import TierAborts
@@ -359,7 +359,7 @@ async def test_an_epoch_yet_to_come_is_out_of_range_once_the_leader_was_asked_si
             await world.frontiers.refresh(NODE_ID, [partition])
         fields = {"current_leader_epoch": current, "last_fetched_epoch": epoch}
         asked_of = partial(lambda asked, _key: asked, ask(partition, 1050, **fields))
-        edits = AnswerEdits(world.tier, world.tier_log_starts, NODE_ID, asked_of, began_s)
+        edits = AnswerEdits(OwnEdits(world.tier, world.tier_log_starts, NODE_ID, began_s), asked_of)
 
         assert edits.begin_topic(partition.topic_id)
         assert edits.edited(0, OUT_OF_RANGE, -1) == (code, -1), (epoch, current, learned)
