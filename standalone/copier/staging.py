@@ -46,9 +46,6 @@ CAUGHT_UP_SPAN_MS = 86_400_000
 FUTURE_MS_MAX = 3_600_000
 """So far may a record's time lie ahead of the clock. One that lies further counts as of now."""
 
-_PIECES_MAX = 512
-"""For one writev: half of what POSIX systems take (IOV_MAX)."""
-
 
 def believed_ms(record_ms: int, seen_ms: int) -> int:
     """A record's time; when it was seen, if that lies far behind."""
@@ -247,14 +244,13 @@ class PartitionStaging:
                 )
             if header.last_offset < self._state.next_offset:
                 continue
-            batch = view[position : position + header.size_bytes]
-            if batch_crc([batch], header.magic) != header.crc:
+            if batch_crc([view[position : position + header.size_bytes]], header.magic) != header.crc:
                 raise CorruptBatchError(f"batch at offset {header.base_offset}: its CRC is wrong")
             if self._open is not None and self._open.ends_before(header, self._limits, now_ms):
                 self._finish(now_ms)
-            self._append(batch, header, now_ms)
+            self._append(view, position, header, now_ms)
 
-    def _append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+    def _append(self, view: memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
         state = self._state
         if self._open is None and header.base_offset >= state.replay_until:
             path = self._folder / f"{header.base_offset:020}.log"
@@ -263,7 +259,7 @@ class PartitionStaging:
         epoch = header.partition_leader_epoch
         if epoch >= 0 and (not state.lineage or epoch > state.lineage[-1][0]):
             state.lineage.append((epoch, header.base_offset))
-        marker = read_transaction_marker(header, batch)
+        marker = read_transaction_marker(header, view[position : position + header.size_bytes])
         if marker is None:
             if not header.is_control:
                 state.producers.take_data(header)
@@ -272,7 +268,7 @@ class PartitionStaging:
             if aborted is not None and segment is not None:
                 segment.aborted.append(aborted)
         if segment is not None:
-            segment.append(batch, header)
+            segment.append(view, position, header)
         state.next_offset = header.last_offset + 1
 
     def _finish(self, now_ms: int) -> None:
@@ -326,7 +322,9 @@ class _OpenSegment:
         self.size_bytes = 0
         self.indexes = SparseIndexes(first.base_offset, limits.index_interval_bytes)
         self.aborted: list[AbortedTransaction] = []
-        self._unwritten: list[memoryview] = []
+        self._unwritten: memoryview | None = None
+        """What holds the bytes from `_begin` to `_end`, batches one behind the other."""
+        self._begin = self._end = 0
         self.first_timestamp_ms = min(first.max_timestamp, now_ms + FUTURE_MS_MAX)
 
     def ends_before(self, header: BatchHeader, limits: RollLimits, now_ms: int) -> bool:
@@ -341,8 +339,11 @@ class _OpenSegment:
             or not self.indexes.holds(header.last_offset)
         )
 
-    def append(self, batch: memoryview, header: BatchHeader) -> None:
-        self._unwritten.append(batch)
+    def append(self, view: memoryview, position: int, header: BatchHeader) -> None:
+        if self._unwritten is None or position != self._end:
+            self.write()
+            self._unwritten, self._begin = view, position
+        self._end = position + header.size_bytes
         self.indexes.take(self.size_bytes, header.last_offset, header.max_timestamp)
         self.size_bytes += header.size_bytes
         self.end_offset = header.last_offset
@@ -350,17 +351,16 @@ class _OpenSegment:
     def write(self) -> None:
         """Write what was appended, straight from where it is. The file is not kept open: there may be one for each of
         thousands of partitions."""
-        if not self._unwritten:
+        if self._unwritten is None:
             return
+        left = self._unwritten[self._begin : self._end]
         with self.path.open("r+b", buffering=0) as log:  # which makes no file where this one was removed
             if log.seek(0, os.SEEK_END) != self._written_bytes:
                 raise OSError(f"{self.path.name}: it is not as it was written")
-            for start in range(0, len(self._unwritten), _PIECES_MAX):
-                pieces = self._unwritten[start : start + _PIECES_MAX]
-                while pieces:
-                    pieces = _behind(pieces, os.writev(log.fileno(), pieces))
+            while left:
+                left = left[log.write(left) :]
             self._written_bytes = log.tell()
-        self._unwritten.clear()
+        self._unwritten = None
 
 
 def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
@@ -368,16 +368,6 @@ def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
         yield from iterate_batches([view])
     except CorruptBatchError as error:
         raise UncopyableBatchError(str(error)) from error
-
-
-def _behind(pieces: Sequence[memoryview], written: int) -> list[memoryview]:
-    """The pieces without their first bytes."""
-    left: list[memoryview] = []
-    for piece in pieces:
-        if written < len(piece):
-            left.append(piece[written:])
-        written = max(0, written - len(piece))
-    return left
 
 
 def _within(lineage: Iterable[tuple[int, int]], start_offset: int, end_offset: int) -> dict[int, int]:
