@@ -16,7 +16,6 @@ from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages
-from proxy.tier_owner import TierOwner
 from proxy.turns import LATE_S, arrive, move_on_after
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
@@ -72,6 +71,7 @@ class Tier:
     ) -> None:
         self.is_loaded = is_loaded
         self.frontiers = frontiers
+        self.owner = frontiers.owner
         self.aborted_tails = AbortedTails()
         self.catalog = catalog
         self.tail = tail
@@ -80,11 +80,6 @@ class Tier:
         self.cluster = cluster
         self.meter = meter
         self._unknown_names: dict[str, float] = {}
-
-    @property
-    def owner(self) -> TierOwner:
-        """Whose the tier is."""
-        return self.frontiers.owner
 
     def knows(self, topic: bytes | str) -> bool:
         """Return whether there is metadata of any partition of the topic, by its id or its name."""
