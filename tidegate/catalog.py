@@ -21,11 +21,9 @@ from pathlib import Path
 import structlog
 import trio
 
-from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
+from metrics.meters import CatalogMeter, SnapshotOutcome
 from metrics.troubles import TroubleId
 from proxy.fetch.tier import CatalogTail
-from proxy.readiness import Readiness
-from proxy.tasks import Tasks
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
@@ -48,7 +46,7 @@ from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
 from storage.wall_clock import wall_clock_ms
-from tidegate.config.model import Config
+from tidegate.process import Process
 from tidegate.upkeep import follow_catalog, measure_catalog
 
 HOLD_S_MAX = 20.0
@@ -380,25 +378,19 @@ class StartedCatalog:
 
 
 async def start_catalog(
-    config: Config,
-    cluster: Cluster,
-    catalog: Catalog,
-    readiness: Readiness,
-    meters: Meters,
-    tasks: Tasks,
-    snapshot: Snapshot | None = None,
-    owner: TierOwner = BROKERS_OWN_IT,
+    process: Process, catalog: Catalog, owner: TierOwner = BROKERS_OWN_IT, snapshot: Snapshot | None = None
 ) -> StartedCatalog:
     """Start to fill and follow the catalog; return at once, `readiness` tells the rest.
 
     Args:
-        snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
         owner: of the tier that is served; it may have something to wait for, too.
+        snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
     """
+    config, meters, readiness, tasks = process.config, process.meters, process.readiness, process.tasks
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
         readiness.catalog_live(0)
         return StartedCatalog(InMemoryCatalogTail())
-    metadata_cluster = cluster
+    metadata_cluster = process.cluster
     if config.metadata_client != config.upstream:
         metadata_cluster = Cluster(client_settings(config.metadata_client), tasks)
     is_topic_made = config.mode is Mode.STANDALONE and config.copy.is_enabled

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import structlog
 
 from metrics.copy_meters import CopyMeter
-from proxy.upstream.cluster import Cluster
 from standalone.cluster_clock import ClusterClock
 from standalone.copier.clock import ClockGuard
 from standalone.copier.copier import Copier
@@ -23,34 +22,32 @@ from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog
-from tidegate.config.model import Config
+from tidegate.process import Process
 
 _log = structlog.get_logger(__name__)
 
 
 def open_copying(
-    config: Config,
-    *,
-    cluster: Cluster,
-    catalog: Catalog,
+    process: Process,
     started: StartedCatalog,
+    catalog: Catalog,
     storage_manager: RemoteStorageManager,
     log_starts: CommittedLogStarts,
     guard: MetadataTopicGuard,
-    meter: CopyMeter,
-    is_disabled: Callable[[], bool],
+    *,
     copies_all: bool = False,
 ) -> Copying:
     """A copier by `copy.*`, to be run.
 
     Args:
         storage_manager: a folder of its that a broker would make is made.
-        is_disabled: `copy.disable` as it is now.
         copies_all: what there is at the end of a log is copied, too, without waiting for a segment to be whole.
 
     Raises:
         OSError: the folder cannot be made.
     """
+    config, cluster = process.config, process.cluster
+    meter = CopyMeter(process.meters.registry)
     event_log_read, metadata_cluster = started.event_log, started.cluster
     assert event_log_read is not None, "there is a guard of the metadata topic"
     assert metadata_cluster is not None, "there is a guard of the metadata topic"
@@ -88,7 +85,7 @@ def open_copying(
                 meter=meter,
                 retention_of=topics.retention_of,
                 upstream_retention=topics.upstream_retention,
-                is_disabled=is_disabled,
+                is_disabled=lambda: not process.settings.copies,
                 is_copied=topics.is_copied,
                 deletions_stopped=deletions_stopped,
                 copies_all=copies_all,

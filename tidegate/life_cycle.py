@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -19,6 +19,8 @@ import structlog
 import trio
 
 from proxy.readiness import Readiness
+from storage.errors import StorageConfigError
+from tidegate import exit_codes
 from tidegate.log_lines import STANDARD_ERROR
 from tidegate.reload import Cause
 
@@ -199,3 +201,29 @@ class LifeCycle:
             await server.wait_empty()
         if drain.cancelled_caught:
             _log.warning("drain_timed_out", connections=server.connections)
+
+
+async def exit_code_of(life: Awaitable[None], found_wrong: tuple[type[Exception], ...] = (OSError,)) -> int:
+    """Return the exit code of a process that lives so; what has ended it is written to standard error, a line each.
+
+    Args:
+        found_wrong: errors that end it beside those of the configuration.
+    """
+    exit_code = exit_codes.DONE
+    try:
+        await life
+    except* StorageConfigError as group:
+        exit_code = exit_codes.USAGE
+        _say_errors(group)
+    except* found_wrong as group:
+        exit_code = exit_codes.FOUND_WRONG
+        _say_errors(group)
+    return exit_code
+
+
+def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _say_errors(error)
+        else:
+            STANDARD_ERROR.write(f"tidegate: {error}\n")

@@ -1,16 +1,12 @@
 """What `serve` has more in standalone mode: log starts of a tier of its own, and the copier if it is to run here."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from metrics.copy_meters import CopyMeter, MetadataTopicMeter
+from metrics.copy_meters import MetadataTopicMeter
 from metrics.meters import TierMeter
-from metrics.registry import Registry
 from metrics.troubles import TroubleId
 from proxy.fetch.known import Frontiers
-from proxy.readiness import Readiness
-from proxy.tasks import Tasks
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from proxy.upstream.cluster import Cluster
 from standalone.metadata_guard import MetadataTopicGuard
@@ -25,9 +21,11 @@ from storage.metadata.catalog import Catalog
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog
 from tidegate.config.model import Config
+from tidegate.process import Process
 
 if TYPE_CHECKING:
     from standalone.copying import Copying
+    from tidegate.read_tier import ReadTier
 
 
 def tier_owner(config: Config, cluster: Cluster, catalog: Catalog, meter: TierMeter) -> TierOwner:
@@ -40,30 +38,16 @@ def tier_owner(config: Config, cluster: Cluster, catalog: Catalog, meter: TierMe
     return WeOwnIt(catalog, log_starts, meter, segment_s_max=segment_s_max)
 
 
-def open_standalone(
-    config: Config,
-    owner: TierOwner,
-    *,
-    frontiers: Frontiers,
-    cluster: Cluster,
-    catalog: Catalog,
-    started: StartedCatalog,
-    storage_manager: RemoteStorageManager,
-    readiness: Readiness,
-    registry: Registry,
-    copies: Callable[[], bool],
-    tasks: Tasks,
-) -> "Copying | None":
+def open_standalone(process: Process, read: "ReadTier", frontiers: Frontiers) -> "Copying | None":
     """Return what copies, if it does so here. If there are several workers, the one that writes the catalog's snapshot
     copies. It runs among the tasks.
-
-    Args:
-        copies: false while `copy.disable` is set.
 
     Raises:
         OSError: the tier's folder cannot be made.
         StorageConfigError: there is no metadata topic by this configuration, and it is copied here.
     """
+    config, cluster, owner, started = process.config, process.cluster, read.owner, read.started
+    readiness, tasks = process.readiness, process.tasks
     if not isinstance(owner, WeOwnIt):
         return None
     tasks.keep("log starts", partial(owner.log_starts.run, partial(readiness.tell, TroubleId.LOG_STARTS_UNSURE)))
@@ -72,40 +56,26 @@ def open_standalone(
     is_copied_here = config.copy.is_enabled and config.catalog.snapshot_is_written
     if not is_copied_here and started.event_log is None:
         return None
-    guard = open_guard(config, started, catalog, storage_manager, readiness, registry)
+    guard = open_guard(process, started, read.catalog, read.manager)
     tasks.keep("metadata guard", guard.run)
     if not is_copied_here:
         return None
     from tidegate.copy_wiring import keep_copying, open_copying  # librdkafka, which nothing else here needs
 
-    copying = open_copying(
-        config,
-        cluster=cluster,
-        catalog=catalog,
-        started=started,
-        storage_manager=storage_manager,
-        log_starts=owner.log_starts.committed,
-        guard=guard,
-        meter=CopyMeter(registry),
-        is_disabled=lambda: not copies(),
-    )
+    copying = open_copying(process, started, read.catalog, read.manager, owner.log_starts.committed, guard)
     tasks.keep("copying", partial(keep_copying, copying))
     return copying
 
 
 def open_guard(
-    config: Config,
-    started: StartedCatalog,
-    catalog: Catalog,
-    storage_manager: RemoteStorageManager,
-    readiness: Readiness,
-    registry: Registry,
+    process: Process, started: StartedCatalog, catalog: Catalog, storage_manager: RemoteStorageManager
 ) -> MetadataTopicGuard:
     """Return what looks after the metadata topic, to be run.
 
     Raises:
         StorageConfigError: there is no metadata topic by this configuration.
     """
+    config, readiness = process.config, process.readiness
     if started.event_log is None or started.cluster is None or started.follower is None:
         raise StorageConfigError(
             f"{METADATA_MANAGER_KEY}={config.remote_log_metadata_manager_class_name} keeps nothing outside of one "
@@ -121,6 +91,6 @@ def open_guard(
         tell=lambda reason: readiness.tell(
             TroubleId.METADATA_TOPIC_UNSAFE, [] if reason is None else [f"nothing is deleted from the tier: {reason}"]
         ),
-        meter=MetadataTopicMeter(registry),
+        meter=MetadataTopicMeter(process.meters.registry),
         interval_s=config.copy.interval_ms / 1000,
     )

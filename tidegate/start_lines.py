@@ -12,7 +12,6 @@ from metrics.troubles import TroubleId
 from proxy.readiness import Readiness
 from storage.config.masking import without_credentials
 from tidegate.config.model import Config
-from tidegate.log_lines import STANDARD_ERROR
 from tidegate.memory_limit import memory_bytes, memory_shortage
 from tidegate.open_files import raise_limit, shortage
 
@@ -83,12 +82,3 @@ def own_version() -> str:
 def say_end(exit_code: int) -> None:
     """The last line."""
     _log.info("stopped", exit_code=exit_code)
-
-
-def say_errors(group: BaseExceptionGroup[Exception]) -> None:
-    """Write what has ended it to standard error, a line each."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            say_errors(error)
-        else:
-            STANDARD_ERROR.write(f"tidegate: {error}\n")

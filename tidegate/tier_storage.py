@@ -75,6 +75,8 @@ class TierStorage:
     answers: ByteBudget
     _read_ahead: ReadAhead
     gets: Gets
+    limiter: trio.CapacityLimiter
+    """Bounds GETs of manifests and indexes, and other questions to the store."""
     removed: deque[Uuid] = field(default_factory=deque)
     _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
@@ -150,7 +152,6 @@ def open_tier_storage(
     catalog: Catalog,
     *,
     nursery: TaskNursery,
-    limiter: trio.CapacityLimiter,
     meters: Meters,
     disk_blocks: DiskBlocks | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
@@ -159,12 +160,11 @@ def open_tier_storage(
 
     Args:
         nursery: the application's; loads live in it.
-        limiter: bounds GETs of manifests and indexes.
         now_ms: another clock than the time of day, for tests.
     """
     meters.gets.on_store(store_kind(storage_manager.identity))
     disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, meters.cache)
-    throttle = Throttle(settings.gets_max, meters.gets)
+    throttle, limiter = Throttle(settings.gets_max, meters.gets), trio.CapacityLimiter(settings.gets_max)
     parts = SegmentParts(
         storage_manager,
         nursery=nursery,
@@ -176,13 +176,22 @@ def open_tier_storage(
     gets_budget = ByteBudget(settings.inflight_bytes_max // 2)
     answers_budget = ByteBudget(settings.inflight_bytes_max - gets_budget.bytes_max)
     meters.gets.inflight_bytes_from(lambda: gets_budget.held + answers_budget.held)
-    blocks, gets, read_ahead, prefetcher = _block_parts(
-        settings, parts, disk, nursery, gets_budget, throttle, meters, now_ms
+    gets = Gets(
+        nursery,
+        gets_max=settings.gets_max,
+        inflight=gets_budget,
+        pace=Pace(settings.gets_max, settings.hedge_gets_per_minute_min),
+        throttle=throttle,
+        gets=meters.gets,
+        cache=meters.cache,
+        batch_start=parts.offset_indexes.batch_start,
+        now_ms=now_ms,
     )
+    blocks, read_ahead, prefetcher = _block_parts(settings, parts, disk, nursery, gets, meters)
     answers = AnswerBlocks(answers_budget)
     reader = TierReader(catalog=catalog, parts=parts, cache=blocks, answers=answers, prefetcher=prefetcher)
     timestamps = TimestampSearch(catalog=catalog, parts=parts, cache=blocks, answers=answers)
-    return TierStorage(reader, parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
+    return TierStorage(reader, parts, timestamps, blocks, disk, answers_budget, read_ahead, gets, limiter)
 
 
 async def _give_back_memory() -> None:
@@ -206,26 +215,12 @@ def _block_parts(
     parts: SegmentParts,
     disk: DiskLevel | None,
     nursery: TaskNursery,
-    budget: ByteBudget,
-    throttle: Throttle,
+    gets: Gets,
     meters: Meters,
-    now_ms: Callable[[], int],
-) -> tuple[BlockCache, Gets, ReadAhead, Prefetcher | None]:
-    """Blocks of logs: where they are kept, what fetches them, and what asks for them ahead of need, if anything."""
-    pace = Pace(settings.gets_max, settings.hedge_gets_per_minute_min)
-    read_ahead = _read_ahead(settings, pace, meters)
+) -> tuple[BlockCache, ReadAhead, Prefetcher | None]:
+    """Blocks of logs: where they are kept, and what asks for them ahead of need, if anything."""
+    read_ahead = _read_ahead(settings, gets.pace, meters)
     memory = _memory(settings, meters, read_ahead)
-    gets = Gets(
-        nursery,
-        gets_max=settings.gets_max,
-        inflight=budget,
-        pace=pace,
-        throttle=throttle,
-        gets=meters.gets,
-        cache=meters.cache,
-        batch_start=parts.offset_indexes.batch_start,
-        now_ms=now_ms,
-    )
     blocks = BlockCache(memory=memory, gets=gets, disk=disk, block_bytes=settings.block_bytes, meter=meters.cache)
     prefetcher = None
     if settings.readahead_stream_bytes_max:
@@ -238,7 +233,7 @@ def _block_parts(
             open_segment=parts.opened.get,
             fetch_index=parts.offset_indexes.fetch_soon,
         )
-    return blocks, gets, read_ahead, prefetcher
+    return blocks, read_ahead, prefetcher
 
 
 def _read_ahead(settings: TierStorageSettings, pace: Pace, meters: Meters) -> ReadAhead:

@@ -1,4 +1,4 @@
-"""What a client connection needs of what answers its requests (`tidegate.serve`)."""
+"""What a client connection needs of what answers its requests (`tidegate.answering`)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,29 +105,26 @@ Exchange = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay]]
 """Decides about one request, a frame, and answers it if it is not to be relayed."""
 
 
-class RequestHandlers(Protocol):
-    """What decides about requests and answers them; one for each connection."""
+def _nothing() -> None:
+    pass
 
-    @property
-    def exchanges(self) -> Mapping[int, Exchange]:
-        """Return what decides, by API key; other requests are relayed."""
-        ...
 
-    def on_answered(self) -> None:
-        """The last answer was sent, or cannot be."""
-        ...
+@dataclass(frozen=True, slots=True)
+class RequestHandlers:
+    """What decides about a connection's requests and answers them, by API key; other requests are relayed.
 
-    def close(self) -> None:
-        """The connection has ended."""
-        ...
+    Args:
+        on_answered: the last answer was sent, or cannot be.
+        close: the connection has ended.
+        forget_authority: the client may be somebody else from now on, or have other rights.
+        on_log_start_moved: a DeleteRecords or DeleteTopics passed here: every connection's good probes are void.
+    """
 
-    def forget_authority(self) -> None:
-        """The client may be somebody else from now on, or have other rights."""
-        ...
-
-    def on_log_start_moved(self) -> None:
-        """A DeleteRecords or DeleteTopics passed here: every connection's good probes are void."""
-        ...
+    exchanges: Mapping[int, Exchange]
+    on_answered: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
+    forget_authority: Callable[[], None] = _nothing
+    on_log_start_moved: Callable[[], None] = _nothing
 
 
 # A client connection as a reader of the tier: who it is, what it waits for, what its answer holds until it is sent.

@@ -390,6 +390,10 @@ class LogStartGeneration:
     def __init__(self) -> None:
         self.value = 0
 
+    def move(self) -> None:
+        """Every connection's good probes are void."""
+        self.value += 1
+
 
 class Authorities:
     """Good probes of one connection. `age_s_max` may change: it counts when a probe is asked for."""

@@ -113,7 +113,6 @@ class World:
             self.store,
             catalog_of(self.segments),
             nursery=nursery,
-            limiter=trio.CapacityLimiter(case.settings.gets_max),
             meters=meters,
             disk_blocks=open_disk(simulation, meters, self.store.identity),
             now_ms=lambda: NOW_MS,

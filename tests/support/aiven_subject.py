@@ -30,7 +30,7 @@ from tests.support.s3_front import S3Front
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.toxiproxy import Link
 from tests.support.waiting import wait_until
-from tidegate import serve as application
+from tidegate import read_tier
 from tidegate.tier_storage import open_tier_storage
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -144,7 +144,7 @@ async def subject(
     with pytest.MonkeyPatch.context() as patch:
         # What was left to the broker is read from the tier with the next Fetch.
         patch.setattr(fallback, "SPELL_S_MIN", 0.0)
-        patch.setattr(application, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
+        patch.setattr(read_tier, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
         topic = tier.segments[0].topic_id_partition.topic
         async with in_process(
             kafka, topic, folder, lines, open_storage_manager=open_scripted, waits_for_tier=waits_for_tier

@@ -20,6 +20,7 @@ from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.samples import sum_of
 from tests.support.serving import before_kafka
 from tidegate import serve as application
+from tidegate.application import Application
 from tidegate.config import load
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
@@ -35,7 +36,7 @@ Answer = TypeVar("Answer")
 class InProcess:
     """A ready application; `address` is its listener for the cluster's only broker, `direct` that broker."""
 
-    application: application.Application
+    application: Application
     topic: str
     topic_id: bytes
     address: tuple[str, int]

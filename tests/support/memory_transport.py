@@ -32,7 +32,7 @@ from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.audit import Audit
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.names import Groups
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Exchange, Relay, UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Exchange, Relay, RequestHandlers, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 from tests.support.waiting import HANG_S_MAX
@@ -184,7 +184,7 @@ class RemoteEnd:
 
 @dataclass
 class ScriptedHandlers:
-    """RequestHandlers: `handle_fetch` decides about a Fetch, None relays it; ListOffsets are relayed."""
+    """What a connection is given: `handle_fetch` decides about a Fetch, None relays it; ListOffsets are relayed."""
 
     handle_fetch: Handle | None = None
     frames: list[bytes] = field(default_factory=list)
@@ -193,13 +193,19 @@ class ScriptedHandlers:
     forgotten: int = 0
     log_starts_moved: int = 0
 
-    def of(self, reads: ClientReads) -> "ScriptedHandlers":
-        """Return what a connection makes of these."""
-        self.reads = reads
-        return self
-
     def __post_init__(self) -> None:
         self.exchanges: dict[int, Exchange] = {ApiKey.FETCH: self.fetch, ApiKey.LIST_OFFSETS: self.list_offsets}
+
+    def of(self, reads: ClientReads) -> RequestHandlers:
+        """Return what a connection makes of these."""
+        self.reads = reads
+        return RequestHandlers(
+            self.exchanges,
+            on_answered=self.release,
+            close=self.release,
+            forget_authority=self.forget_authority,
+            on_log_start_moved=self.on_log_start_moved,
+        )
 
     async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         self.frames.append(bytes(frame))
@@ -211,10 +217,7 @@ class ScriptedHandlers:
         decode_list_offsets(frame, decode_request_header(frame))
         return RELAY
 
-    def on_answered(self) -> None:
-        self.reads.release()
-
-    def close(self) -> None:
+    def release(self) -> None:
         self.reads.release()
 
     def forget_authority(self) -> None:

@@ -22,6 +22,7 @@ from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
 from tests.support.serving import before_kafka
 from tidegate import serve as application
+from tidegate.application import Application
 from tidegate.config.load import load
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
@@ -88,7 +89,7 @@ def own_tidegate(
 class TidegateInThread:
     """The whole application on a loop of its own, for clients that block."""
 
-    def __init__(self, running: application.Application, token: trio.lowlevel.TrioToken, stopping: trio.Event) -> None:
+    def __init__(self, running: Application, token: trio.lowlevel.TrioToken, stopping: trio.Event) -> None:
         self._running = running
         self._token = token
         self._stopping = stopping

@@ -224,7 +224,7 @@ def open_reader(
     """
     meters, scripted = Meters(Registry()), ScriptedStore(store)
     metadatas = [metadata for metadata, _ in logs]
-    catalog, limiter = catalog_of(metadatas), trio.CapacityLimiter(GETS_MAX)
+    catalog = catalog_of(metadatas)
     storage = open_tier_storage(
         TierStorageSettings(
             block_bytes=block_bytes,
@@ -239,12 +239,11 @@ def open_reader(
         scripted,
         catalog,
         nursery=nursery,
-        limiter=limiter,
         meters=meters,
         disk_blocks=disk_blocks,
         now_ms=now_ms,
     )
-    return Tier(storage, scripted, catalog, lineage_of(metadatas), logs, meters.registry, limiter)
+    return Tier(storage, scripted, catalog, lineage_of(metadatas), logs, meters.registry, storage.limiter)
 
 
 def catalog_of(metadatas: Sequence[RemoteLogSegmentMetadata]) -> Catalog:

@@ -1,6 +1,7 @@
 """Waiting for the end of the metadata topic, by many reads at once."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,8 @@ from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import topic_partition
 from tests.support.waiting import HANG_S_MAX
 from tidegate.catalog import TopicCatalogTail, start_catalog
+from tidegate.live_settings import LiveSettings
+from tidegate.process import Process
 
 PARTITION = topic_partition("orders", 0)
 COUNT = 5
@@ -129,14 +132,11 @@ async def test_readiness_waits_for_the_log_starts_once(kafka: FakeKafka, nursery
     kafka.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
     cluster, catalog = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery), Catalog(10)
     log_starts, readiness, meters = ScriptedLogStarts(), Readiness(), Meters(Registry())
+    config = load_lines(tmp_path, "mode=standalone\n")
     started = await start_catalog(
-        load_lines(tmp_path, "mode=standalone\n"),
-        cluster,
+        Process(config, LiveSettings(config), meters, readiness, tasks_in(nursery), cluster, ExitStack()),
         catalog,
-        readiness,
-        meters,
-        tasks_in(nursery),
-        owner=WeOwnIt(catalog, cast(TierLogStarts, log_starts), meters.tier),
+        WeOwnIt(catalog, cast(TierLogStarts, log_starts), meters.tier),
     )
     await trio.sleep(10)
     assert (readiness.catalog_was_live, started.tail.is_ready(PARTITION)) == (False, False)

@@ -29,7 +29,7 @@ from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import apply_all, finish, moved, started
 from tests.support.waiting import until
-from tidegate import copy_wiring, serve
+from tidegate import answering, copy_wiring, front, operators_side, process, read_tier, serve
 from tidegate.audit_log import AuditLog
 from tidegate.config import Config
 from tidegate.reload import Cause, Reloader
@@ -98,8 +98,12 @@ def config_of(folder: Path, lines: str = "", *, keeps_catalog: bool = False) -> 
 
 async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -> None:
     kafka.add(1, "a")
-    for name in ("follow_brokers", "follow_topics", "watch_client_view", "watch_tier", "take_gauges", "watch_loop"):
-        noted.task(serve, name)
+    noted.task(serve, "follow_brokers")
+    noted.task(serve, "follow_topics")
+    noted.task(front, "watch_client_view")
+    noted.task(read_tier, "watch_tier")
+    noted.task(operators_side, "take_gauges")
+    noted.task(process, "watch_loop")
     for owner in (Accounts, AuditLog, Reloader, TierStorage):
         noted.task(owner, "run")
     noted.task(Server, "watch")
@@ -107,9 +111,9 @@ async def test_every_task_runs(tmp_path: Path, kafka: FakeKafka, noted: Noted) -
         await noted.all_run()
         assert noted.calls["serve.follow_brokers"][0] is application.cluster
         assert noted.calls["serve.follow_topics"][:2] == (application.cluster, application.catalog)
-        assert noted.calls["serve.watch_client_view"][-1] is application.readiness
-        assert noted.calls["serve.take_gauges"][2] is application.server
-        assert noted.calls["serve.watch_tier"][-1] is application.readiness
+        assert noted.calls["front.watch_client_view"][-1] is application.readiness
+        assert noted.calls["operators_side.take_gauges"][2] is application.server
+        assert noted.calls["read_tier.watch_tier"][-1] is application.readiness
         assert noted.calls["Server.watch"] == (application.server,)
         assert noted.calls["Reloader.run"] == (application.reloader,)
 
@@ -186,7 +190,7 @@ async def test_what_the_tier_no_longer_has_leaves_the_cache(
 
 async def test_the_server_is_given_what_the_configuration_says(tmp_path: Path, kafka: FakeKafka, noted: Noted) -> None:
     kafka.add(1, "a", 1)
-    given = noted.made(serve, "Server")
+    given = noted.made(answering, "Server")
     lines = f"proxy.protocol=true\nproxy.protocol.trusted=127.0.0.0/8\naudit.log={tmp_path / 'audit'}\n"
     async with serve.run(config := config_of(tmp_path, lines)) as application:
         await application.readiness.wait_ready()
@@ -201,7 +205,7 @@ async def test_a_moved_log_start_voids_what_every_connection_was_allowed(
     tmp_path: Path, kafka: FakeKafka, noted: Noted
 ) -> None:
     kafka.add(1, "a")
-    server, fetches = noted.made(serve, "Server"), noted.made(serve, "FetchService")
+    server, fetches = noted.made(answering, "Server"), noted.made(answering, "FetchService")
     async with serve.run(config_of(tmp_path)):
         exchanges = server()["handlers"](cast(ClientReads, object()))
         before = fetches()["generation"].value

@@ -21,21 +21,14 @@ from typing import Final
 import structlog
 import trio
 
-from metrics.copy_meters import CopyMeter
-from metrics.meters import Meters
-from metrics.registry import Registry
 from protocol.client.errors import UpstreamError
-from protocol.client.messages import preload_schemas
 from proxy.readiness import Readiness
-from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from standalone.copier.membership import MembershipError
 from standalone.copier.progress import PartitionProgress
 from standalone.copying import Copying
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
-from storage.config.client_settings import client_settings
-from storage.config.registry import open_remote_storage_manager
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.sizes import shown_size
@@ -46,17 +39,18 @@ from tidegate.commands.output import Progress as Bar
 from tidegate.config.load import copy_problems, load
 from tidegate.config.model import Config
 from tidegate.copy_wiring import open_copying
-from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
-from tidegate.live_settings import LiveSettings
+from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
+from tidegate.process import open_process
+from tidegate.read_tier import open_manager_of
 from tidegate.reload import Reloader
 from tidegate.standalone_wiring import open_guard
-from tidegate.start_lines import say_end, say_errors, say_start, tell_start
+from tidegate.start_lines import say_end, say_start, tell_start
 from tidegate.status.collect import TROUBLES_LOOK_S, empty_status
 from tidegate.status.copying import CopyTroubles, copy_status
 from tidegate.status.model import Query, Status
-from tidegate.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_loop, watch_tier
+from tidegate.upkeep import UPSTREAM_INTERVAL_S, UPSTREAM_RETRY_S, watch_tier
 
 PROGRESS_INTERVAL_S: Final = 10.0
 BAR_INTERVAL_S: Final = 0.5
@@ -91,21 +85,17 @@ def run(config: Config, options: CopyOptions) -> int:
 
 async def _copy(config: Config, options: CopyOptions) -> int:
     outcome = _Outcome()
-    try:
-        with trio.open_signal_receiver(*SIGNALS) as signals:
-            send, hear = trio.open_memory_channel[int](8)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_pass_on, signals, send)
-                life = LifeCycle(hear, SystemdNotify(os.environ))
-                await life.run(lambda: _application(config, options, send, outcome))
-                nursery.cancel_scope.cancel()
-    except* StorageConfigError as group:
-        outcome.exit_code = exit_codes.USAGE
-        say_errors(group)
-    except* OSError as group:
-        outcome.exit_code = exit_codes.FOUND_WRONG
-        say_errors(group)
-    return outcome.exit_code
+
+    async def live(signals: AsyncIterator[int]) -> None:
+        send, hear = trio.open_memory_channel[int](8)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_pass_on, signals, send)
+            life = LifeCycle(hear, SystemdNotify(os.environ))
+            await life.run(lambda: _application(config, options, send, outcome))
+            nursery.cancel_scope.cancel()
+
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        return await exit_code_of(live(signals)) or outcome.exit_code
 
 
 @dataclass(slots=True)
@@ -158,54 +148,34 @@ async def _application(
     config = replace(config, copy=replace(copy, lag_ms=0, lag_bytes=0) if options.once else copy)
     # `serve` beside us writes it.
     config = replace(config, catalog=replace(config.catalog, snapshot_is_written=False))
-    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, settings = Readiness(meters.health), LiveSettings(config)
-    storage_manager = open_remote_storage_manager(
-        config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
-    )
-    tell_start(config, readiness)
-    try:
-        async with trio.open_nursery() as nursery:
-            tasks = Tasks(nursery, meters.tasks, readiness.tasks_fail, ends=(StorageConfigError, MembershipError))
-            cluster = Cluster(client_settings(config.upstream), tasks)
-            await trio.to_thread.run_sync(preload_schemas)
-            catalog = Catalog(config.catalog.segments_max)
-            started = await start_catalog(config, cluster, catalog, readiness, meters, tasks)
-            guard = open_guard(config, started, catalog, storage_manager, readiness, meters.registry)
-            copying = open_copying(
-                config,
-                cluster=cluster,
-                catalog=catalog,
-                started=started,
-                storage_manager=storage_manager,
-                log_starts=CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)),
-                guard=guard,
-                meter=CopyMeter(meters.registry),
-                is_disabled=lambda: not settings.copies,
-                copies_all=options.once,
-            )
-            status_page = _StatusPage(readiness, copying)
-            pages = OwnPages(readiness, meters.registry, lambda: (), status_page.status, None)
-            admin: tuple[str, int] = await nursery.start(serve_admin, config.admin, pages)
-            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters, readiness)
-            limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
-            tasks.keep("configuration", reloader.run)
-            tasks.keep("upstream", partial(_follow_brokers, cluster, readiness))
-            tasks.keep("tier", partial(watch_tier, storage_manager, catalog.some_segments, limiter, readiness))
-            tasks.keep("loop", partial(watch_loop, meters.loop))
-            tasks.keep("metadata guard", guard.run)
-            tasks.keep("copying", copying.run)
-            tasks.keep("status", status_page.run)
-            tasks.keep("progress", partial(_tell_progress, copying))
-            if options.once:
-                tasks.keep("end", partial(_end_when_copied, copying, stop, outcome))
-            application = CopyApplication(readiness, reloader, copying, admin)
-            yield application
-            with application.closing:
-                await copying.aclose()
-            nursery.cancel_scope.cancel()
-    finally:
-        storage_manager.close()
+    async with open_process(config, ends=(StorageConfigError, MembershipError)) as process:
+        readiness, tasks = process.readiness, process.tasks
+        tell_start(config, readiness)
+        manager = open_manager_of(process)
+        catalog = Catalog(config.catalog.segments_max)
+        started = await start_catalog(process, catalog)
+        guard = open_guard(process, started, catalog, manager)
+        log_starts = CommittedLogStarts(GroupOffsets(process.cluster, LOG_START_GROUP))
+        copying = open_copying(process, started, catalog, manager, log_starts, guard, copies_all=options.once)
+        status_page = _StatusPage(readiness, copying)
+        pages = OwnPages(readiness, process.meters.registry, lambda: (), status_page.status, None)
+        admin: tuple[str, int] = await tasks.nursery.start(serve_admin, config.admin, pages)
+        read_again = partial(load, config.files[""], os.environ)
+        reloader = Reloader(config, read_again, process.settings.follow, process.meters, readiness)
+        limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
+        tasks.keep("configuration", reloader.run)
+        tasks.keep("upstream", partial(_follow_brokers, process.cluster, readiness))
+        tasks.keep("tier", partial(watch_tier, manager, catalog.some_segments, limiter, readiness))
+        tasks.keep("metadata guard", guard.run)
+        tasks.keep("copying", copying.run)
+        tasks.keep("status", status_page.run)
+        tasks.keep("progress", partial(_tell_progress, copying))
+        if options.once:
+            tasks.keep("end", partial(_end_when_copied, copying, stop, outcome))
+        application = CopyApplication(readiness, reloader, copying, admin)
+        yield application
+        with application.closing:
+            await copying.aclose()
 
 
 class _StatusPage:

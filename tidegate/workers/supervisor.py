@@ -33,19 +33,18 @@ from proxy.readiness import Condition, ConditionName, ConditionState, Readiness,
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from storage.config.client_settings import client_settings
-from storage.errors import StorageConfigError
 from storage.tasks import TaskNursery
-from tidegate import exit_codes
 from tidegate.admin import readiness_report
+from tidegate.application import ready_line
 from tidegate.catalog import LAST_WRITE_S_MAX
 from tidegate.config.model import Config
-from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify
+from tidegate.front import OwnFront
+from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
 from tidegate.live_settings import LiveSettings
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Cause, Reloader
-from tidegate.serve import OwnFront, ready_line
-from tidegate.start_lines import say_end, say_errors, say_start
+from tidegate.start_lines import say_end, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
 from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged, shown_troubles
 from tidegate.upkeep import follow_brokers, watch_loop
@@ -89,23 +88,17 @@ def serve(config: Config, workers: int) -> int:
 
 
 async def _serve(config: Config, workers: int, template: Template) -> int:
-    exit_code = exit_codes.DONE
     send_signal, signals = trio.open_memory_channel[int](8)
     crew = Crew(workers, template, lambda: send_signal.send_nowait(signal.SIGTERM))
+
+    async def live(heard: AsyncIterator[int]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_pass_on, heard, send_signal)
+            await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config, crew))
+            nursery.cancel_scope.cancel()
+
     with trio.open_signal_receiver(*SIGNALS) as heard:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_pass_on, heard, send_signal)
-                systemd = SystemdNotify(os.environ)
-                await LifeCycle(signals, systemd).run(lambda: run(config, crew))
-                nursery.cancel_scope.cancel()
-        except* StorageConfigError as group:
-            exit_code = exit_codes.USAGE
-            say_errors(group)
-        except* OSError as group:
-            exit_code = exit_codes.FOUND_WRONG
-            say_errors(group)
-    return exit_code or crew.exit_code
+        return await exit_code_of(live(heard)) or crew.exit_code
 
 
 async def _pass_on(heard: AsyncIterator[int], send_signal: trio.MemorySendChannel[int]) -> None:
@@ -114,7 +107,7 @@ async def _pass_on(heard: AsyncIterator[int], send_signal: trio.MemorySendChanne
 
 
 class Acceptor:
-    """Implements `tidegate.serve.Acceptor`: has workers serve what listeners accept.
+    """Implements `tidegate.front.Acceptor`: has workers serve what listeners accept.
 
     Limits for each client address are kept here, for all workers together; behind a balancer only workers know the
     address, and each keeps them by itself.

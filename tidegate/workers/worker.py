@@ -26,19 +26,18 @@ from proxy.readiness import Readiness
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from storage.buffers import keep_freed_memory
-from storage.errors import StorageConfigError
 from storage.metadata.snapshot import Snapshot, SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
-from tidegate import exit_codes
 from tidegate.admin import OwnPages
+from tidegate.application import Application
 from tidegate.config.load import load
 from tidegate.config.model import Config
-from tidegate.life_cycle import LifeCycle, SystemdNotify
+from tidegate.front import Listening, bootstrap_target, server_names
+from tidegate.life_cycle import LifeCycle, SystemdNotify, exit_code_of
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.reload import Cause
-from tidegate.serve import Application, Listening, bootstrap_target, run, server_names
-from tidegate.start_lines import say_errors
+from tidegate.serve import run
 from tidegate.status.model import Query
 from tidegate.workers.channel import Channel, ChannelClosedError
 from tidegate.workers.frames import Frame, FrameKind
@@ -85,24 +84,18 @@ def work(
 async def _work(
     config: Config, worker: int, workers: int, snapshot: Snapshot | None, is_first: bool, sock: stdlib_socket.socket
 ) -> int:
-    exit_code = exit_codes.DONE
-    try:
+    async def live() -> None:
         async with trio.open_nursery() as nursery:
             front = WorkerFront(config, worker, workers, trio.socket.from_stdlib_socket(sock))
             nursery.start_soon(front.run)
             await LifeCycle(front.signals, SystemdNotify({})).run(lambda: front.start(snapshot, is_first))
             nursery.cancel_scope.cancel()
-    except* StorageConfigError as group:
-        exit_code = exit_codes.USAGE
-        say_errors(group)
-    except* (OSError, ChannelClosedError) as group:
-        exit_code = exit_codes.FOUND_WRONG
-        say_errors(group)
-    return exit_code
+
+    return await exit_code_of(live(), (OSError, ChannelClosedError))
 
 
 class WorkerFront:
-    """Implements `tidegate.serve.Front` by way of the supervisor."""
+    """Implements `tidegate.front.Front` by way of the supervisor."""
 
     def __init__(self, config: Config, worker: int, workers: int, sock: trio.socket.SocketType) -> None:
         self._config = config

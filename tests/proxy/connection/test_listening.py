@@ -14,7 +14,7 @@ from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
-from tidegate.serve import listen
+from tidegate.front import listen
 
 KNOWN = KnownBrokers((NodeAddress(3, "broker-3", 9092),))
 CLUSTER = cast(Cluster, SimpleNamespace(brokers={7: BrokerNode(7, "broker-7", 9092, None)}))

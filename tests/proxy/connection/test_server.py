@@ -24,7 +24,6 @@ from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target, hear_server_names
 from proxy.connection.audit import Audit
 from proxy.connection.names import ClientName, Groups
-from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits, Spells
 from proxy.settings import Network
@@ -122,7 +121,7 @@ async def ends(stream: trio.abc.ReceiveStream) -> bool:
 async def world(
     *,
     upstream_tls: ssl.SSLContext | None = None,
-    handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
+    handlers: Callable[[], ScriptedHandlers] = ScriptedHandlers,
     proxy_trusted: Sequence[Network] | None = None,
     groups: Groups | None = None,
     audit: Audit | None = None,
@@ -144,7 +143,7 @@ async def world(
             server = Server(
                 replace(settings, **changed),
                 nursery,
-                handlers=lambda reads: handlers(),
+                handlers=lambda reads: handlers().of(reads),
                 accounts=open_accounts(),
                 node_at=node_at,
                 meter=Meters(registry).relay,

@@ -14,7 +14,8 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 from tests.support.wire_kafka import wire_kafka
 from tests.tidegate.test_application import config_of
-from tidegate.serve import Application, run
+from tidegate.application import Application
+from tidegate.serve import run
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 

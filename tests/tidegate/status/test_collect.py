@@ -15,7 +15,8 @@ from storage.model import TopicIdPartition
 from tests.support.config_files import load_lines
 from tests.support.metadata_records import COPY_FINISHED, apply_all, finish, moved, named_partition, started
 from tests.support.serving import without_kafka
-from tidegate.serve import Application, run
+from tidegate.application import Application
+from tidegate.serve import run
 from tidegate.status.collect import hole_of
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
