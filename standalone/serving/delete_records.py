@@ -59,7 +59,7 @@ class DeleteRecordsService:
         if not any(self._tier_offsets.may_hold(each.topic) for each in request.partitions):
             return RELAY
         version = header.api_version
-        self._generation.value += 1
+        self._generation.move()
         response = await forward(frame, ApiKey.DELETE_RECORDS, version, wire, header.correlation_id)
         answers = await off_loop(
             is_large, partial(decode_response, memoryview(response), version, len(request.partitions))
@@ -69,7 +69,7 @@ class DeleteRecordsService:
             await self._delete(request, accepted, wire.node_id)
         for answer in accepted:
             patch(response, answer)
-        self._generation.value += 1
+        self._generation.move()
         return [response]
 
     async def _delete(
