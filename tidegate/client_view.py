@@ -1,7 +1,7 @@
 """What clients will meet: the certificate that they are shown, and where the hosts lead that they get.
 
 Rule 1. Every host that clients get must be among the certificate's names, and so must the bootstrap's. Brokers are
-        those that are known now.
+        those that are known now; before one is, `check` guesses that there is a broker 0.
 Rule 2. A host must resolve, and to this machine; the latter only where no key says that something stands in front of
         it: `proxy.advertised.port.start`, `proxy.protocol`.
 Rule 3. Whether a certificate's issuer is a root that clients trust, or an intermediate whose certificate is missing,
@@ -13,6 +13,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -91,11 +92,13 @@ async def client_view(
 ) -> list[Finding]:
     """Return what clients of these brokers will not like."""
     nodes, found = sorted(node_ids), list[Finding]()
+    hosts = _hosts(proxy, nodes)
     if tls is not None:
         now_s = time.time() if now_s is None else now_s
         named = _hosts(proxy, nodes or [0])
-        found += await trio.to_thread.run_sync(_certificate, tls.certificate_chain_pem, named, now_s)
-    return [*found, *await _directions(_hosts(proxy, nodes), is_fronted=_is_fronted(proxy))]
+        guessed = named.keys() - hosts.keys()
+        found += await trio.to_thread.run_sync(_certificate, tls.certificate_chain_pem, named, guessed, now_s)
+    return [*found, *await _directions(hosts, is_fronted=_is_fronted(proxy))]
 
 
 def _hosts(proxy: ProxyConfig, node_ids: Sequence[int]) -> dict[str, str]:
@@ -119,11 +122,11 @@ def _is_fronted(proxy: ProxyConfig) -> bool:
 # The certificate.
 
 
-def _certificate(chain_pem: bytes, hosts: Mapping[str, str], now_s: float) -> list[Finding]:
+def _certificate(chain_pem: bytes, hosts: Mapping[str, str], guessed: AbstractSet[str], now_s: float) -> list[Finding]:
     from cryptography.x509 import load_pem_x509_certificates  # a tenth of a second that others need not spend
 
     chain = load_pem_x509_certificates(chain_pem)
-    return [*_dates(chain, now_s), *_names(chain[0], hosts), *_issuer(chain)]
+    return [*_dates(chain, now_s), *_names(chain[0], hosts, guessed), *_issuer(chain)]
 
 
 def _dates(chain: "Sequence[Certificate]", now_s: float) -> Iterator[Finding]:
@@ -142,7 +145,7 @@ def _dates(chain: "Sequence[Certificate]", now_s: float) -> Iterator[Finding]:
         )
 
 
-def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
+def _names(leaf: "Certificate", hosts: Mapping[str, str], guessed: AbstractSet[str]) -> Iterator[Finding]:
     from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
 
     try:
@@ -152,6 +155,7 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
             TroubleId.CERTIFICATE_NAMES,
             f"{CERTIFICATE_KEY} has no subject alternative name, and clients look at no other: make one with "
             + ", ".join(hosts),
+            is_guess=hosts.keys() <= guessed,
         )
         return
     dns, addresses = names.get_values_for_type(DNSName), names.get_values_for_type(IPAddress)
@@ -165,6 +169,7 @@ def _names(leaf: "Certificate", hosts: Mapping[str, str]) -> Iterator[Finding]:
             TroubleId.CERTIFICATE_NAMES,
             f"{CERTIFICATE_KEY} is for {names_of_it} and not for {', '.join(wanted[:SHOWN_MAX])}, which {key} tells "
             "clients: they refuse it",
+            is_guess={*wanted} <= guessed,
         )
 
 

@@ -27,6 +27,9 @@ REFRESH_S: Final = 5
 _WORDS_MAX: Final = 240
 """For a reason, where it stands beside others; `/status.json` has all of it."""
 
+_TROUBLE_MAX: Final = 600
+"""For a trouble, which is at the top."""
+
 _STYLE: Final = """
 :root{color-scheme:light dark;--line:#8886;--bad:#c62828;--warn:#b26a00;--good:#2e7d32;--tier:#1565c0;--gone:#8888}
 *{box-sizing:border-box}body{font:15px/1.4 system-ui,sans-serif;margin:0 auto;padding:12px;max-width:1240px}
@@ -140,7 +143,7 @@ def _last_failure(status: Status) -> str:
 
 def _troubles(status: Status) -> str:
     items = "".join(
-        f'<li class="{_e(each["severity"])}"><b>{_e(each["about"])}</b>: {_e(_cut(each["what"]))} '
+        f'<li class="{_e(each["severity"])}"><b>{_e(each["about"])}</b>: {_e(_cut(each["what"], _TROUBLE_MAX))} '
         f"<small>{_e(each['id'])}</small></li>"
         for each in status["troubles"]
     )
@@ -390,9 +393,10 @@ def _pill(colour: str, word: str) -> str:
     return f'<span class="pill {colour}">{_e(word)}</span>'
 
 
-def _cut(words: str | None) -> str:
+def _cut(words: str | None, words_max: int = _WORDS_MAX) -> str:
+    """Begin with the cause, end with the remedy."""
     words = words or ""
-    return words if len(words) <= _WORDS_MAX else f"{words[:_WORDS_MAX]}…"
+    return words if len(words) <= words_max else f"{words[: words_max // 2]}…{words[-words_max // 2 :]}"
 
 
 def _n(number: int | None) -> str:
