@@ -124,17 +124,17 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "mend what the reason names: a right, a broker, the topic"),
     TroubleId.UPSTREAM_UNAVAILABLE: Trouble(
         _CRITICAL, "upstream", "tidegatebrokerssilent", "no broker answers",
-        "check the brokers, the network and `upstream.*` with `tidegate check FILE`"),
+        "check the brokers, the network and `upstream.*` with `tidegate check FILE`", says_remedy=True),
     TroubleId.BROKER_SILENT: Trouble(
         _CRITICAL, "upstream", "tidegatebrokerssilent", "brokers do not answer Tidegate's own questions",
-        "start them, or open the way to them; a refused sign-in: `upstream.sasl.*`"),
+        "start them, open the way to them, or mend their `advertised.listeners`; a refused sign-in: `upstream.sasl.*`"),
     TroubleId.BROKER_WITHHELD: Trouble(
         _CRITICAL, "upstream", "network-and-ports",
         "a broker's port cannot be listened at, so clients do not hear of that broker",
         "free the port, or change the key that the reason names", degrades=True, says_remedy=True),
     TroubleId.TIER_UNAVAILABLE: Trouble(
         _CRITICAL, "tier", "the-bucket", "the object store does not answer, or not as it should",
-        "check bucket, prefix, credentials and the way to the store"),
+        "check bucket, prefix, credentials and the way to the store", says_remedy=True),
     TroubleId.TASK_FAILS: Trouble(
         _CRITICAL, "tasks", "tidegatetaskfails", "a background task ends again and again by a fault of Tidegate's",
         "report log `task_failed`, and restart"),
@@ -144,7 +144,7 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
     TroubleId.CATALOG_FULL: Trouble(
         _WARNING, "catalog", "tidegatedegraded",
         "there are more segments than the catalog may hold, and brokers read what is left out",
-        "raise `catalog.segments.max`, and the memory for it"),
+        "raise `catalog.segments.max`, and the memory for it", says_remedy=True),
     TroubleId.METADATA_PARTITION_NOT_READ: Trouble(
         _WARNING, "catalog", "tidegatemetadatapartitionproblems",
         "a metadata partition is not read, so new segments that it tells of are not known",

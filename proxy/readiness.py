@@ -21,7 +21,7 @@ Rules:
 
 import enum
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -83,7 +83,7 @@ REASONS_MAX = 100
 
 _NUMBERED = {
     TroubleId.METADATA_PARTITION_NOT_READ: "metadata partition",
-    TroubleId.BROKER_WITHHELD: "broker",
+    TroubleId.BROKER_WITHHELD: "clients will not hear of broker",
     TroubleId.CATALOG_BEHIND: "metadata partition",
 }
 """What the numbers of these stand for."""
@@ -100,9 +100,12 @@ class Readiness:
     Args:
         meter: None in tests of no metric.
         logs: whether the log gets a line when a trouble begins, and one when it ends: of workers the supervisor's does.
+        complete: what each reason becomes.
     """
 
-    def __init__(self, meter: HealthMeter | None = None, *, logs: bool = True) -> None:
+    def __init__(
+        self, meter: HealthMeter | None = None, *, logs: bool = True, complete: Callable[[str], str] = str
+    ) -> None:
         reasons = {
             ConditionName.CATALOG: "the catalog is being loaded",
             ConditionName.UPSTREAM: "no upstream broker has answered yet",
@@ -121,6 +124,7 @@ class Readiness:
         self._first_ready = trio.Event()
         self._meter = meter
         self._logs = logs
+        self._complete = complete
         self._tell()
 
     @property
@@ -203,9 +207,9 @@ class Readiness:
         """Note why this trouble lasts now, a sentence each; none: it is over."""
         told: list[Reason]
         if isinstance(reasons, Mapping):
-            told = [*sorted(reasons.items())]
+            told = [(number, self._complete(reason)) for number, reason in sorted(reasons.items())]
         else:
-            told = [(None, reason) for reason in islice(reasons, REASONS_MAX)]
+            told = [(None, self._complete(reason)) for reason in islice(reasons, REASONS_MAX)]
         self._take({trouble: told})
 
     def take_told(self, processes: Sequence[Mapping[str, Sequence[Sequence[Any]]]]) -> None:
@@ -265,7 +269,7 @@ class Readiness:
         self._tell()
 
     def _set(self, name: ConditionName, state: ConditionState, reason: str, trouble: TroubleId | None = None) -> None:
-        self._conditions[name] = Condition(state, reason, trouble)
+        self._conditions[name] = Condition(state, self._complete(reason), trouble)
         self._tell()
         if self._conditions[ConditionName.CATALOG].state is not ConditionState.PENDING:
             self._catalog_was_live.set()

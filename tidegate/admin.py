@@ -24,6 +24,7 @@ import trio
 
 from metrics.registry import Registry, render
 from metrics.troubles import TroubleId
+from proxy.connection.address_book import open_listeners
 from proxy.connection.names import Groups
 from proxy.readiness import Readiness
 from tidegate.config.model import AdminConfig
@@ -38,9 +39,6 @@ StatusFor = Callable[[Query], Awaitable[Status]]
 """What the status page shows."""
 
 ANY_HOST = "*"
-
-BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted."""
 
 
 class Pages(Protocol):
@@ -100,12 +98,11 @@ async def serve_admin(
     Raises:
         OSError: the address cannot be bound; the message names it and the key.
     """
-    listening = await _bind(config.listen.host, config.listen.port)
-    listening.listen(BACKLOG)
+    listeners = await open_listeners(config.listen, "admin.listen")
     server = HttpServer(partial(_answer, pages, _hosts(config)), config.connections_max)
     async with trio.open_nursery() as nursery:
-        await nursery.start(trio.serve_listeners, server.handle, [trio.SocketListener(listening)])
-        host, port = listening.getsockname()[:2]
+        await nursery.start(trio.serve_listeners, server.handle, listeners)
+        host, port = listeners[0].socket.getsockname()[:2]
         task_status.started((host, port))
 
 
@@ -199,20 +196,3 @@ def readiness_report(readiness: Readiness) -> dict[str, Any]:
         "partition_problems": readiness.by_number(TroubleId.METADATA_PARTITION_NOT_READ),
         "broker_problems": readiness.by_number(TroubleId.BROKER_WITHHELD),
     }
-
-
-async def _bind(host: str, port: int) -> trio.socket.SocketType:
-    try:
-        family, kind, protocol, _, address = (
-            await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        )[0]
-        bound = trio.socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-    except OSError as error:
-        raise OSError(error.errno, f"admin.listen {host}:{port}: {error.strerror}") from error
-    return bound

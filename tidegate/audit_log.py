@@ -77,7 +77,7 @@ class AuditLog:
         try:
             self._write_piece(b"")
         except OSError as error:
-            raise OSError(f"cannot write {destination}, which audit.log names: {error}") from error
+            raise OSError(unwritable(destination, error)) from error
 
     async def run(self) -> None:
         """Write each minute's lines as it ends, until cancelled; and then those of the last one."""
@@ -144,6 +144,14 @@ class AuditLog:
         if not self._is_failing:
             self._is_failing = True
             _log.warning("audit_log_failed", destination=self._destination, reason=reason, key="audit.log")
+
+
+def unwritable(destination: str, error: OSError) -> str:
+    """Return what keeps it from being written, and what to do."""
+    return (
+        f"cannot write {destination}, which audit.log names: {error.strerror or error}; name a file in a folder that "
+        "is there, for the user of serve, or stdout"
+    )
 
 
 def _pieces(lines: Iterable[bytes], bytes_max: int) -> Iterator[list[bytes]]:

@@ -18,6 +18,7 @@ from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
 from tidegate.config.model import Config
 from tidegate.live_settings import LiveSettings
+from tidegate.reasons import Reasons
 from tidegate.upkeep import watch_loop
 
 
@@ -32,6 +33,11 @@ class Process:
     tasks: Tasks
     cluster: Cluster
     at_end: ExitStack
+
+    @property
+    def reasons(self) -> Reasons:
+        """Return what operators read of errors."""
+        return Reasons(self.config)
 
 
 @asynccontextmanager
@@ -48,7 +54,8 @@ async def open_process(
         ssl.SSLError: OpenSSL refuses the certificate towards clients.
     """
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, settings = Readiness(meters.health, logs=logs), LiveSettings(config)
+    readiness = Readiness(meters.health, logs=logs, complete=Reasons(config).complete)
+    settings = LiveSettings(config)
     with ExitStack() as at_end:
         async with trio.open_nursery() as nursery:
             tasks = Tasks(nursery, meters.tasks, readiness.tasks_fail, ends=ends)

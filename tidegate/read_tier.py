@@ -62,7 +62,8 @@ async def open_read_tier(
     tasks.start_soon(_close_at_end, manager)
     tasks.keep("cache", storage.run)
     tasks.keep("cache sweep", partial(_sweep, readiness, storage, catalog))
-    tasks.keep("tier", partial(watch_tier, manager, catalog.some_segments, storage.limiter, readiness))
+    segments, words = catalog.some_segments, process.reasons.tier
+    tasks.keep("tier", partial(watch_tier, manager, segments, storage.limiter, readiness, words))
     return ReadTier(manager, catalog, owner, started, storage, disk)
 
 

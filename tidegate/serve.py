@@ -69,7 +69,8 @@ async def run(
         copying = open_standalone(process, tier, answering.frontiers)
         listening = await front.listen(cluster, answering.server, readiness, tasks)
         admin, reloader = await open_operators_side(process, front, tier, answering, copying)
-        tasks.keep("upstream", partial(follow_brokers, cluster, listening.addresses, listening.known, readiness))
+        book, known, words = listening.addresses, listening.known, process.reasons.no_broker
+        tasks.keep("upstream", partial(follow_brokers, cluster, book, known, readiness, words))
         tasks.keep("topics", partial(follow_topics, cluster, tier.catalog, answering.fallback))
         application = Application(
             listening.bootstrap,

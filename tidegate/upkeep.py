@@ -18,7 +18,7 @@ import trio
 from metrics.meters import FallbackReason, Meters
 from metrics.process_meters import LoopMeter
 from metrics.troubles import TroubleId
-from protocol.client.errors import UpstreamError
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, KnownBrokersFile
 from proxy.connection.server import Server
@@ -31,6 +31,7 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
 )
 from storage.metadata.catalog import Catalog
 from storage.metadata.follower import CatalogFollower
@@ -38,6 +39,7 @@ from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.log_lines import lines_lost
+from tidegate.reasons import catalog_full
 from tidegate.tier_storage import TierStorage
 
 UPSTREAM_INTERVAL_S = 5.0
@@ -71,15 +73,22 @@ LAG_MAX = 100
 _log = structlog.get_logger(__name__)
 
 
-async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
-    """Keep the brokers and their listeners current."""
+async def follow_brokers(
+    cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness, words: Callable[[Exception], str]
+) -> None:
+    """Keep the brokers and their listeners current.
+
+    Args:
+        words: what an operator reads of an error.
+    """
     failing, silent, named_s = False, dict[int, str](), dict[int, float]()
     while True:
         try:
             with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
                 await cluster.refresh()
         except (UpstreamError, trio.TooSlowError) as error:
-            reason = str(error) or f"no broker answers within {UPSTREAM_ANSWER_S_MAX} s"
+            late = UpstreamConnectionError(f"no broker answers within {UPSTREAM_ANSWER_S_MAX} s")
+            reason = words(error if isinstance(error, UpstreamError) else late)
             if not failing:
                 _log.warning("upstream_unavailable", reason=reason)
             failing = True
@@ -146,9 +155,7 @@ async def follow_catalog(
         elif not live and (missing := owner.missing()) is not None:
             readiness.catalog_unavailable(missing, TroubleId.STARTING)
         elif catalog.refused_partitions:
-            readiness.catalog_degraded(
-                f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
-            )
+            readiness.catalog_degraded(catalog_full(catalog.segments_max, catalog.refused_partitions))
         else:
             readiness.catalog_live(catalog.segment_count)
             if not live:
@@ -215,10 +222,15 @@ async def watch_tier(
     some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]],
     limiter: trio.CapacityLimiter,
     readiness: Readiness,
+    words: Callable[[RemoteStorageError], str],
 ) -> None:
     """See whether the object store answers: by a small index of some segment, or by its own question when there is no
-    segment yet."""
-    questions = _TierQuestions(limiter, readiness)
+    segment yet.
+
+    Args:
+        words: what an operator reads of an error.
+    """
+    questions = _TierQuestions(limiter, readiness, words)
     # Before the first client needs it: the first GET would wait for a second's imports.
     await questions.ask(storage_manager.warm_up)
     await questions.ask(storage_manager.ask)
@@ -226,7 +238,7 @@ async def watch_tier(
     while not await _within(questions.pause_s, readiness.wait_catalog):
         await questions.ask(storage_manager.ask)
     while True:
-        if await questions.ask(partial(_try_tier, storage_manager, some_segments)):
+        if await questions.ask(partial(try_tier, storage_manager, some_segments)):
             readiness.tier_answered()
         await trio.sleep(questions.pause_s)
 
@@ -234,9 +246,12 @@ async def watch_tier(
 class _TierQuestions:
     """Asks the store, one question after another, and tells of failures."""
 
-    def __init__(self, limiter: trio.CapacityLimiter, readiness: Readiness) -> None:
+    def __init__(
+        self, limiter: trio.CapacityLimiter, readiness: Readiness, words: Callable[[RemoteStorageError], str]
+    ) -> None:
         self._limiter = limiter
         self._readiness = readiness
+        self._words = words
         self._failing = False
 
     @property
@@ -245,7 +260,7 @@ class _TierQuestions:
 
     async def ask(self, question: Callable[[], None]) -> bool:
         """Return whether it answers as it should."""
-        errors: Sequence[BaseException] = ()
+        errors: Sequence[RemoteStorageError | BaseExceptionGroup[RemoteStorageError]] = ()
         try:
             # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as
             # nobody wants its answer any more.
@@ -256,7 +271,7 @@ class _TierQuestions:
         except* RemoteStorageError as group:
             errors = group.exceptions
         if errors:
-            self._failed("; ".join(map(str, errors)))
+            self._failed(*(each for each in errors if isinstance(each, RemoteStorageError)))
         elif self._failing:
             _log.info("tier_answers")
             self._failing = False
@@ -264,9 +279,10 @@ class _TierQuestions:
 
     async def _say_late(self) -> None:
         await trio.sleep(TIER_ANSWER_S_MAX)
-        self._failed(f"no answer within {TIER_ANSWER_S_MAX} s")
+        self._failed(RetriableRemoteStorageError(f"no answer within {TIER_ANSWER_S_MAX} s"))
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, *errors: RemoteStorageError) -> None:
+        reason = "; ".join(map(self._words, errors))
         self._readiness.tier_failed(reason)
         if not self._failing:
             degraded = self._readiness.conditions[ConditionName.TIER].state is ConditionState.DEGRADED
@@ -274,7 +290,7 @@ class _TierQuestions:
         self._failing = True
 
 
-def _try_tier(
+def try_tier(
     storage_manager: RemoteStorageManager, some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]]
 ) -> None:
     """Blocking. Raises RemoteStorageError if the store does not answer, or holds no segment though some are known."""

@@ -176,7 +176,7 @@ async def test_a_page_that_there_is_not_is_answered_with_those_that_there_are() 
 async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}, which admin.listen names: "):
             await serve_admin(admin_config(port), pages_of(Readiness(), Meters()))
 
 

@@ -62,7 +62,7 @@ class Upstream:
         self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
 
     def following(self) -> AbstractAsyncContextManager[Callable[[], list[str]]]:
-        return running(upkeep.follow_brokers, self, self, self, self.readiness)
+        return running(upkeep.follow_brokers, self, self, self, self.readiness, str)
 
     def state(self) -> tuple[ConditionState, str]:
         return state(self.readiness, ConditionName.UPSTREAM)
@@ -208,7 +208,7 @@ class ScriptedCatalog:
         self.caught_up: set[int] = set()
         self.partition_troubles: dict[int, str] = {}
         self.undecodable_records = self.refused_partitions = 0
-        self.segment_count = 12
+        self.segment_count, self.segments_max = 12, 10
         self.failure = lambda: self.trouble
         self.problems = lambda: self.partition_troubles
         self.is_caught_up = lambda number: number in self.caught_up
@@ -313,7 +313,7 @@ def store() -> ScriptedStore:
 async def watched(store: ScriptedStore, *, is_live: bool = True) -> AsyncIterator[Callable[[], list[str]]]:
     if is_live:
         store.readiness.catalog_live(2)
-    async with running(upkeep.watch_tier, store, store.some_segments, store.limiter, store.readiness) as events:
+    async with running(upkeep.watch_tier, store, store.some_segments, store.limiter, store.readiness, str) as events:
         yield events
 
 

@@ -20,8 +20,8 @@ from typing import Any, TextIO
 
 import trio
 
-from metrics.troubles import TroubleId
-from protocol.client.errors import UpstreamAuthenticationError, UpstreamError, UpstreamUnsupportedError
+from metrics.troubles import TROUBLES, TroubleId
+from protocol.client.errors import UpstreamError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Partition, Question
 from protocol.list_offsets import OffsetTimestamp
@@ -39,7 +39,6 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.reading import NO_TOPIC_ID, MetadataEvent
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 from tidegate import exit_codes
-from tidegate.commands.acl_lines import with_grant
 from tidegate.commands.check_copy import check_copy
 from tidegate.commands.check_machine import check_machine, check_security
 from tidegate.commands.check_tier import check_tier
@@ -47,6 +46,8 @@ from tidegate.commands.report import Report
 from tidegate.commands.selection import finished
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs
+from tidegate.reasons import Reasons, catalog_full
+from tidegate.upkeep import BROKER_ANSWER_S_MAX
 
 ROLE = "check"
 
@@ -82,7 +83,7 @@ def run(
         exit_codes.DONE or exit_codes.FOUND_WRONG; exit_codes.USAGE where `serve` would refuse the configuration.
     """
     configure_logs("critical")  # the report says what is wrong; a log line between would say it twice
-    report = Report(out, as_json=as_json, progress=sys.stderr, complete=partial(with_grant, config=config))
+    report = Report(out, as_json=as_json, progress=sys.stderr, complete=Reasons(config).complete)
     with report.section("Configuration"):
         for warning in config.warnings:
             report.warning(
@@ -176,29 +177,19 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
     try:
         await cluster.refresh()
     except UpstreamError as error:
-        if isinstance(error, UpstreamUnsupportedError):
-            report.wrong(str(error))
-            return False
-        servers = ",".join(map(str, config.upstream.bootstrap_servers))
-        keys = f"upstream.bootstrap.servers {servers}, upstream.security.protocol {config.upstream.security.protocol}"
-        if isinstance(error, UpstreamAuthenticationError):
-            keys = "upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password"
-        report.wrong(f"{error}; check {keys}", TroubleId.UPSTREAM_UNAVAILABLE)
+        report.wrong(Reasons(config).no_broker(error), TroubleId.UPSTREAM_UNAVAILABLE)
         return False
     report.ok(f"cluster {cluster.cluster_id}, brokers: {len(cluster.brokers)}")
     reached = False
+    said = await cluster.ask_each(BROKER_ANSWER_S_MAX)
     for node in cluster.brokers.values():
-        where = f"broker {node.node_id} at {node.host}:{node.port}"
-        try:
-            connection = await cluster.connection_to(node.node_id, ROLE)
-        except UpstreamError as error:
-            report.wrong(
-                f"{where}: {error}; check the listener's advertised address in the broker's own file",
-                TroubleId.BROKER_SILENT,
-            )
+        where, answer = f"broker {node.node_id} at {node.host}:{node.port}", said[node.node_id]
+        if isinstance(answer, str):
+            silent = TROUBLES[TroubleId.BROKER_SILENT].sentence(f"{where}: {answer}")
+            report.wrong(silent, TroubleId.BROKER_SILENT)
             continue
         reached = True
-        newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
+        newest = cluster.newest_version(node.node_id, LIST_OFFSETS.key) or 0
         if config.mode is Mode.REPLICA and newest < _LOCAL_LOG_STARTS_VERSION:
             report.wrong(
                 f"{where}: ListOffsets ends at version {newest}; remote storage needs Kafka 3.6 or later: upgrade it"
@@ -261,11 +252,7 @@ def _tell_of_lost(scan: "_Scan", configs: Mapping[str, str], report: Report) -> 
             " deletes such records, and their segments cannot be found any more; set it to delete"
         )
     if scan.catalog.refused_partitions:
-        report.warning(
-            f"there are more segments than catalog.segments.max {scan.catalog.segments_max}: brokers read "
-            f"{scan.catalog.refused_partitions} partitions; raise it, and the memory for it",
-            TroubleId.CATALOG_FULL,
-        )
+        report.warning(catalog_full(scan.catalog.segments_max, scan.catalog.refused_partitions), TroubleId.CATALOG_FULL)
     if scan.undecodable:
         report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
 

@@ -9,7 +9,6 @@ import errno
 import http.client
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from metrics.troubles import TroubleId
+from metrics.troubles import TROUBLES, TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
 from proxy.readiness import Readiness
@@ -27,6 +26,8 @@ from storage.cache.disk import SURVIVABLE
 from storage.cache.disk_folder import FolderInUseError, examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
+from storage.owned_file import OwnedFile
+from tidegate.audit_log import unwritable
 from tidegate.client_view import client_view
 from tidegate.commands.report import Report
 from tidegate.config.model import STDOUT, AdminConfig, Config
@@ -192,11 +193,13 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
         return isinstance(error, FolderInUseError)  # it serves without
     except OSError as error:
         is_survived = error.errno in SURVIVABLE
-        report.wrong(
-            f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}"
-            f"{'' if is_survived else ', so serve does not start'}; name a folder that belongs to it, or chown it",
-            TroubleId.CACHE_DISK_UNAVAILABLE,
-        )
+        sentence = TROUBLES[TroubleId.CACHE_DISK_UNAVAILABLE].sentence(f"cache.path {path}: {error.strerror}")
+        if not is_survived:
+            sentence = (
+                f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}, so serve does "
+                "not start; name a folder that belongs to it, or chown it"
+            )
+        report.wrong(sentence, TroubleId.CACHE_DISK_UNAVAILABLE)
         return is_survived
     report.ok(f"cache.path {path} can be written")
     if free_bytes + held_bytes < config.cache.disk_bytes:
@@ -209,8 +212,8 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
 
 def _require_writable(folder: Path) -> None:
     """Raises OSError. The file has no name, and is gone at once."""
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"?")  # a disk that is full gives a name, and no room
 
 
 def _held_bytes(path: Path) -> int:
@@ -224,20 +227,12 @@ def check_audit_log(config: Config, report: Report) -> None:
         return
     path = Path(config.audit.log)
     try:
-        status = path.lstat() if os.path.lexists(path) else None
-        if status is None:
+        if os.path.lexists(path):
+            OwnedFile(path).append(b"")
+        else:
             _require_writable(path.parent)
-        elif not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or not os.access(path, os.W_OK):
-            report.wrong(
-                f"audit.log {path} is not a file that this user ({os.geteuid()}) owns and can write, so serve does not "
-                "start: name another one, or run this check as the user of serve"
-            )
-            return
     except OSError as error:
-        report.wrong(
-            f"audit.log {path} cannot be made, so serve does not start: {path.parent}: {error.strerror}; make that "
-            "folder for the user of serve, name another one, or set stdout"
-        )
+        report.wrong(f"{unwritable(config.audit.log, error)}; serve does not start so")
         return
     report.ok(f"audit.log {path} can be written")
 

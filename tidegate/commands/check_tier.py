@@ -6,7 +6,7 @@ Errors of one kind are one line: a store that is gone is not two hundred faults.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -14,35 +14,21 @@ from metrics.troubles import TroubleId
 from protocol.record_batches import HEADER_BYTES, MAGIC_POSITION
 from storage.config.model import Mode
 from storage.config.registry import folder_of, open_remote_storage_manager
-from storage.errors import (
-    CorruptObjectError,
-    IcebergSegmentError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-    StorageConfigError,
-)
+from storage.errors import CorruptObjectError, IcebergSegmentError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.commands.check_writing import check_writing
 from tidegate.commands.report import Report
 from tidegate.config.model import Config
+from tidegate.reasons import Reasons
 from tidegate.start_lines import store_words
+from tidegate.upkeep import try_tier
 
 SEGMENTS_MAX = 200
 AT_ONCE = 16
 """Segments that are opened side by side; a store answers after tens of milliseconds."""
 PROGRESS_EVERY = 500
-
-_STORE_KEYS = (
-    "dir",
-    "storage.root",
-    "storage.s3.bucket.name",
-    "storage.gcs.bucket.name",
-    "storage.azure.container.name",
-)
-_ENDPOINT_KEYS = tuple(f"storage.{name}.endpoint.url" for name in ("s3", "gcs", "azure"))
 
 
 def check_tier(config: Config, catalog: Catalog, report: Report, *, opens_all: bool) -> bool:
@@ -68,7 +54,7 @@ def _check_store(
         manager.warm_up()
         manager.ask()
     except RemoteStorageError as error:
-        report.wrong(f"the store does not answer: {with_hint(error, config)}", TroubleId.TIER_UNAVAILABLE)
+        report.wrong(f"the store does not answer: {Reasons(config).segment(error)}", TroubleId.TIER_UNAVAILABLE)
         return
     words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
     report.ok(f"the store answers ({words})")
@@ -78,7 +64,7 @@ def _check_store(
     if not ends:
         report.ok("no finished segment is known yet, so no object was read")
         return
-    troubles = _Troubles(config)
+    troubles = _Troubles(config, _trouble_of(manager, catalog))
     for segment in ends:
         _read(manager, segment, troubles, report)
     chosen: Iterable[RemoteLogSegmentMetadata] = catalog.finished_segments()
@@ -93,40 +79,29 @@ def _check_store(
         report.ok(f"{opened} segments were opened{rest}")
 
 
-def with_hint(error: RemoteStorageError, config: Config) -> str:
-    """The error, and which keys to look at where it does not say so itself."""
-    text = str(error)
-    if "check " in text or "set " in text or isinstance(error, StorageConfigError):
-        return text
-    if isinstance(error, IcebergSegmentError):
-        return f"{text}; brokers read it in our place"
-    if isinstance(error, RetriableRemoteStorageError):
-        named = _named(_ENDPOINT_KEYS, config) or _named(_STORE_KEYS, config)
-        return f"{text}; check {named}, and whether the store runs and the network lets us through"
-    if isinstance(error, RemoteResourceNotFoundError):
-        return f"{text}; it was deleted, or lies elsewhere: check {_named((*_STORE_KEYS, 'key.prefix'), config)}"
-    if isinstance(error, CorruptObjectError):
-        return f"{text}; compare it with what the broker reads, and restore the object or delete the segment"
-    return f"{text}; check the keys that begin with {config.remote_storage_prefix}"
-
-
-def _named(keys: Sequence[str], config: Config) -> str:
-    given = [config.remote_storage_prefix + key for key in keys if key in config.remote_storage_config]
-    return " and ".join(given)
+def _trouble_of(manager: RemoteStorageManager, catalog: Catalog) -> TroubleId:
+    """Return what `serve` would name it that segments cannot be read."""
+    try:
+        try_tier(manager, catalog.some_segments)
+    except RemoteStorageError:
+        return TroubleId.TIER_UNAVAILABLE
+    return TroubleId.TIER_READS_FAIL
 
 
 class _Troubles:
     """What went wrong, by kind of error: what was said first, and in how many of the segments that were opened."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, trouble: TroubleId) -> None:
         self.config = config
+        self._trouble = trouble
+        self._reasons = Reasons(config)
         self.first: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
     def note(self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError, *, is_opened: bool) -> None:
         kind = type(error).__name__
         self._counts[kind] += is_opened
-        self.first.setdefault(kind, f"segment {segment.segment_id}: {with_hint(error, self.config)}")
+        self.first.setdefault(kind, f"segment {segment.segment_id}: {self._reasons.segment(error)}")
 
     def tell(self, report: Report, opened: int) -> None:
         """A line for each kind."""
@@ -134,12 +109,11 @@ class _Troubles:
             others = self._counts[kind] - 1
             more = f" (and {others} more like it, of {opened} that were opened)" if others > 0 else ""
             if kind == CorruptObjectError.__name__ and self._counts[kind] == opened:
-                named = _named((*_ENDPOINT_KEYS, *_STORE_KEYS), self.config)
-                more += f"; as all of them are, look first whether {named} lead to the brokers' store"
+                more += f"; as all of them are, {self._reasons.first_look}"
             if kind == IcebergSegmentError.__name__:
                 report.warning(f"{sentence}{more}", TroubleId.ICEBERG_SEGMENTS)
             else:
-                report.wrong(f"{sentence}{more}", TroubleId.TIER_READS_FAIL)
+                report.wrong(f"{sentence}{more}", self._trouble)
 
 
 def _read(
@@ -153,7 +127,8 @@ def _read(
     if len(data) <= MAGIC_POSITION or data[MAGIC_POSITION] != 2:
         report.wrong(
             f"segment {segment.segment_id} does not begin with a record batch: another program wrote it, or "
-            f"{troubles.config.remote_storage_prefix}encryption.* and the class are not the broker's"
+            f"{troubles.config.remote_storage_prefix}encryption.* and the class are not the broker's",
+            TroubleId.TIER_READS_FAIL,
         )
     else:
         report.ok(f"segment {segment.segment_id}, offsets {segment.start_offset} to {segment.end_offset}: read")

@@ -23,7 +23,6 @@ import trio
 
 from protocol.client.errors import UpstreamError
 from proxy.readiness import Readiness
-from proxy.upstream.cluster import Cluster
 from standalone.copier.membership import MembershipError
 from standalone.copier.progress import PartitionProgress
 from standalone.copying import Copying
@@ -42,7 +41,7 @@ from tidegate.copy_wiring import open_copying
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
-from tidegate.process import open_process
+from tidegate.process import Process, open_process
 from tidegate.read_tier import open_manager_of
 from tidegate.reload import Reloader
 from tidegate.standalone_wiring import open_guard
@@ -164,8 +163,10 @@ async def _application(
         reloader = Reloader(config, read_again, process.settings.follow, process.meters, readiness)
         limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
         tasks.keep("configuration", reloader.run)
-        tasks.keep("upstream", partial(_follow_brokers, process.cluster, readiness))
-        tasks.keep("tier", partial(watch_tier, manager, catalog.some_segments, limiter, readiness))
+        tasks.keep("upstream", partial(_follow_brokers, process))
+        tasks.keep(
+            "tier", partial(watch_tier, manager, catalog.some_segments, limiter, readiness, process.reasons.tier)
+        )
         tasks.keep("metadata guard", guard.run)
         tasks.keep("copying", copying.run)
         tasks.keep("status", status_page.run)
@@ -198,12 +199,13 @@ class _StatusPage:
             await trio.sleep(TROUBLES_LOOK_S)
 
 
-async def _follow_brokers(cluster: Cluster, readiness: Readiness) -> None:
+async def _follow_brokers(process: Process) -> None:
+    cluster, readiness = process.cluster, process.readiness
     while True:
         try:
             await cluster.refresh()
         except UpstreamError as error:
-            readiness.upstream_unavailable(str(error))
+            readiness.upstream_unavailable(process.reasons.no_broker(error))
             await trio.sleep(UPSTREAM_RETRY_S)
             continue
         readiness.upstream_answered(len(cluster.brokers))

@@ -43,6 +43,7 @@ from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
 from tidegate.live_settings import LiveSettings
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
+from tidegate.reasons import Reasons
 from tidegate.reload import Cause, Reloader
 from tidegate.start_lines import say_end, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
@@ -446,7 +447,8 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
             crew.start(tasks, partial(_answer, listening.bootstrap, listening.addresses))
             await front.show(supervisor, tasks)
             tasks.keep("configuration", reloader.run)
-            tasks.keep("upstream", partial(follow_brokers, cluster, listening.addresses, listening.known, own_view))
+            book, known, words = listening.addresses, listening.known, Reasons(config).no_broker
+            tasks.keep("upstream", partial(follow_brokers, cluster, book, known, own_view, words))
             tasks.keep("workers", supervisor.watch)
             tasks.keep("loop", partial(watch_loop, meters.loop))
             yield supervisor

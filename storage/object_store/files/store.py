@@ -218,7 +218,7 @@ class FileSystemStore:
             message = f"{self._name(key)}: {error.strerror}"
             if error.errno in _ABSENT:
                 if not self._root.is_dir():
-                    raise RemoteStoreNotFoundError(f"{message}: there is no folder {self._root}") from error
+                    raise RemoteStoreNotFoundError(f"{message}: {self._root}: there is no such folder") from error
                 raise RemoteResourceNotFoundError(message) from error
             if error.errno in _DENIED:
                 raise RemoteAccessDeniedError(f"object store on files: {message}") from error

@@ -401,12 +401,12 @@ def test_a_cache_folder_that_cannot_be_looked_at_is_a_sentence(world: World) -> 
 def test_an_audit_log_that_serve_could_not_write_is_wrong(world: World) -> None:
     # Failed before: nothing was wrong, and `serve` did not start.
     for place, said in (
-        (world.folder / "absent" / "audit.jsonl", "No such file or directory; make that folder for the user of serve"),
-        (world.tier, "is not a file that this user"),
-        (Path("/sys/kernel/audit.jsonl"), "cannot be made, so serve does not start: /sys/kernel"),
+        (world.folder / "absent" / "audit.jsonl", "No such file or directory; name a file in a folder that is there"),
+        (world.tier, "Is a directory"),
+        (Path("/sys/kernel/audit.jsonl"), "serve does not start so"),
     ):
         world.lines = f"audit.log={place}\n"
-        world.assert_wrong(f"WRONG   audit.log {place}", said, "1 wrong")
+        world.assert_wrong(f"WRONG   cannot write {place}, which audit.log names", said, "1 wrong")
     for fine in (str(world.folder / "audit.jsonl"), "stdout"):
         world.lines = f"audit.log={fine}\n"
         world.assert_done()
