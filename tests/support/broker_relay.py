@@ -1,6 +1,7 @@
-"""A relay before a real broker: it makes the broker older, or changes what it says. Only plain connections, one broker.
+"""A relay before a real broker: it makes the broker older, or changes what it says. Only plain connections.
 
     with older_broker(cluster, {ApiKey.LIST_OFFSETS: 7}) as bootstrap_servers: ...
+    with broker_elsewhere(cluster, 2, ("127.0.0.1", 9), through=1) as bootstrap_servers: ...
     with altering_broker(cluster, Alterations(random.Random(seed), one_in=1000)) as bootstrap_servers: ...
 
 An older one is asked by the versions that it announces, as a broker before Kafka 3.6 would be (ListOffsets v8, for
@@ -40,6 +41,13 @@ def older_broker(cluster: KafkaCluster, versions_max: Mapping[int, int]) -> Iter
 def altering_broker(cluster: KafkaCluster, alterations: "Alterations") -> Iterator[str]:
     """Bootstrap servers behind which answers come altered."""
     with _relayed(cluster, {}, alterations) as relay:
+        yield relay.address
+
+
+@contextmanager
+def broker_elsewhere(cluster: KafkaCluster, node_id: int, at: tuple[str, int], *, through: int) -> Iterator[str]:
+    """Bootstrap servers that say of a broker that it is `at` this address; broker `through` stands for all others."""
+    with _relayed(cluster, {}, lambda *_: None, through, {node_id: at}) as relay:
         yield relay.address
 
 
@@ -88,10 +96,16 @@ def _same_hosts(before: bytes, frame: bytearray, api_key: int, api_version: int)
 
 
 @contextmanager
-def _relayed(cluster: KafkaCluster, versions_max: Mapping[int, int], alter: Alter) -> Iterator["_Relay"]:
-    (broker,) = cluster.brokers
+def _relayed(
+    cluster: KafkaCluster,
+    versions_max: Mapping[int, int],
+    alter: Alter,
+    through: int = 1,
+    elsewhere: Mapping[int, tuple[str, int]] | None = None,
+) -> Iterator["_Relay"]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        relay = _Relay(listener, ("127.0.0.1", broker.port), versions_max, alter)
+        upstream = ("127.0.0.1", cluster.broker(through).port)
+        relay = _Relay(listener, upstream, versions_max, alter, elsewhere or {})
         thread = threading.Thread(target=relay.run, daemon=True)
         thread.start()
         try:
@@ -104,7 +118,12 @@ def _relayed(cluster: KafkaCluster, versions_max: Mapping[int, int], alter: Alte
 
 class _Relay:
     def __init__(
-        self, listener: socket.socket, upstream: tuple[str, int], versions_max: Mapping[int, int], alter: Alter
+        self,
+        listener: socket.socket,
+        upstream: tuple[str, int],
+        versions_max: Mapping[int, int],
+        alter: Alter,
+        elsewhere: Mapping[int, tuple[str, int]],
     ) -> None:
         self.refused: list[tuple[int, int]] = []
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -112,6 +131,7 @@ class _Relay:
         self._upstream = upstream
         self._versions_max = versions_max
         self._alter = alter
+        self._elsewhere = elsewhere
         self._sockets: set[socket.socket] = set()
 
     def run(self) -> None:
@@ -181,7 +201,8 @@ class _Relay:
         elif api_key != ApiKey.FETCH and carries_addresses(api_key, api_version):
             here = self._listener.getsockname()[:2]
             nodes = find_nodes(api_key, api_version, view)
-            return bytearray(rewrite(api_key, api_version, view, {node.node_id: here for node in nodes}))
+            told = {node.node_id: self._elsewhere.get(node.node_id, here) for node in nodes}
+            return bytearray(rewrite(api_key, api_version, view, told))
         return frame
 
 

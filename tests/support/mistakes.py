@@ -1,10 +1,11 @@
-"""What an operator gets wrong: a stage with a right configuration, and a table of mistakes made in it.
+"""What an operator gets wrong: a stage with a right configuration, and tables of mistakes made in it.
 
-    @mistake("what the one message holds", "and this")
+    @HERE.mistake("what the one message holds", "and this")
     def proxy_port_taken(stage: Stage) -> None:
         stage.properties["proxy.listen"] = stage.listener()
 
 `USAGE`: the configuration is refused as a whole; `WRONG`: `check` says so; `WARNING`: it warns, and the rest is right.
+What `check` says of it ends with an id; a running `serve` knows it by this id, with the same words, in every place.
 """
 
 import fcntl
@@ -13,15 +14,19 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from metrics.troubles import TroubleId
 from storage.config import ConfigError
 from tests.support.certificates import Made, make_certificate
+from tests.support.raw_client import RawClient
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import scripted_http
-from tests.support.secured_kafka import SecuredKafka
+from tests.support.secured_kafka import READ, SecuredKafka, password
+from tests.support.serving import Serving, serving
 from tidegate import exit_codes
 from tidegate.commands.check import run as run_check
 from tidegate.config import Config, load
@@ -30,6 +35,7 @@ from tools.demo.kafka_properties import HOST, properties_text
 
 AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 BUCKET = "tier"
+CLIENT_KEYS = "rlmm.config.remote.log.metadata.common.client."
 UNREACHABLE_NAME = "no-such-host.invalid"  # RFC 2606: no resolver finds it
 USAGE, WRONG, WARNING = exit_codes.USAGE, exit_codes.FOUND_WRONG, exit_codes.DONE
 
@@ -100,6 +106,10 @@ class Stage:
             (self.folder / f"{name}.pem").write_bytes(data)
             self.properties[f"proxy.tls.{name}.file"] = str(self.folder / f"{name}.pem")
 
+    def serve(self) -> AbstractContextManager[Serving]:
+        """Run with this FILE."""
+        return serving(self.folder, self.properties, self.environ, head=self.head)
+
     def load(self) -> Config:
         """Read FILE.
 
@@ -138,6 +148,7 @@ def right_stage(kafka: SecuredKafka, s3: S3Server, folder: Path) -> Iterator[Sta
             "proxy.listen": f"{HOST}:{free_port()}",
             "proxy.broker.ports": ",".join(f"{node_id}:{free_port()}" for node_id in nodes),
             "admin.listen": f"{HOST}:{free_port()}",
+            "log.format": "json",
         }
         stage.be("tidegate", "PLAIN", "SASL_SSL")
         yield stage
@@ -146,36 +157,78 @@ def right_stage(kafka: SecuredKafka, s3: S3Server, folder: Path) -> Iterator[Sta
 Make = Callable[[Stage], None]
 
 
-@dataclass(frozen=True, slots=True)
+Act = Callable[[Stage, Serving], None]
+NEVER_READY = frozenset({TroubleId.CATALOG_NOT_READ, TroubleId.TIER_UNAVAILABLE, TroubleId.UPSTREAM_UNAVAILABLE})
+"""From the start on, these keep it from being ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """`said`: what the one message holds; `code`: the exit code."""
+    """
+    `said`: what the one message holds. `code`: the exit code of `check`.
+    `ends`: `serve` ends with the message, too, though the configuration is none that it refuses.
+    `only_check`: why a running `serve` does not tell of it.
+    `follows`: troubles that it has by this one, and that `check` does not look for any more.
+    `shown_by`: what makes a running `serve` notice. `needs`: as the mark has it.
+    """
 
     name: str
     make: Make
     said: tuple[str, ...]
-    code: int
+    code: int = WRONG
+    ends: bool = False
+    only_check: str = ""
+    follows: tuple[TroubleId, ...] = ()
+    shown_by: Act | None = None
+    needs: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether no `serve` runs with it."""
+        return self.ends or self.code == USAGE
 
 
-MISTAKES: list[Mistake] = []
+class Table(list[Mistake]):
+    """Mistakes about one thing."""
+
+    def mistake(self, *said: str, **how: Any) -> Callable[[Make], Make]:
+        """Add one; `how`: fields of it."""
+
+        def add(make: Make) -> Make:
+            self.append(Mistake(name=make.__name__, make=make, said=said, **how))
+            return make
+
+        return add
+
+    def setting(self, name: str, *said: str, **keys: Any) -> None:
+        """Add one that is a value, or a few; keys with _ for a dot, and fields of the mistake."""
+        fields = ("code", "ends", "only_check", "follows")
+        how = {"code": USAGE} | {field: keys.pop(field) for field in fields if field in keys}
+
+        def make(stage: Stage) -> None:
+            stage.properties |= {key.replace("_", "."): value for key, value in keys.items()}
+
+        self.append(Mistake(name=name, make=make, said=said, **how))
 
 
-def mistake(*said: str, code: int = WRONG) -> Callable[[Make], Make]:
-    """Add to the table."""
-
-    def add(make: Make) -> Make:
-        MISTAKES.append(Mistake(make.__name__, make, said, code))
-        return make
-
-    return add
+def leaders_of(stage: Stage) -> list[int]:
+    """By partition of the tiered topic."""
+    topic = stage.kafka.topic.name
+    partitions = stage.kafka.admin.list_topics(topic).topics[topic].partitions
+    return [partitions[number].leader for number in sorted(partitions)]
 
 
-def setting(name: str, *said: str, code: int = USAGE, **keys: str) -> None:
-    """A mistake that is a value, or a few; keys with _ for a dot."""
-
-    def make(stage: Stage) -> None:
-        stage.properties |= {key.replace("_", "."): value for key, value in keys.items()}
-
-    MISTAKES.append(Mistake(name, make, said, code))
+def read_from_its_start(stage: Stage, serve: Serving) -> None:
+    """Ask as a client for what only the tier holds."""
+    topic = stage.kafka.topic.name
+    stage.kafka.allow("reader", READ, topic)
+    stage.open.callback(stage.kafka.withdraw, "reader", READ, topic)
+    ports = dict(each.split(":") for each in stage.properties["proxy.broker.ports"].split(","))
+    serve.wait_log("ready: ")
+    with RawClient(HOST, int(ports[str(leaders_of(stage)[0])])) as client:
+        assert client.sasl_plain("reader", password("reader")) == 0
+        (partition,) = client.fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions
+    assert partition.error_code == 0
 
 
 def _answering(server: socket.socket, answer: bytes) -> ExitStack:

@@ -150,10 +150,15 @@ def secured_kafka() -> Iterator[SecuredKafka]:
 
 
 def _filled(
-    cluster: KafkaCluster, ports: Mapping[str, int], certificate: Path, key: Path, others: str = ""
+    cluster: KafkaCluster, ports: Mapping[str, int], certificate: Path, key: Path, others: str = "", partitions: int = 1
 ) -> SecuredKafka:
     topic = tiered_topic(
-        cluster, "tiered-secret", records=orders(2000, 1), configs=small_segments(batches=4), batch_num_messages=100
+        cluster,
+        "tiered-secret",
+        partitions=partitions,
+        records=orders(2000, partitions),
+        configs=small_segments(batches=4),
+        batch_num_messages=100,
     )
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     secured = SecuredKafka(cluster, ports, certificate, key, topic, admin, others)
@@ -167,7 +172,8 @@ def _filled(
 
 @contextmanager
 def operators_kafka() -> Iterator[SecuredKafka]:
-    """Brokers 1 to 3 and a controller. What `secured_kafka` has, but for its SASL_PLAINTEXT listener, and tokens."""
+    """Brokers 1 to 3 and a controller, and a topic of two partitions. Else what `secured_kafka` has, but for its
+    SASL_PLAINTEXT listener, and tokens."""
     with tempfile.TemporaryDirectory(prefix="tidegate-kafka-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         certificate, key = server_certificate(work)
@@ -178,7 +184,7 @@ def operators_kafka() -> Iterator[SecuredKafka]:
         with cluster:
             first, *others = [broker.sasl_port for broker in cluster.brokers]
             ports = {"PLAINTEXT": cluster.broker(1).port, "SASL_SSL": first}
-            yield _filled(cluster, ports, certificate, key, "".join(f",{HOST}:{port}" for port in others))
+            yield _filled(cluster, ports, certificate, key, "".join(f",{HOST}:{port}" for port in others), 2)
 
 
 def _java_stores(work: Path, certificate: Path, key: Path) -> dict[str, str]:

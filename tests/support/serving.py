@@ -33,9 +33,10 @@ class Serving:
         environ: Mapping[str, str],
         program: Sequence[str],
         command: str = "serve",
+        head: str = "",
     ) -> None:
         self.file = folder / "tidegate.properties"
-        self.write(properties)
+        self.write(properties, head)
         self.log_path = folder / "tidegate.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
@@ -45,10 +46,10 @@ class Serving:
                 env={**os.environ, **environ},
             )
 
-    def write(self, properties: Mapping[str, str]) -> None:
-        """Give FILE other content, by renaming as editors do."""
+    def write(self, properties: Mapping[str, str], head: str = "") -> None:
+        """Give FILE other content, by renaming as editors do. `head`: what it begins with, as it stands."""
         new = self.file.with_suffix(".new")
-        new.write_text(properties_text(properties), encoding="utf-8")
+        new.write_text(head + properties_text(properties), encoding="utf-8")
         new.replace(self.file)
 
     def log(self) -> str:
@@ -78,7 +79,8 @@ class Serving:
 
     def page(self, path: str) -> tuple[int, str]:
         """Status and body of an admin page; `admin.listen` must name its port."""
-        address = dict(line.split("=", 1) for line in self.file.read_text().splitlines())["admin.listen"]
+        lines = [line for line in self.file.read_text().splitlines() if "=" in line]
+        address = dict(line.split("=", 1) for line in lines)["admin.listen"]
         try:
             with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -107,8 +109,9 @@ def serving(
     *,
     program: Sequence[str] = ("-m", "tidegate"),
     command: str = "serve",
+    head: str = "",
 ) -> Iterator[Serving]:
-    started = Serving(folder, properties, environ or {}, program, command)
+    started = Serving(folder, properties, environ or {}, program, command, head)
     try:
         yield started
     finally:
