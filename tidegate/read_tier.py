@@ -8,9 +8,10 @@ import trio
 
 from metrics.meters import Meters
 from proxy.readiness import Readiness
-from proxy.tier_owner import TierOwner
+from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
+from storage.config.model import Mode
 from storage.config.registry import open_remote_storage_manager
 from storage.metadata.catalog import Catalog
 from storage.metadata.snapshot import Snapshot
@@ -18,7 +19,6 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog, start_catalog
 from tidegate.config.model import INDEXES_SHARE, Config, memory_share
 from tidegate.process import Process
-from tidegate.standalone_wiring import tier_owner
 from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from tidegate.upkeep import watch_tier
 
@@ -55,7 +55,11 @@ async def open_read_tier(
     if disk is not None:
         process.at_end.callback(disk.close)
     catalog = Catalog(config.catalog.segments_max)
-    owner = tier_owner(config, process.cluster, catalog, meters.tier)
+    owner: TierOwner = BROKERS_OWN_IT
+    if config.mode is Mode.STANDALONE:
+        from tidegate.standalone_wiring import tier_owner  # of no use to a replica
+
+        owner = tier_owner(config, process.cluster, catalog, meters.tier)
     started = await start_catalog(process, catalog, owner, snapshot)
     storage = open_tier_storage(_settings(config), manager, catalog, nursery=tasks, meters=meters, disk_blocks=disk)
     catalog.on_segment_removed(storage.segment_removed)

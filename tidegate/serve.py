@@ -12,6 +12,7 @@ from functools import partial
 import trio
 
 from storage.buffers import keep_freed_memory
+from storage.config.model import Mode
 from storage.metadata.snapshot import Snapshot
 from tidegate.answering import open_answering
 from tidegate.application import Application
@@ -23,7 +24,6 @@ from tidegate.logs import configure_logs
 from tidegate.operators_side import open_operators_side
 from tidegate.process import open_process
 from tidegate.read_tier import OpenManager, open_read_tier
-from tidegate.standalone_wiring import open_standalone
 from tidegate.start_lines import say_end, say_start
 from tidegate.topics import follow_topics
 from tidegate.upkeep import follow_brokers
@@ -66,7 +66,11 @@ async def run(
         cluster, readiness, tasks = process.cluster, process.readiness, process.tasks
         tier = await open_read_tier(process, snapshot, open_storage_manager)
         answering = open_answering(process, tier)
-        copying = open_standalone(process, tier, answering.frontiers)
+        copying = None
+        if config.mode is Mode.STANDALONE:
+            from tidegate.standalone_wiring import open_standalone  # of no use to a replica
+
+            copying = open_standalone(process, tier, answering.frontiers)
         listening = await front.listen(cluster, answering.server, readiness, tasks)
         admin, reloader = await open_operators_side(process, front, tier, answering, copying)
         book, known, words = listening.addresses, listening.known, process.reasons.no_broker

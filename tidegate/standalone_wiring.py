@@ -7,14 +7,13 @@ from metrics.copy_meters import MetadataTopicMeter
 from metrics.meters import TierMeter
 from metrics.troubles import TroubleId
 from proxy.fetch.known import Frontiers
-from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
+from proxy.tier_owner import TierOwner
 from proxy.upstream.cluster import Cluster
 from standalone.metadata_guard import MetadataTopicGuard
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.hanging_transactions import HangingTransactions
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts, TierLogStarts
 from standalone.serving.owner import WeOwnIt
-from storage.config.model import Mode
 from storage.config.registry import METADATA_MANAGER_KEY, MetadataManagerKind
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def tier_owner(config: Config, cluster: Cluster, catalog: Catalog, meter: TierMeter) -> TierOwner:
-    """Return whose the tier is."""
-    if config.mode is not Mode.STANDALONE:
-        return BROKERS_OWN_IT
+    """Return what owns a tier of our own."""
     log_starts = TierLogStarts(CommittedLogStarts(GroupOffsets(cluster, LOG_START_GROUP)), catalog)
     copy = config.copy
     segment_s_max = (copy.segment_ms + copy.lag_ms + 2 * copy.interval_ms) / 1000
@@ -48,8 +45,7 @@ def open_standalone(process: Process, read: "ReadTier", frontiers: Frontiers) ->
     """
     config, cluster, owner, started = process.config, process.cluster, read.owner, read.started
     readiness, tasks = process.readiness, process.tasks
-    if not isinstance(owner, WeOwnIt):
-        return None
+    assert isinstance(owner, WeOwnIt), "a tier of our own"
     tasks.keep("log starts", partial(owner.log_starts.run, partial(readiness.tell, TroubleId.LOG_STARTS_UNSURE)))
     tell = partial(readiness.tell, TroubleId.TRANSACTION_HANGS)
     tasks.keep("hanging transactions", HangingTransactions(owner.held_back, frontiers, cluster, tell).run)

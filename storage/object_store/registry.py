@@ -8,12 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.errors import StorageConfigError
-from storage.object_store.azure.config import azure_settings
-from storage.object_store.azure.store import AzureStore
 from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.files.store import FileSystemStore
-from storage.object_store.gcs.config import gcs_settings
-from storage.object_store.gcs.store import GcsStore
 from storage.object_store.nearest import which_is_known
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.s3.config import s3_settings
@@ -56,12 +52,19 @@ def _open_s3(config: Mapping[str, str], prefix: str) -> ObjectStore:
 
 
 def _open_gcs(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    # Most tiers are in neither of these two.
+    from storage.object_store.gcs.config import gcs_settings
+    from storage.object_store.gcs.store import GcsStore
+
     settings = gcs_settings(config, prefix=prefix)
     _need_extra("google.cloud.storage", "gcs", prefix)
     return GcsStore(settings)
 
 
 def _open_azure(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    from storage.object_store.azure.config import azure_settings
+    from storage.object_store.azure.store import AzureStore
+
     settings = azure_settings(config, prefix=prefix)
     _need_extra("azure.storage.blob", "azure", prefix)
     return AzureStore(settings)

@@ -7,6 +7,7 @@ Rule 3. It has its part of the host's budgets, at the start and after each reloa
         the configuration of the supervisor's start, and then follows what may be followed.
 """
 
+import importlib
 import os
 import signal
 import socket as stdlib_socket
@@ -26,6 +27,7 @@ from proxy.readiness import Readiness
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster
 from storage.buffers import keep_freed_memory
+from storage.config.model import Mode
 from storage.metadata.snapshot import Snapshot, SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
 from tidegate.admin import OwnPages
@@ -57,6 +59,8 @@ def prepare(config: Config, workers: int) -> Work:
     Args:
         config: the host's.
     """
+    if config.mode is Mode.STANDALONE:
+        importlib.import_module("tidegate.standalone_wiring")  # its memory is there once, too
     snapshot = None
     if config.catalog.snapshot_path is not None:
         with suppress(SnapshotError, OSError):  # each worker finds that out itself, and says so
