@@ -345,14 +345,6 @@ class Catalog:
             self._notify(removed)
         return changed
 
-    def forget(self, topic_id: bytes, partition: int) -> None:
-        """Drop everything known of a partition, also that it was refused."""
-        removed: list[RemoteLogSegmentId] = []
-        with self._lock:
-            self._changes += 1
-            self._forget(topic_id, partition, removed)
-        self._notify(removed)
-
     def on_segment_removed(self, callback: Callable[[RemoteLogSegmentId], None]) -> None:
         """Register a callback for each segment that begins to be deleted, is deleted, or is forgotten.
 

@@ -1,7 +1,7 @@
 """The segments of one partition: KIP-405's RemoteLogMetadataCache over the shared columns.
 
-State rules: state_machine.py. Event handling and queries: docs/kafka-tier.md#events, docs/kafka-tier.md#queries. Rows,
-not objects, pass between the methods; the catalog turns them into metadata. Not thread-safe, save for
+The rules of states are below. Event handling and queries: docs/kafka-tier.md#events, docs/kafka-tier.md#queries.
+Rows, not objects, pass between the methods; the catalog turns them into metadata. Not thread-safe, save for
 `finished_segments`, which may be read at any time.
 """
 

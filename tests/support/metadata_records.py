@@ -13,6 +13,8 @@ from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     TopicIdPartition,
     Uuid,
 )
@@ -93,3 +95,10 @@ def batch_of(value: bytes, timestamp_ms: int) -> bytes:
     """A batch of the metadata topic with one record, at offset 0."""
     [batch] = build_batches([MetadataEvent(-1, -1, timestamp_ms, None, value)])
     return batch
+
+
+def forget(catalog: Catalog, topic_id: bytes, partition: int) -> None:
+    """The partition's topic was deleted: nothing is known of it any more."""
+    place = TopicIdPartition(Uuid(topic_id), partition, "gone")
+    finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+    catalog.apply(RemotePartitionDeleteMetadata(place, finished, 1_700_000_003_000, 1), initialized=True)

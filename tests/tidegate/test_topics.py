@@ -20,6 +20,7 @@ from tests.support.metadata_records import (
     DELETE_STARTED,
     apply_all,
     finish,
+    forget,
     moved,
     named_uuid,
     started,
@@ -139,7 +140,7 @@ async def test_a_right_that_goes_is_told_and_a_topic_that_leaves_the_tier_is_not
     assert world.gauge == 1
     segment = started("secret-0", 0, 9, partition=partition)
     apply_all(world.catalog, *(moved(segment, state) for state in (DELETE_STARTED, DELETE_FINISHED)))
-    world.catalog.forget(partition.topic_id, 0)
+    forget(world.catalog, partition.topic_id, 0)
     await step(mock_clock, topics.NEW_TOPICS_INTERVAL_S)
     assert (world.fallback.complaints(), world.gauge) == ({}, 0)
 

@@ -12,6 +12,7 @@ from proxy.connection.request_handlers import ITEMS_AT_ONCE
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
 from storage.reading.timestamp_search import FoundTimestamp
+from tests.support.metadata_records import forget
 from tests.support.offsets_world import OffsetsWorld
 from tests.support.stretches import Stretches
 from tests.support.tier_world import NODE_ID
@@ -91,7 +92,7 @@ async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(
     (question,) = (await planned(world, ask(0, 4000))).values()
     with pytest.raises(RemoteResourceNotFoundError):
         await world.lookup.answer(question)
-    world.catalog.forget(partition.topic_id, partition.partition)
+    forget(world.catalog, partition.topic_id, partition.partition)
     assert await world.lookup.answer(question) is None
     world.search.results[partition] = FOUND
     assert await world.lookup.answer(question) == FOUND

@@ -23,6 +23,7 @@ from tests.support.metadata_records import (
     PARTITION,
     apply_all,
     finish,
+    forget,
     moved,
     named_partition,
     named_uuid,
@@ -51,18 +52,18 @@ def catalog() -> Catalog:
 def test_names_are_known_as_long_as_a_partition_of_theirs_is(catalog: Catalog) -> None:
     finish(catalog, SEGMENT, started("o", 0, 9, partition=OTHER))
     assert [catalog.knows_name(name) for name in ("orders", "events", "made-up")] == [True, False, False]
-    catalog.forget(*key(OTHER))
+    forget(catalog, *key(OTHER))
     assert catalog.knows_name("orders")
-    catalog.forget(*KEY)
+    forget(catalog, *KEY)
     assert not catalog.knows_name("orders")
 
 
 def test_a_name_with_two_ids_is_known_until_both_are_gone(catalog: Catalog) -> None:
     again = TopicIdPartition(named_uuid("created again"), 0, PARTITION.topic)
     finish(catalog, SEGMENT, started("a", 0, 9, partition=again))
-    catalog.forget(*KEY)
+    forget(catalog, *KEY)
     assert catalog.knows_name(PARTITION.topic)
-    catalog.forget(*key(again))
+    forget(catalog, *key(again))
     assert not catalog.knows_name(PARTITION.topic)
 
 
@@ -78,7 +79,7 @@ def test_epochs_begin_where_the_first_finished_segment_has_them(catalog: Catalog
     apply_all(catalog, moved(first, DELETE_STARTED))
     assert catalog.epoch_starts(*KEY) == {2: 300, 4: 400}
     assert catalog.knows_topic(PARTITION.topic_id)
-    catalog.forget(*KEY)
+    forget(catalog, *KEY)
     assert not catalog.knows_topic(PARTITION.topic_id)
 
 
@@ -111,7 +112,7 @@ def test_each_change_of_a_partition_gives_a_generation_never_seen_before(catalog
         for record in (SEGMENT, moved(SEGMENT, COPY_FINISHED)):
             apply_all(catalog, record)
             seen.append(catalog.generation(*KEY))
-        catalog.forget(*KEY)
+        forget(catalog, *KEY)
 
     assert len(set(seen)) == len(seen)
     assert catalog.generation(*key(OTHER)) == others
@@ -197,7 +198,7 @@ def test_a_refused_partition_stays_refused_until_it_is_forgotten() -> None:
     assert catalog.is_refused(*key(OTHER))
     assert not catalog.has_segments(*key(OTHER))
 
-    catalog.forget(*key(OTHER))
+    forget(catalog, *key(OTHER))
     finish(catalog, late)
     assert catalog.has_segments(*key(OTHER))
 
@@ -272,7 +273,7 @@ def test_a_summary_is_of_the_segments_that_can_be_read(catalog: Catalog, monkeyp
     assert (summary.segments, summary.size_bytes, summary.start_offset, summary.last_offset) == (4, 400, 10, 49)
     assert catalog.summary(THIRD) is None
     assert {*catalog.partitions()} == {PARTITION, OTHER}
-    catalog.forget(*key(OTHER))
+    forget(catalog, *key(OTHER))
     assert catalog.partitions() == [PARTITION]
 
 
@@ -288,7 +289,7 @@ def test_a_summary_is_of_one_moment_while_the_partition_changes(
         for at in range(1, 300):
             finish(catalog, started(f"s{at}", at * 10, at * 10 + 9))
             finish(catalog, started(f"o{at}", at * 10**6, at * 10**6 + 9, partition=OTHER))
-            catalog.forget(*key(OTHER))
+            forget(catalog, *key(OTHER))
 
     with ThreadPoolExecutor(1) as pool:
         growing = pool.submit(grow)

@@ -20,7 +20,7 @@ from storage.metadata.serde import MetadataRecord
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.reading import timestamp_search
 from storage.reading.timestamp_search import FoundTimestamp, TimestampSearch
-from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED, moved
+from tests.support.metadata_records import COPY_FINISHED, COPY_STARTED, DELETE_FINISHED, DELETE_STARTED, forget, moved
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier
 from tests.support.timed_batches import CODECS, CONTROL, TRANSACTIONAL, ZSTD, framed_batch, timed_batch, timed_messages
@@ -111,7 +111,7 @@ def test_an_unfinished_or_deleted_segment_does_not_count() -> None:
     found = view.search.candidate(PARTITION, 0, log_start_offset=0, local_log_start_offset=FAR, lineage=view.lineage)
     assert found is not None
     assert not view.search.is_gone(found)
-    view.catalog.forget(PARTITION.topic_id, PARTITION.partition)
+    forget(view.catalog, PARTITION.topic_id, PARTITION.partition)
     assert view.search.is_gone(found)
     assert view.start(0) is None
 
