@@ -200,3 +200,14 @@ def test_what_several_processes_tell_is_one(readiness: Readiness) -> None:
     assert readiness.by_number(TroubleId.METADATA_PARTITION_NOT_READ) == {3: "no leader"}
     readiness.take_told([Readiness(logs=False).told])
     assert readiness.troubles == []
+
+
+def test_what_completes_a_reason_does_so_in_every_place() -> None:
+    """Failed before: of the metadata topic, no place but `check` had the line that grants a right."""
+    readiness = Readiness(complete=lambda sentence: f"{sentence}: grant it")
+    readiness.catalog_unavailable("Read is missing")
+    readiness.tell(TroubleId.NOT_DESCRIBED, ["Describe is missing"])
+    readiness.tell(TroubleId.BROKER_WITHHELD, {1: "taken"})
+    assert readiness.reasons[0] == "catalog: Read is missing: grant it"
+    assert readiness.by_number(TroubleId.BROKER_WITHHELD) == {1: "taken: grant it"}
+    assert [each["what"].count("grant it") for each in readiness.troubles if each["id"] != "starting"] == [1, 1, 1]
