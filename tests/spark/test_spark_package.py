@@ -85,7 +85,7 @@ def test_without_arrow_on_the_cluster_the_error_says_so(spark_package: Built, tm
 def test_lines_of_a_traceback_are_those_of_the_repository(spark_package: Built, python: Path, tmp_path: Path) -> None:
     program = "from tidegate_spark.storage.config.registry import *\nopen_remote_storage_manager('no', {})"
     done = run(python, tmp_path, [spark_package.zip], program)
-    source = Path(__file__).parents[2] / "storage" / "registry.py"
+    source = Path(__file__).parents[2] / "storage" / "config" / "registry.py"
     lines = source.read_text().splitlines()
     raised = 1 + next(number for number, line in enumerate(lines) if "raise _unknown_name(STORAGE" in line)
     assert f'registry.py", line {raised}, in open_remote_storage_manager' in done.stderr
