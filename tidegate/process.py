@@ -42,19 +42,24 @@ class Process:
 
 @asynccontextmanager
 async def open_process(
-    config: Config, *, logs: bool = True, ends: tuple[type[Exception], ...] = (StorageConfigError,)
+    config: Config,
+    *,
+    logs: bool = True,
+    is_measured: bool = True,
+    ends: tuple[type[Exception], ...] = (StorageConfigError,),
 ) -> AsyncIterator[Process]:
     """A process that does nothing yet; its tasks end with the block.
 
     Args:
         logs: whether its readiness is logged.
+        is_measured: whether its readiness is that of the metrics.
         ends: errors of tasks that end the process.
 
     Raises:
         ssl.SSLError: OpenSSL refuses the certificate towards clients.
     """
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness = Readiness(meters.health, logs=logs, complete=Reasons(config).complete)
+    readiness = Readiness(meters.health if is_measured else None, logs=logs, complete=Reasons(config).complete)
     settings = LiveSettings(config)
     with ExitStack() as at_end:
         async with trio.open_nursery() as nursery:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 import trio
 
-from metrics.meters import Meters, RelayMeter
-from metrics.registry import Registry, render
+from metrics.meters import RelayMeter
+from metrics.registry import render
 from metrics.troubles import TroubleId
 from protocol.client.messages import preload_schemas
 from protocol.wire.addresses import NodeAddress
@@ -30,9 +30,6 @@ from proxy.connection.names import join_groups
 from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
 from proxy.connection.slots import AddressLimits, SlotLimits, Spells
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
-from proxy.tasks import Tasks
-from proxy.upstream.cluster import Cluster
-from storage.config.client_settings import client_settings
 from storage.tasks import TaskNursery
 from tidegate.admin import readiness_report
 from tidegate.application import ready_line
@@ -40,15 +37,14 @@ from tidegate.catalog import LAST_WRITE_S_MAX
 from tidegate.config.model import Config
 from tidegate.front import OwnFront
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
-from tidegate.live_settings import LiveSettings
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
-from tidegate.reasons import Reasons
+from tidegate.process import Process, open_process
 from tidegate.reload import Cause, Reloader
 from tidegate.start_lines import say_end, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
 from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged, shown_troubles
-from tidegate.upkeep import follow_brokers, watch_loop
+from tidegate.upkeep import follow_brokers
 from tidegate.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
 from tidegate.workers.samples import Collected, Together
 from tidegate.workers.template import Template
@@ -229,30 +225,20 @@ class _WhenThereIsRoom(trio.abc.Listener[trio.SocketStream]):
 class Supervisor:
     """Implements `tidegate.life_cycle.Running` and, for it, what it drains and reloads; and `Pages`."""
 
-    def __init__(
-        self,
-        crew: Crew,
-        acceptor: Acceptor,
-        cluster: Cluster,
-        settings: LiveSettings,
-        reloader: Reloader,
-        meters: Meters,
-        readiness: Readiness,
-        own_view: Readiness,
-    ) -> None:
-        self.readiness = readiness
+    def __init__(self, process: Process, crew: Crew, acceptor: Acceptor, reloader: Reloader) -> None:
+        self.readiness = Readiness(process.meters.health)
         self.server = self.reloader = self
         self.closing = trio.CancelScope()
         self.bootstrap = ("", 0)
         self.addresses: Book | None = None
-        self._crew, self._acceptor, self._cluster = crew, acceptor, cluster
-        self._settings, self._own_reloader, self._meters = settings, reloader, meters
-        self._own_view = own_view
+        self._crew, self._acceptor, self._cluster = crew, acceptor, process.cluster
+        self._settings, self._own_reloader, self._meters = process.settings, reloader, process.meters
+        self._own_view = process.readiness
         """What the supervisor finds by itself."""
-        self._together = Together(meters.registry)
+        self._together = Together(process.meters.registry)
         self._collecting = trio.Lock()
         for member in crew.members:
-            meters.workers.on_begins(member.name)
+            process.meters.workers.on_begins(member.name)
         crew.on_death = self._on_death
 
     # --- `Running` ---
@@ -427,35 +413,30 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     Raises:
         OSError: a listener cannot be bound (names address and key).
     """
-    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, own_view = Readiness(meters.health), Readiness(logs=False)
-    # It finds nothing of these by itself: its own view is ready when upstream has answered.
-    own_view.catalog_live(0)
-    own_view.tier_answered()
-    settings = LiveSettings(config)
-    front = OwnFront(config, settings, len(crew.members))
-    async with trio.open_nursery() as nursery:
-        tasks = Tasks(nursery, meters.tasks, own_view.tasks_fail)
-        cluster = Cluster(client_settings(config.upstream), tasks)
+    async with open_process(config, logs=False, is_measured=False) as process:
+        cluster, settings, own_view, tasks = process.cluster, process.settings, process.readiness, process.tasks
+        # It finds nothing of these by itself: its own view is ready when upstream has answered.
+        own_view.catalog_live(0)
+        own_view.tier_answered()
+        front = OwnFront(config, settings, len(crew.members))
         limits = None if config.proxy.protocol else lambda: settings.server_settings.slots
-        acceptor = Acceptor(crew, tasks, meters.relay, limits)
+        acceptor = Acceptor(crew, tasks, process.meters.relay, limits)
         try:
             listening = await front.listen(cluster, acceptor, own_view, tasks)
-            reloader = Reloader(config, front.load, settings.follow, meters, own_view)
-            supervisor = Supervisor(crew, acceptor, cluster, settings, reloader, meters, readiness, own_view)
-            supervisor.bootstrap, supervisor.addresses = listening.bootstrap, listening.addresses
-            crew.start(tasks, partial(_answer, listening.bootstrap, listening.addresses))
+            bootstrap, addresses = listening.bootstrap, listening.addresses
+            reloader = Reloader(config, front.load, settings.follow, process.meters, own_view)
+            supervisor = Supervisor(process, crew, acceptor, reloader)
+            supervisor.bootstrap, supervisor.addresses = bootstrap, addresses
+            crew.start(tasks, partial(_answer, bootstrap, addresses))
             await front.show(supervisor, tasks)
             tasks.keep("configuration", reloader.run)
-            book, known, words = listening.addresses, listening.known, Reasons(config).no_broker
-            tasks.keep("upstream", partial(follow_brokers, cluster, book, known, own_view, words))
+            known, words = listening.known, process.reasons.no_broker
+            tasks.keep("upstream", partial(follow_brokers, cluster, addresses, known, own_view, words))
             tasks.keep("workers", supervisor.watch)
-            tasks.keep("loop", partial(watch_loop, meters.loop))
             yield supervisor
         finally:
             with trio.CancelScope(shield=True):
                 await crew.stop()
-            nursery.cancel_scope.cancel()
 
 
 async def _answer(bootstrap: tuple[str, int], addresses: Book, question: Mapping[str, Any]) -> Mapping[str, Any]:
