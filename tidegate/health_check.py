@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from storage.config.model import HostPort
-from storage.config.sources import Values, gather
+from storage.config.sources import ConfigError, Values, gather
 from tidegate.config.model import SERVE_KEYS
 
 TIMEOUT_S = 4.0
@@ -19,7 +19,11 @@ TIMEOUT_S = 4.0
 
 def main(file: Path, environ: Mapping[str, str]) -> int:
     """0 when `/livez` answered 200; otherwise 1, and why on standard output, which is what Docker keeps."""
-    address = admin_address(file, environ)
+    try:
+        address = admin_address(file, environ)
+    except ConfigError as error:
+        print(error)
+        return 1
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/livez")
@@ -34,7 +38,11 @@ def main(file: Path, environ: Mapping[str, str]) -> int:
 
 
 def admin_address(path: Path, environ: Mapping[str, str]) -> HostPort:
-    """Return where the admin listener is reached from this machine."""
+    """Return where the admin listener is reached from this machine.
+
+    Raises:
+        ConfigError: FILE cannot be read.
+    """
     problems: list[str] = []
     listen: HostPort = Values(SERVE_KEYS, gather(path, environ, SERVE_KEYS, problems), problems)["admin.listen"]
     wildcards = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}

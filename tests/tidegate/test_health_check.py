@@ -78,3 +78,10 @@ def test_the_image_asks_for_the_file_that_it_serves() -> None:
     command = yaml.safe_load(instructions["HEALTHCHECK"].partition("CMD ")[2])
     assert command[:-1] == ["tidegate", "health"]
     assert command[-1] == yaml.safe_load(instructions["CMD"])[-1]
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Failed before, with a traceback."""
+    for path, why in ((tmp_path / "absent.properties", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert main(path, {}) == 1
+        assert capsys.readouterr().out == f"{path}: cannot be read: {why}\n"
