@@ -196,7 +196,7 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _CRITICAL, "copy", "while-it-copies", "a transaction stays open, and readers of committed records wait for it",
         "end it with kafka-transactions.sh", degrades=True),
     TroubleId.LOG_STARTS_UNSURE: Trouble(
-        _WARNING, "copy", "while-it-copies", "committed log starts are not told, so what was deleted may be served",
+        _WARNING, "copy", "while-it-copies", "nobody tells the committed log starts, so what was deleted may be served",
         "bring the group's coordinator back, or grant the right that the reason names", degrades=True),
     TroubleId.CATALOG_BEHIND: Trouble(
         _WARNING, "catalog", "tidegatecataloglag", "records of the metadata topic come faster than they are read",

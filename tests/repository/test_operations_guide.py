@@ -19,6 +19,7 @@ RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
 FAILURES_MIN = 25
 
 KAFKAS_OWN = {
+    "advertised.listeners",
     "api.version.request.timeout.ms",
     "auto.offset.reset",
     "connections.max.idle.ms",
