@@ -17,7 +17,7 @@ from storage.reading.segment_finder import SegmentFinder
 from storage.reading.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
-    from proxy.fetch.assembly import TierPart
+    from proxy.fetch.assembly import Instead, TierPart
     from proxy.fetch.known import Frontier, Lineages, LogStartGeneration
     from proxy.fetch.tier import CatalogTail, Tier
 
@@ -81,13 +81,13 @@ class TierOwner(Protocol):
         """Return where leader epochs begin that brokers may have forgotten; None: they have not."""
         ...
 
-    def can_broker_read(self, part: "TierPart") -> bool:
-        """Return whether the broker can read a part in the tier's stead, as far as is known."""
+    def can_broker_read(self, offset: int, local_log_start_offset: int) -> bool:
+        """Return whether the broker can read an offset in the tier's stead, as far as is known."""
         ...
 
-    def judge(self, part: "TierPart", lineages: "Lineages") -> Awaitable[bool]:
+    def judge(self, part: "TierPart", lineages: "Lineages") -> "Awaitable[Instead | bool]":
         """Return whether it is known that the client's log is the leader's up to the offset of a part, or what it is
-        answered with `instead`; else the broker is to say.
+        answered with; False: the broker is to say.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
@@ -136,10 +136,10 @@ class BrokersOwnIt:
     def epoch_starts(self, partition: TopicIdPartition) -> None:
         return None
 
-    def can_broker_read(self, part: "TierPart") -> bool:
+    def can_broker_read(self, offset: int, local_log_start_offset: int) -> bool:
         return True
 
-    def judge(self, part: "TierPart", lineages: "Lineages") -> Awaitable[bool]:
+    def judge(self, part: "TierPart", lineages: "Lineages") -> "Awaitable[Instead | bool]":
         return lineages.agree(part.partition, part.frontier, part.asked)
 
     def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> SegmentFinder:

@@ -5,9 +5,10 @@ Offsets are the broker's live ones, from the probe; record bytes are the tier's.
 has one answer, in request order.
 """
 
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from protocol.fetch.messages import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.fetch.messages import PartitionKey as PartitionKey
@@ -24,28 +25,14 @@ from storage.reading.reader import TierRecords
 
 # Which partitions of a Fetch are the tier's, and how its byte budget is shared out. Pure.
 #
-# The rules are the broker's (Kafka 4.2 and later): partitions take from the request's limit in request order; one that
-# is read remotely is charged min(its own limit, what is left) in advance, and the broker neither reads nor waits for
-# one that is left with nothing; a local one is charged what it gives; the first that gives anything may exceed its
-# limit by one batch, if its limit is not 0 where it is read remotely.
-#
-# What a local partition gives is not known before the broker is asked, and no tier read waits for that:
-#
-# 1. A local partition in front of a tier partition takes min(its own limit, what is left) from it if it is believed to
-#    have records, and nothing otherwise. `has_records` says which (`proxy.fetch.probe.LocalEnds`). So idle partitions
-#    at the end of their logs, which KIP-227's rotation gathers in front, take nothing from tier partitions behind them.
-# 2. All local partitions are asked for in one Fetch, in request order; its limit is what all tier partitions leave
-#    together. So what a local one takes less than rule 1 supposed falls to the local ones behind it. Each is asked for
-#    with what the tier partitions in front of it leave at most.
-# 3. The right to exceed a limit is planned for the first tier partition that may have any, whatever stands in front of
-#    it: a local one that is believed to have records may be answered with an error, or with logs that diverge. A
-#    partition that exceeded its limit behind one that gave records is emptied when the answer is put together.
-#
-# 4. What local ones in front turn out to give less than rule 1 supposed falls to the tier partitions behind them, if
-#    these have less than they asked for and no local one behind has taken it (`share_out_again`).
-#
-# If a belief is wrong the other way round, a local one gets a single batch; the broker's answer corrects the belief
-# for the next Fetch.
+# Rule 1. The plan is made once. What is learned later stands elsewhere: shares, and what the broker vouched for.
+# Rule 2. Local partitions are asked for in one Fetch, which may bring their part of the limit by number, or what the
+#         limits of the tier partitions leave of it if that is more.
+# Rule 3. Tier partitions get what the local ones did not take, in request order: each min(its own limit, what is left),
+#         as at the broker. One that is refused, or answered otherwise, takes nothing.
+# Rule 4. One batch in the whole answer may exceed a limit: that of the first partition in request order that has
+#         records. The broker grants that right to a local one; a tier partition in front of it has it too. If both use
+#         it, the local one is emptied (`withhold_excess`), and takes nothing.
 
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
@@ -60,154 +47,124 @@ class Instead:
     tags: bytes = NO_TAGS
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class TierPart:
-    """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read.
-
-    `frontier` is what the plan was made by; later knowledge replaces it. Hashable, by identity.
-    """
+    """A partition of a Fetch that is read from the tier, and what the plan was made by. Hashable, by identity."""
 
     asked: FetchPartition
     partition: TopicIdPartition
     frontier: Frontier
-    budget_bytes: int = 0
-    minimum_one_batch: bool = False
-    instead: Instead | None = None
-    """With what it is answered without a read, whatever its offset."""
+    place: int = 0
+    """In the request."""
 
 
-Place = TierPart | int | None
-"""What stands in one place of a request: a tier partition; a local one, with the bytes that it is believed to give at
-most; or None for one that is answered already, and takes nothing."""
+class Share(NamedTuple):
+    """What one tier partition may bring of the limit. 0: it is answered empty, without a read."""
+
+    bytes_max: int
+    may_exceed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """A split Fetch: both sides in request order, and what stands in each place of the request."""
+    """A split Fetch: both sides in request order."""
 
     tier: Sequence[TierPart]
     local: Sequence[FetchPartition]
-    local_bytes_max: int
-    places: Sequence[Place]
+    instead: Mapping[TierPart, Instead] = field(default_factory=dict)
+    """With what parts are answered without a read, whatever their offset."""
 
 
-def plan_fetch(
+def tier_parts(
     request: FetchRequest,
     candidates: Sequence[TopicIdPartition | None],
     frontier_of: Callable[[TopicIdPartition], Frontier | None],
     belongs_to_tier: Callable[[FetchPartition, TopicIdPartition, Frontier], bool],
-    has_records: Callable[[FetchPartition, Frontier | None], bool],
-) -> FetchPlan:
-    """Split a request.
+) -> list[TierPart]:
+    """Return the parts of a request that are the tier's.
 
     Args:
         candidates: for each partition of the request, its identity if the tier has segments of it.
         frontier_of: what is known of its offsets; None leaves the partition to the broker.
         belongs_to_tier: the verdict on one partition.
-        has_records: whether the broker is believed to have records of a local partition where it is read.
     """
-    places: list[Place] = []
-    for asked, candidate in zip(request.partitions, candidates, strict=True):
+    parts = []
+    for place, (asked, candidate) in enumerate(zip(request.partitions, candidates, strict=True)):
         frontier = None if candidate is None else frontier_of(candidate)
-        if candidate is None or frontier is None or not belongs_to_tier(asked, candidate, frontier):
-            places.append(asked.partition_max_bytes if has_records(asked, frontier) else 0)
-        else:
-            places.append(TierPart(asked, candidate, frontier))
-    return _share_out(request, places)
+        if candidate is not None and frontier is not None and belongs_to_tier(asked, candidate, frontier):
+            parts.append(TierPart(asked, candidate, frontier, place))
+    return parts
 
 
-def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
-    """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge. Those that
-    are not read have none."""
-    if not parts and not any(part.instead for part in plan.tier):
-        return plan
-    return _share_out(
-        request,
-        [
-            place.asked.partition_max_bytes if isinstance(place, TierPart) and place in parts else place
-            for place in plan.places
-        ],
-    )
+def plan_fetch(request: FetchRequest, tier: Sequence[TierPart], instead: Mapping[TierPart, Instead]) -> FetchPlan:
+    """Return a request split into these parts and the broker's."""
+    places = {part.place for part in tier}
+    local = [asked for place, asked in enumerate(request.partitions) if place not in places]
+    return FetchPlan(tier, local, instead)
 
 
-def leave_out(
-    request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]
-) -> tuple[FetchPlan, Sequence[TierPart]]:
-    """The plan without these parts, which are answered; and which of the others may read more or less than before.
+def bytes_max_of(request: FetchRequest) -> int:
+    """Return what all partitions of an answer may bring together."""
+    return max(0, min(request.max_bytes, FETCH_BYTES_MAX))
 
-    A part that is refused each time must not keep those behind it without bytes for good.
+
+def local_bytes_max(request: FetchRequest, plan: FetchPlan) -> int:
+    """Return what all local partitions may bring together (rule 2)."""
+    limit = bytes_max_of(request)
+    tier_bytes = sum(_wanted_bytes(plan, part) for part in plan.tier)
+    return max(limit * len(plan.local) // len(request.partitions), limit - tier_bytes)
+
+
+def share_out(
+    request: FetchRequest, plan: FetchPlan, parts: Iterable[TierPart], local: Mapping[PartitionKey, PartitionAnswer]
+) -> dict[TierPart, Share]:
+    """Return what each of these parts may bring (rule 3).
+
+    Args:
+        parts: in request order.
+        local: what the broker gave of the plan's local partitions.
     """
-    if not parts:
-        return plan, ()
-    before = _rights(plan)
-    left = _share_out(request, [None if place in parts else place for place in plan.places])
-    return left, [part for part in left.tier if before[part] != (part.budget_bytes, part.minimum_one_batch)]
+    limit = left = bytes_max_of(request)
+    first_local = len(request.partitions)
+    may_exceed = True
+    shares = {}
+    if local and (given := _given(request, local)):
+        first_local, first = given[0]
+        left -= sum(answer.records_bytes for _, answer in given)
+        if first.records_bytes > min(request.partitions[first_local].partition_max_bytes, limit):
+            parts = list(parts)
+            if any(part.place < first_local and _wanted_bytes(plan, part) for part in parts):
+                left += first.records_bytes  # it will have to go
+    for part in parts:
+        bytes_max = max(0, min(_wanted_bytes(plan, part), left))
+        shares[part] = Share(bytes_max, may_exceed and bytes_max > 0 and part.place < first_local)
+        may_exceed &= not bytes_max
+        left -= bytes_max
+    return shares
 
 
-def share_out_again(
-    request: FetchRequest, plan: FetchPlan, answers: Mapping[PartitionKey, PartitionAnswer]
-) -> tuple[FetchPlan, Sequence[TierPart]]:
-    """The plan by what the broker gave to its local partitions (rule 4); and which tier parts may read more by it."""
-    if not answers or all(part.budget_bytes >= part.asked.partition_max_bytes for part in plan.tier):
-        return plan, ()
-    before, local_bytes = _rights(plan), 0
-    places = list(plan.places)
-    for number, (asked, place) in enumerate(zip(request.partitions, places, strict=True)):
-        answer = None if isinstance(place, TierPart) else answers.get(key_of(asked))
-        if answer is not None and isinstance(place, int):
-            local_bytes += answer.records_bytes
-            places[number] = min(place, answer.records_bytes)
-    again = _share_out(request, places)
-    changed = [part for part in again.tier if before[part] != (part.budget_bytes, part.minimum_one_batch)]
-    if again.local_bytes_max >= local_bytes:
-        return again, changed
-    for part, rights in before.items():
-        part.budget_bytes, part.minimum_one_batch = rights
-    return plan, ()
+def _given(request: FetchRequest, local: Mapping[PartitionKey, PartitionAnswer]) -> list[tuple[int, PartitionAnswer]]:
+    """The answers with records, with their places in the request."""
+    found = ((place, local.get(key_of(asked))) for place, asked in enumerate(request.partitions))
+    return [(place, answer) for place, answer in found if answer is not None and answer.records_bytes]
 
 
-def _rights(plan: FetchPlan) -> dict[TierPart, tuple[int, bool]]:
-    return {part: (part.budget_bytes, part.minimum_one_batch) for part in plan.tier}
+def _wanted_bytes(plan: FetchPlan, part: TierPart) -> int:
+    # Log starts only rise: what was below one will be refused, and takes nothing.
+    is_read = part not in plan.instead and part.asked.fetch_offset >= part.frontier.log_start_offset
+    return max(0, part.asked.partition_max_bytes) if is_read else 0
 
 
-def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
-    """Give each tier part its budget, each local partition its limit, and one tier part the right to exceed it."""
-    tier: list[TierPart] = []
-    local: list[FetchPartition] = []
-    all_bytes = left = max(0, min(request.max_bytes, FETCH_BYTES_MAX))
-    tier_bytes = 0
-    granted = False
-    for asked, place in zip(request.partitions, places, strict=True):
-        if isinstance(place, TierPart):
-            # Log starts only rise: what was below one will be refused, and takes nothing.
-            is_out_of_range = asked.fetch_offset < place.frontier.log_start_offset
-            place.budget_bytes = 0 if is_out_of_range or place.instead else max(0, min(asked.partition_max_bytes, left))
-            place.minimum_one_batch = place.budget_bytes > 0 and not granted
-            granted |= place.minimum_one_batch
-            left -= place.budget_bytes
-            tier_bytes += place.budget_bytes
-            tier.append(place)
-        elif place is not None:
-            bytes_max = all_bytes - tier_bytes
-            local.append(asked if asked.partition_max_bytes <= bytes_max else _limited(asked, bytes_max))
-            left -= max(0, min(place, left))
-    return FetchPlan(tier, local, all_bytes - tier_bytes, places)
-
-
-def limited_to_budget(part: TierPart) -> FetchPartition:
+def limited_to(part: TierPart, share: Share) -> FetchPartition:
     """Return what a broker that reads this part in the tier's stead is asked for: what falls to it in its place."""
-    return _limited(part.asked, min(part.asked.partition_max_bytes, part.budget_bytes))
+    return replace(part.asked, partition_max_bytes=min(part.asked.partition_max_bytes, share.bytes_max))
 
 
-def first_at_broker(part: TierPart) -> FetchPartition:
+def first_at_broker(part: TierPart, share: Share, local_log_start_offset: int) -> FetchPartition:
     """Return what the broker is asked for where nothing is left between the offset and its log: the first that it
     has."""
-    asked = replace(limited_to_budget(part), last_fetched_epoch=-1)
-    return replace(asked, fetch_offset=max(asked.fetch_offset, part.frontier.local_log_start_offset))
-
-
-def _limited(asked: FetchPartition, bytes_max: int) -> FetchPartition:
-    return replace(asked, partition_max_bytes=bytes_max)
+    offset = max(part.asked.fetch_offset, local_log_start_offset)
+    return replace(limited_to(part, share), last_fetched_epoch=-1, fetch_offset=offset)
 
 
 # What a Fetch is answered with, before and after it is bytes.
@@ -308,13 +265,12 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
 
 def withhold_excess(
     request: FetchRequest, answers: MutableMapping[PartitionKey, PartitionAnswer], exceeding: Collection[PartitionKey]
-) -> set[PartitionKey]:
-    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch.assembly, rule 3); which.
+) -> None:
+    """Empty those answers beyond their limit that stand behind one with records (rule 4).
 
     A Fetch of our own grants the first partition that has records a batch beyond its limit; in the client's request
     that right may be another's, and there is one.
     """
-    withheld: set[PartitionKey] = set()
     are_records_given = False
     for asked in request.partitions if exceeding else ():
         key = key_of(asked)
@@ -323,24 +279,7 @@ def withhold_excess(
             continue
         if are_records_given and key in exceeding:
             answers[key] = replace(answer, records=(), aborted_transactions=None)
-            withheld.add(key)
         are_records_given = True
-    return withheld
-
-
-def starved_behind(
-    withheld: Collection[PartitionKey], asked: Sequence[FetchPartition], answers: Mapping[PartitionKey, PartitionAnswer]
-) -> list[FetchPartition]:
-    """Return what a Fetch of our own asked for and got without records behind a withheld partition. That one may have
-    taken what the broker would have given them."""
-    keys = [key_of(each) for each in asked]
-    first = next((at for at, key in enumerate(keys) if key in withheld), len(keys))
-    return [
-        each
-        for each, key in zip(asked[first:], keys[first:], strict=True)
-        if key not in withheld and (answer := answers.get(key)) is not None and not answer.records_bytes
-        if not answer.error_code
-    ]
 
 
 def assemble(

@@ -25,14 +25,14 @@ A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.m
 the moment, or at all (`proxy.tier_owner`), is put off.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
 
 from metrics.meters import Direction, FallbackReason, Meters
-from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
+from protocol.fetch.messages import FetchRequest, PartitionAnswer
 from protocol.record_batches import first_bad_batch
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
@@ -43,16 +43,16 @@ from proxy.fetch.assembly import (
     FetchPlan,
     Instead,
     PartitionKey,
+    Share,
     TierPart,
     assemble,
+    bytes_max_of,
     first_at_broker,
     key_of,
     lacks_aborts,
-    leave_out,
-    limited_to_budget,
+    limited_to,
     pass_whole,
-    share_out_again,
-    starved_behind,
+    share_out,
     tier_answer,
     withhold_excess,
 )
@@ -87,16 +87,16 @@ class _Sorted:
     exceeding: set[PartitionKey] = field(default_factory=set)
     """Those whose records are more than their share."""
 
-    def give_back(self, part: TierPart, authority: Authority | None) -> None:
+    def give_back(self, part: TierPart, local_log_start_offset: int, authority: Authority | None) -> None:
         """A part is not the tier's after all: it is the broker's, if that has it."""
-        if self.owner.can_broker_read(part):
+        if self.owner.can_broker_read(part.asked.fetch_offset, local_log_start_offset):
             self.given_back.append(part)
         else:
             self._put_off(part, authority)
 
     def fail(self, part: TierPart, authority: Authority) -> None:
         """The tier fails a part: it is the broker's as far as that goes, if that has it."""
-        if self.owner.can_broker_read(part):
+        if self.owner.can_broker_read(part.asked.fetch_offset, authority.local_log_start_offset):
             self.failed.append((part, authority))
         else:
             self._put_off(part, authority)
@@ -104,7 +104,7 @@ class _Sorted:
     def answer_instead(self, request: FetchRequest, part: TierPart, authority: Authority, instead: Instead) -> None:
         """A part was not read, as was known before."""
         if instead.error_code == COME_AGAIN:
-            self.give_back(part, authority)
+            self.give_back(part, authority.local_log_start_offset, authority)
         elif instead.error_code:
             self.answers[key_of(part.asked)] = _refusal(part, instead.error_code)
         else:
@@ -143,23 +143,15 @@ async def exchange(
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         reads = TierReads(tier, meters.tier, nursery, deadline_s=deadline_s, committed=committed, client=client)
         try:
-            # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
-            reads.start(
-                part for part in plan.tier if prober.has_right(part) and not fallback.is_in_spell(part.partition)
-            )
-            verdicts = await prober.probe(request, plan.tier)
-            if verdicts.whole is None:
-                plan = _go_on(request, plan, verdicts, reads, fallback)
-                await own_fetch.until_ready(request, plan, reads, linger_s)
-                plan = await _read_on(request, plan, verdicts, reads, own_fetch, linger_s)
+            verdicts, shares = await _read(request, plan, prober, own_fetch, reads, fallback, linger_s)
         finally:
             reads.stop()
     if (whole := verdicts.whole or own_fetch.whole) is not None:
         return pass_whole(whole)
 
-    parts = _sort(request, verdicts, tier.owner, reads, fallback, client, started_s)
-    put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, tier, fallback, prober.node_id)
-    if put_off and own_fetch.whole is None:
+    parts = _sort(request, plan, verdicts, shares, tier.owner, reads, fallback, client, started_s)
+    refused = await _ask_broker(request, verdicts, shares, parts, own_fetch, tier, fallback, prober.node_id)
+    if (put_off := parts.later + refused) and own_fetch.whole is None:
         if not (own_fetch.has_news or parts.has_news):
             await own_fetch.until_news(request, plan, comes_again_s(started_s, request.max_wait_ms))
         # Beside records an empty answer brings the client back soon enough, and is no reason to doubt the leader.
@@ -173,8 +165,7 @@ async def exchange(
         return pass_whole(own_fetch.whole)
     brokers = own_fetch.by_key
     answers = {**parts.answers, **brokers}
-    if (whole := await _withhold_excess(request, plan, answers, parts.exceeding, own_fetch)) is not None:
-        return pass_whole(whole)
+    withhold_excess(request, answers, {*parts.exceeding, *own_fetch.exceeding})
     by_tier = parts.answers.keys() - brokers.keys()
     meters.relay.on_tier_served(sum(answers[key].records_bytes for key in by_tier))
     if client.audit is not None:
@@ -186,38 +177,44 @@ async def exchange(
     return await off_loop(is_large, partial(assemble, request, answers, throttle_time_ms, sections))
 
 
-def _go_on(
-    request: FetchRequest, plan: FetchPlan, verdicts: Verdicts, reads: TierReads, fallback: Fallback
-) -> FetchPlan:
-    """After the probe: share out what answered partitions leave to the others, and start the reads that it allows."""
-    plan, changed = leave_out(request, plan, {part for part, _ in verdicts.answered})
-    vouched = {part for part, _ in verdicts.vouched}
-    # Learned again: their reads began under another leader epoch.
-    reads.settle(vouched, [*verdicts.learned_anew, *changed])
-    reads.start(
-        part
-        for part in plan.tier
-        if part in vouched and part not in reads.parts and fallback.reads_tier(part.partition)
-    )
-    return plan
-
-
-async def _read_on(
-    request: FetchRequest, plan: FetchPlan, verdicts: Verdicts, reads: TierReads, own_fetch: OwnFetch, linger_s: float
-) -> FetchPlan:
-    """After the broker's own part: read what its partitions leave to those of the tier behind them."""
-    if own_fetch.whole is not None or trio.current_time() >= reads.deadline_s:
-        return plan
-    plan, changed = share_out_again(request, plan, own_fetch.by_key)
-    if changed:
-        reads.settle({part for part, _ in verdicts.vouched}, changed)
-        await own_fetch.until_read(reads, linger_s)
-    return plan
+async def _read(
+    request: FetchRequest,
+    plan: FetchPlan,
+    prober: Prober,
+    own_fetch: OwnFetch,
+    reads: TierReads,
+    fallback: Fallback,
+    linger_s: float,
+) -> tuple[Verdicts, Mapping[TierPart, Share]]:
+    """Ask the broker, read what it allows, and return what it said and how the limit was shared out by that."""
+    shares: Mapping[TierPart, Share] = {}
+    if not plan.local:
+        shares = share_out(request, plan, plan.tier, {})
+        # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
+        allowed = (part for part in plan.tier if prober.has_right(part) and not fallback.is_in_spell(part.partition))
+        reads.start(allowed, shares)
+    verdicts = await prober.probe(request, plan.tier, partial(own_fetch.begin, request, plan))
+    if verdicts.whole is None:
+        await own_fetch.first_answer()
+    if verdicts.whole is not None or own_fetch.whole is not None:
+        return verdicts, {}
+    vouched = verdicts.vouched
+    if plan.local or verdicts.answered:
+        unanswered = (part for part in plan.tier if part not in verdicts.answered)
+        shares = share_out(request, plan, unanswered, own_fetch.by_key)
+    reads.settle(vouched, shares, verdicts.learned_anew)
+    wanted = (part for part in plan.tier if part in vouched and part not in reads.parts)
+    reads.start((part for part in wanted if fallback.reads_tier(part.partition)), shares, vouched)
+    left_bytes = bytes_max_of(request) - sum(share.bytes_max for share in shares.values())
+    await own_fetch.until_ready(request, plan, reads, linger_s, left_bytes)
+    return verdicts, shares
 
 
 def _sort(
     request: FetchRequest,
+    plan: FetchPlan,
     verdicts: Verdicts,
+    shares: Mapping[TierPart, Share],
     owner: TierOwner,
     reads: TierReads,
     fallback: Fallback,
@@ -225,28 +222,28 @@ def _sort(
     started_s: float,
 ) -> _Sorted:
     """Say of each part who answers it."""
-    parts = _Sorted(owner, fallback, {key_of(part.asked): answer for part, answer in verdicts.answered})
-    for part in verdicts.given_back:
-        parts.give_back(part, None)
-    for part, authority in verdicts.vouched:
+    parts = _Sorted(owner, fallback, {key_of(part.asked): answer for part, answer in verdicts.answered.items()})
+    for part, known in verdicts.given_back.items():
+        parts.give_back(part, known.local_log_start_offset, None)
+    for part, authority in verdicts.vouched.items():
         result = reads.results.get(part)
-        if part.instead is not None:
-            parts.answer_instead(request, part, authority, part.instead)
+        if (instead := plan.instead.get(part)) is not None:
+            parts.answer_instead(request, part, authority, instead)
             continue
         if isinstance(result, LocalLogIsNextError):
             parts.next_at_broker.append(part)
             continue
         if isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
-            parts.give_back(part, authority)
+            parts.give_back(part, authority.local_log_start_offset, authority)
             continue
-        match _way_of(part, result, reads, fallback, client, started_s):
+        match _way_of(part, result, shares[part], reads, fallback, client, started_s):
             case Way.BROKER:
                 parts.fail(part, authority)
             case Way.LATER:
                 parts.later.append((part, authority))
             case Way.TIER:
                 records = result if isinstance(result, TierRecords) else None
-                if records is not None and records.size_bytes > part.budget_bytes:
+                if records is not None and records.size_bytes > shares[part].bytes_max:
                     parts.exceeding.add(key_of(part.asked))
                 parts.answers[key_of(part.asked)] = tier_answer(request, part, authority, records)
     return parts
@@ -255,6 +252,7 @@ def _sort(
 def _way_of(
     part: TierPart,
     result: TierRecords | Exception | None,
+    share: Share,
     reads: TierReads,
     fallback: Fallback,
     client: ClientReads,
@@ -267,7 +265,7 @@ def _way_of(
             fallback.served(partition)
         return Way.TIER
     if part not in reads.parts:
-        return Way.BROKER if part.budget_bytes else Way.TIER
+        return Way.BROKER if share.bytes_max else Way.TIER
     if result is None and part not in reads.expired:
         return Way.TIER  # cut short by the linger: that it is late says nothing of the tier
     return fallback.judge(partition, offset, result, patience=client.patience, started_s=started_s)
@@ -275,7 +273,8 @@ def _way_of(
 
 async def _ask_broker(
     request: FetchRequest,
-    plan: FetchPlan,
+    verdicts: Verdicts,
+    shares: Mapping[TierPart, Share],
     parts: _Sorted,
     own_fetch: OwnFetch,
     tier: Tier,
@@ -286,11 +285,13 @@ async def _ask_broker(
     returns what it cannot take at the moment."""
     with fallback.at_broker(node_id, len(parts.failed)) as granted:
         taken = [part for part, _ in parts.failed[:granted]]
-        questions = {part: limited_to_budget(part) for part in (*parts.given_back, *taken)}
-        questions |= {part: first_at_broker(part) for part in parts.next_at_broker}
-        asked = [part for part in plan.tier if part in questions]
-        if asked:
-            charged_bytes = sum(part.budget_bytes for part in asked)
+        questions = {part: limited_to(part, shares[part]) for part in (*parts.given_back, *taken)}
+        for part in parts.next_at_broker:
+            local_start = verdicts.vouched[part].local_log_start_offset
+            questions[part] = first_at_broker(part, shares[part], local_start)
+        if questions:
+            asked = sorted(questions, key=lambda part: part.place)
+            charged_bytes = sum(shares[part].bytes_max for part in asked)
             # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
             wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX) if charged_bytes else 0
             await own_fetch.ask(request, [questions[part] for part in asked], charged_bytes, max_wait_ms=wait_ms)
@@ -298,11 +299,12 @@ async def _ask_broker(
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
             answer = own_fetch.by_key.get(key_of(part.asked))
             if answer is not None and fallback.reason_of(part.partition) is FallbackReason.CORRUPT:
-                await _leave_bad_out(part, answer, tier, fallback)
+                segment = tier.segment_of(part, verdicts.vouched[part].leader_epoch)
+                await _leave_bad_out(part, answer, segment, fallback)
     return [*parts.failed[granted:]]
 
 
-async def _leave_bad_out(part: TierPart, answer: PartitionAnswer, tier: Tier, fallback: Fallback) -> None:
+async def _leave_bad_out(part: TierPart, answer: PartitionAnswer, segment: str | None, fallback: Fallback) -> None:
     """Law L2: of what the broker read where the tier is damaged no bad batch is handed on."""
     if not answer.records:
         return
@@ -318,27 +320,8 @@ async def _leave_bad_out(part: TierPart, answer: PartitionAnswer, tier: Tier, fa
     if position:
         answer.records = (records[:position],)
         return
-    fallback.on_corrupt(part.partition, offset, why, tier.segment_of(part))
+    fallback.on_corrupt(part.partition, offset, why, segment)
     answer.error_code, answer.records, answer.aborted_transactions = ErrorCode.CORRUPT_MESSAGE, (), None
-
-
-async def _withhold_excess(
-    request: FetchRequest,
-    plan: FetchPlan,
-    answers: dict[PartitionKey, PartitionAnswer],
-    exceeding: Collection[PartitionKey],
-    own_fetch: OwnFetch,
-) -> FetchResponse | None:
-    """Empty what is beyond its limit and not due, and ask once more for local partitions that had to do without; the
-    broker's answer, if it then answers the request as a whole."""
-    withheld = withhold_excess(request, answers, {*exceeding, *own_fetch.exceeding})
-    # Each round has fewer: those that were withheld are not asked for again.
-    while starved := starved_behind(withheld, plan.local, answers):
-        await own_fetch.ask(request, starved, plan.local_bytes_max)
-        keys = {key_of(asked) for asked in starved}
-        answers.update((key, own_fetch.by_key[key]) for key in keys if key in own_fetch.by_key)
-        withheld = withhold_excess(request, answers, own_fetch.exceeding & keys)
-    return own_fetch.whole
 
 
 def _note_reads(

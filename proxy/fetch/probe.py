@@ -13,7 +13,7 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
   are asked afterwards, on a connection of our own: a broker knows a topic's id before it answers for its partitions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -35,81 +35,24 @@ from protocol.fetch.response import decode_response
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey, IsolationLevel
 from proxy.connection.request_handlers import ITEMS_AT_ONCE, PendingAnswer, UpstreamWire, each_slice, off_loop
-from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, PartitionKey, TierPart, is_whole, key_of
+from proxy.fetch.assembly import FetchPlan, PartitionKey, TierPart, bytes_max_of, is_whole, key_of, local_bytes_max
 from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTail, Authorities, Authority, AuthorityKey, Frontier
 from proxy.fetch.tier import Tier, TierReads
 from proxy.turns import move_on_after
-from storage.bounded_map import BoundedMap
 
 # The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back; or the
 # whole of a session that has nothing in the tier at the moment (`fetch_whole`).
 #
-# It is asked without waiting first, so that a hot partition is answered at once (the broker too ignores min_bytes
-# once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked again:
-#
-# - at intervals that double from INTERVAL_S_MIN on, at most half of what is left of the exchange's time, and ASKS_MAX
-#   times in all; then only the tier is waited for;
-# - the broker waits for records in each, at most POLL_S_MAX and a quarter of what is left: a long poll cannot be taken
-#   back, and a tier read that ends meanwhile is held up until it ends. The rest of an interval ends with a tier read.
-#
-# An error, a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited
-# for.
+# It is sent right behind the probe, and asks without waiting, so that a hot partition is answered at once (the broker
+# too ignores min_bytes once a partition of the request is remote). While tier reads are under way and there is nothing
+# to answer with, it is asked again each ASK_AGAIN_S, without waiting: a long poll cannot be taken back, and would hold
+# up a tier read that ends meanwhile. An error, a diverging epoch or a preferred replica would come back as it is: then
+# only the tier is waited for. Where the tier has nothing to give, one long poll is left (`until_news`).
 
 
-ASKS_MAX = 8
-"""Questions for the local partitions of one exchange: with the probe, and the one for what the tier fails to read, a
-client's Fetch costs 10 at most."""
-
-INTERVAL_S_MIN = 0.02
-POLL_S_MAX = 0.25
-
-LOCAL_ENDS_MAX = 4096
-"""Partitions remembered per connection; a full table is dropped whole, as the next answers fill it again."""
-
-
-_Wish = tuple[int, int, int]
-"""For one partition: fetch offset, current leader epoch, last fetched epoch."""
-
-_NEVER_ANSWERED = (-1, -1, -1, None)
-
-
-class LocalEnds:
-    """Where the records of local partitions end, by the broker's last answers on one connection.
-
-    A client that has taken all that an answer had stands at the end, whatever has come since: a partition is believed
-    to have records if the broker's last answer left some behind.
-    """
-
-    def __init__(self) -> None:
-        self._ends: BoundedMap[PartitionKey, tuple[int, int, int, _Wish | None]] = BoundedMap(LOCAL_ENDS_MAX)
-        """Log start, high watermark, last stable offset, and a wish that brought no records."""
-
-    def has_records(self, asked: FetchPartition, frontier: Frontier | None, isolation_level: int) -> bool:
-        """Return whether the broker is believed to have records of a partition at the offset that is asked for.
-
-        Args:
-            frontier: tells where the broker has never answered; without one there is nothing believed.
-        """
-        start, high_watermark, last_stable_offset, barren = self._ends.get(key_of(asked), _NEVER_ANSWERED)
-        if asked.fetch_offset < 0 or asked.partition_max_bytes < 0 or barren == _wish_of(asked):
-            return False  # to a limit below 0 the broker answers with an error where it has records
-        if high_watermark < 0:
-            return frontier is not None and frontier.log_start_offset <= asked.fetch_offset < frontier.log_end_offset
-        committed = isolation_level == IsolationLevel.READ_COMMITTED
-        return start <= asked.fetch_offset < (last_stable_offset if committed else high_watermark)
-
-    def learn(self, key: PartitionKey, asked: FetchPartition, answer: PartitionAnswer, *, is_barren: bool) -> None:
-        """Take in an answer.
-
-        Args:
-            key: of what was asked.
-            is_barren: the Fetch brought no record of any partition: whatever is said to be there, it does not come, and
-                must take nothing from those behind it until something else is asked for.
-        """
-        barren = _wish_of(asked) if is_barren or _comes_back(answer) else None
-        # Errors tell no offsets: then the frontier counts again.
-        ends = (answer.log_start_offset, answer.high_watermark, answer.last_stable_offset, barren)
-        self._ends[key] = ends
+ASK_AGAIN_S = 0.25
+"""A record that comes while the tier is slow waits so long at most; a client costs its broker four questions a second
+meanwhile."""
 
 
 class OwnFetch:
@@ -125,7 +68,6 @@ class OwnFetch:
     def __init__(
         self,
         wire: UpstreamWire,
-        ends: LocalEnds,
         granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
         edit: Callable[[Sequence[PartitionAnswer]], None] = lambda _answers: None,
         put_off: Callable[[PartitionAnswer], None] = lambda _answer: None,
@@ -140,7 +82,7 @@ class OwnFetch:
         self._granted = granted
         self._edit = edit
         self._put_off = put_off
-        self._ends = ends
+        self._begun: _Asked | None = None
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
     @property
@@ -163,25 +105,30 @@ class OwnFetch:
         """Return whether the broker gave something that the client is not to wait longer for."""
         return any(answer.records or _comes_back(answer) for answer in self._answers.values())
 
-    async def until_ready(self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float) -> None:
-        """Ask for the plan's local partitions until there is something to answer with: records, all tier reads,
-        or the deadline."""
-        doubled_s = 0.0
-        for _ in range(ASKS_MAX if plan.local else 0):
-            asked_at_s = trio.current_time()
-            left_s = max(0.0, reads.deadline_s - asked_at_s)
-            interval_s = min(doubled_s, left_s / 2)
-            poll_s = min(interval_s, left_s / 4, POLL_S_MAX)
-            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=int(poll_s * 1000))
-            if self.whole is not None or not reads.pending:
+    async def begin(self, request: FetchRequest, plan: FetchPlan) -> None:
+        """Ask for the plan's local partitions; `first_answer` takes the answer."""
+        if plan.local:
+            exceeds = bytes_max_of(request)  # what is more than their part goes from the tier's
+            self._begun = await self._send(request, plan.local, local_bytes_max(request, plan), exceeds=exceeds)
+
+    async def first_answer(self) -> None:
+        """Return when what `begin` has asked is answered."""
+        if self._begun is not None:
+            await self._take(self._begun)
+
+    async def until_ready(
+        self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float, left_bytes: int
+    ) -> None:
+        """Wait until there is something to answer with: records, all tier reads, or the deadline. Meanwhile ask for the
+        plan's local partitions again, as much as the tier's leave."""
+        while plan.local and not self.has_news:
+            ask_at_s = trio.current_time() + ASK_AGAIN_S
+            await reads.wait_any_until(min(ask_at_s, reads.deadline_s))
+            if reads.any_records or not reads.pending or ask_at_s >= reads.deadline_s:
+                break
+            await self.ask(request, plan.local, left_bytes)
+            if self.whole is not None:
                 return
-            if self.has_news or trio.current_time() >= reads.deadline_s:
-                break
-            # Should the broker not have waited, we do.
-            await reads.wait_any_until(asked_at_s + interval_s)
-            if reads.any_records or not reads.pending:
-                break
-            doubled_s = max(2 * doubled_s, INTERVAL_S_MIN)
         await self.until_read(reads, linger_s)
 
     async def until_read(self, reads: TierReads, linger_s: float) -> None:
@@ -195,7 +142,7 @@ class OwnFetch:
         """There is nothing to answer with: return at that time, or when the plan's local partitions have something."""
         if plan.local:
             left_ms = int((time_s - trio.current_time()) * 1000)
-            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=max(0, left_ms))
+            await self.ask(request, plan.local, bytes_max_of(request), max_wait_ms=max(0, left_ms))
         if not self.has_news and self.whole is None:
             await trio.sleep_until(time_s)
 
@@ -203,6 +150,17 @@ class OwnFetch:
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
     ) -> None:
         """One Fetch of these partitions as the client asked for them, but without a session."""
+        await self._take(await self._send(request, partitions, bytes_max, max_wait_ms=max_wait_ms))
+
+    async def _send(
+        self,
+        request: FetchRequest,
+        partitions: Sequence[FetchPartition],
+        bytes_max: int,
+        *,
+        max_wait_ms: int = 0,
+        exceeds: int | None = None,
+    ) -> "_Asked":
         sent = await send_fetch(
             self._wire,
             request,
@@ -210,42 +168,39 @@ class OwnFetch:
             max_wait_ms=max_wait_ms,
             min_bytes=1 if max_wait_ms else 0,
             # The answer is held whole: what a client asks beyond this it gets with its next request.
-            max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
+            max_bytes=self._granted(bytes_max),
         )
-        response = await sent.response()
+        return _Asked(sent, partitions, bytes_max if exceeds is None else exceeds)
+
+    async def _take(self, asked: "_Asked") -> None:
+        response = await asked.sent.response()
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
             self.sections.append(response.tags)
         if is_whole(response):
             self.whole = response
             return
-        bytes_got = sum(answer.records_bytes for answer in response.partitions)
-        self.bytes_got += bytes_got
-        asked_by_key = {key_of(asked): asked for asked in partitions}
-        await each_slice(response.partitions, lambda some: self._take(asked_by_key, some, is_barren=not bytes_got))
+        self.bytes_got += sum(answer.records_bytes for answer in response.partitions)
+        limits = {key_of(each): min(each.partition_max_bytes, asked.bytes_max) for each in asked.partitions}
+        await each_slice(response.partitions, lambda some: self._keep(limits, some))
 
-    def _take(
-        self,
-        asked_by_key: Mapping[PartitionKey, FetchPartition],
-        answers: Sequence[PartitionAnswer],
-        *,
-        is_barren: bool,
-    ) -> None:
+    def _keep(self, limits: Mapping[PartitionKey, int], answers: Sequence[PartitionAnswer]) -> None:
         for answer in answers:
             key = key_of(answer)
             self._answers[key] = answer
             if answer.dropped_bytes:
                 self._put_off(answer)
-            asked = asked_by_key.get(key)
-            if asked is not None:
-                self._ends.learn(key, asked, answer, is_barren=is_barren)
-                if answer.records_bytes > asked.partition_max_bytes:
-                    self.exceeding.add(key)
+            if answer.records_bytes > limits.get(key, answer.records_bytes):
+                self.exceeding.add(key)
         self._edit(answers)
 
 
-def _wish_of(asked: FetchPartition) -> _Wish:
-    return asked.fetch_offset, asked.current_leader_epoch, asked.last_fetched_epoch
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    sent: "SentFetch"
+    partitions: Sequence[FetchPartition]
+    bytes_max: int
+    """What is more of one partition exceeds its limit."""
 
 
 def _comes_back(answer: PartitionAnswer) -> bool:
@@ -349,6 +304,9 @@ _PartitionId = tuple[bytes | None, int]
 _Question = tuple[float, SentFetch]
 """When it was asked, by trio's clock, and the request."""
 
+_Probed = tuple[TierPart, Frontier]
+"""A part, and what it is probed by."""
+
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 _FRONTIER_GONE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, *_TOPIC_GONE})
 
@@ -365,9 +323,10 @@ class Verdicts:
     whole: FetchResponse | None = None
     throttle_time_ms: int = 0
     sections: list[bytes] = field(default_factory=list)
-    vouched: list[tuple[TierPart, Authority]] = field(default_factory=list)
-    answered: list[tuple[TierPart, PartitionAnswer]] = field(default_factory=list)
-    given_back: list[TierPart] = field(default_factory=list)
+    vouched: dict[TierPart, Authority] = field(default_factory=dict)
+    answered: dict[TierPart, PartitionAnswer] = field(default_factory=dict)
+    given_back: dict[TierPart, Frontier] = field(default_factory=dict)
+    """With the newest that is known."""
     learned_anew: list[TierPart] = field(default_factory=list)
 
 
@@ -387,83 +346,97 @@ class Prober:
         """Return whether the client may have a read of this part started beside its probe."""
         return self._authorities.has_right(part.partition)
 
-    async def probe(self, request: FetchRequest, parts: Sequence[TierPart]) -> Verdicts:
-        """Let the broker judge all parts; a probe that still counts is not repeated."""
+    async def probe(
+        self, request: FetchRequest, parts: Sequence[TierPart], behind: Callable[[], Awaitable[None]]
+    ) -> Verdicts:
+        """Let the broker judge all parts; a probe that still counts is not repeated.
+
+        Args:
+            behind: is called when the first probe is sent; what it sends stands right behind that.
+        """
         verdicts = Verdicts()
-        asked: list[TierPart] = []
+        asked: list[_Probed] = []
         now_s = trio.current_time()
         for part in parts:
             authority = self._authorities.get(_key(request, part), now_s)
             if authority is None or not _still_counts(request, part, authority):
-                asked.append(part)
+                asked.append((part, part.frontier))
             else:
                 self._vouch(part, authority, verdicts)
         self._meter.on_probes_reused(len(parts) - len(asked))
-        await self._learn_ends([part for part in asked if part.partition in self._tier.frontiers.with_large_batches])
-        stale = await self._ask(request, asked, verdicts)
+        stale = await self._ask(request, await self._with_log_ends(asked), verdicts, behind)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
                 self._tier.forget(self.node_id, part.partition)
-                verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+                verdicts.answered[part] = _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return verdicts
 
-    async def _learn_ends(self, parts: Sequence[TierPart]) -> None:
+    async def _with_log_ends(self, asked: list[_Probed]) -> list[_Probed]:
         """Learn the log ends of partitions with large batches: there a probe finds no batch."""
-        if not parts:
-            return
+        frontiers = self._tier.frontiers
+        if not frontiers.with_large_batches:
+            return asked
+        large = {part.partition for part, _ in asked if part.partition in frontiers.with_large_batches}
         with move_on_after(LEARN_WAIT_S_MAX):
-            await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
-        for part in parts:
-            learned = self._tier.frontiers.get(self.node_id, part.partition)
-            if learned is not None and learned.leader_epoch == part.frontier.leader_epoch:
-                part.frontier = replace(part.frontier, log_end_offset=learned.log_end_offset)
+            await frontiers.refresh(self.node_id, large)
+        return [(part, self._at_log_end(part, known) if part.partition in large else known) for part, known in asked]
 
-    async def _ask(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
-        """Probe these parts; returns those whose probe offset was stale."""
-        if not parts:
-            return []
-        probe = await self._send(request, [(part, part.frontier.probe_offset) for part in parts])
-        tails = self._known_tails(request, parts)
+    def _at_log_end(self, part: TierPart, frontier: Frontier) -> Frontier:
+        learned = self._tier.frontiers.get(self.node_id, part.partition)
+        if learned is None or learned.leader_epoch != frontier.leader_epoch:
+            return frontier
+        return replace(frontier, log_end_offset=learned.log_end_offset)
+
+    async def _ask(
+        self,
+        request: FetchRequest,
+        asked: Sequence[_Probed],
+        verdicts: Verdicts,
+        behind: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[TierPart]:
+        """Probe these parts; return those whose probe offset was stale."""
+        probe = await self._send(request, [(part, known.probe_offset) for part, known in asked]) if asked else None
+        tails = self._known_tails(request, asked)
         questions = [
-            (part, await self._send(request, [(part, part.frontier.local_log_start_offset)]))
-            for part, tail in tails.items()
-            if tail is None
+            (part, known, await self._send(request, [(part, known.local_log_start_offset)]))
+            for part, known in (asked if None in tails.values() else ())
+            if tails[part] is None
         ]
+        if behind is not None:
+            await behind()
+        if probe is None:
+            return []
         entries = await self._entries(probe, verdicts)
-        for part in parts:
+        for part, _ in asked:
             if (entry := entries.get(_id_of(part))) is not None:
                 self._tier.frontiers.saw_batch(part.partition, entry.records_bytes + entry.dropped_bytes)
-        for part, question in questions:
-            tails[part] = self._learn_tail(part, await self._entries(question, verdicts))
+        for part, known, question in questions:
+            tails[part] = self._learn_tail(part, known, await self._entries(question, verdicts))
         stale: list[TierPart] = []
-        for part in parts if verdicts.whole is None else ():
+        for part, known in asked if verdicts.whole is None else ():
             entry = entries.get(_id_of(part))
             if entry is not None and entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 stale.append(part)
             else:
-                self._judge(request, part, entry, tails.get(part), verdicts)
+                self._judge(request, (part, known), entry, tails.get(part), verdicts)
         return stale
 
-    def _known_tails(self, request: FetchRequest, parts: Sequence[TierPart]) -> dict[TierPart, AbortedTail | None]:
+    def _known_tails(self, request: FetchRequest, asked: Sequence[_Probed]) -> dict[TierPart, AbortedTail | None]:
         """By READ_COMMITTED parts, where they are needed; None is to be asked for."""
         if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.owner.tells_all_aborts:
             return {}
         tails = self._tier.aborted_tails
         return {
-            part: tails.get(
-                self.node_id, part.partition, part.frontier.local_log_start_offset, part.frontier.leader_epoch
-            )
-            for part in parts
+            part: tails.get(self.node_id, part.partition, known.local_log_start_offset, known.leader_epoch)
+            for part, known in asked
         }
 
-    def _learn_tail(self, part: TierPart, entries: Mapping[_PartitionId, PartitionAnswer]) -> AbortedTail | None:
+    def _learn_tail(
+        self, part: TierPart, known: Frontier, entries: Mapping[_PartitionId, PartitionAnswer]
+    ) -> AbortedTail | None:
         return self._tier.aborted_tails.learn(
-            self.node_id,
-            part.partition,
-            part.frontier.local_log_start_offset,
-            part.frontier.leader_epoch,
-            entries.get(_id_of(part)),
+            self.node_id, part.partition, known.local_log_start_offset, known.leader_epoch, entries.get(_id_of(part))
         )
 
     async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
@@ -517,51 +490,52 @@ class Prober:
     def _judge(
         self,
         request: FetchRequest,
-        part: TierPart,
+        probed: _Probed,
         entry: PartitionAnswer | None,
         tail: AbortedTail | None,
         verdicts: Verdicts,
     ) -> None:
+        part, known = probed
         if entry is None or entry.error_code in _TOPIC_GONE:
             # Another topic may have the name by now; a client that asks by name is the broker's to answer.
             self._tier.forget_topic(part.partition)
         if entry is None or (entry.error_code in _TOPIC_GONE and part.asked.topic_id is None):
             self._authorities.end(_key(request, part))
-            verdicts.given_back.append(part)
+            verdicts.given_back[part] = known
         elif entry.error_code or entry.preferred_read_replica >= 0:
             self._authorities.end(_key(request, part))
             self._tier.aborted_tails.forget(self.node_id, part.partition)
-            if _tells_of_change(part, entry.error_code):
+            if _tells_of_change(part, known, entry.error_code):
                 self._tier.forget(self.node_id, part.partition)
             entry.topic, entry.topic_id, entry.records = part.asked.topic, part.asked.topic_id, ()
             entry.error_code = _code_for_version(entry.error_code, request.api_version)
-            verdicts.answered.append((part, entry))
+            verdicts.answered[part] = entry
         else:
-            self._take(request, part, entry, tail, verdicts)
+            self._take(request, probed, entry, tail, verdicts)
 
     def _take(
         self,
         request: FetchRequest,
-        part: TierPart,
+        probed: _Probed,
         entry: PartitionAnswer,
         tail: AbortedTail | None,
         verdicts: Verdicts,
     ) -> None:
         """A good probe."""
-        if part.asked.current_leader_epoch > part.frontier.leader_epoch:
+        part, known = probed
+        if part.asked.current_leader_epoch > known.leader_epoch:
             # The broker let the client's epoch pass, so it is the broker's own, and newer than ours
             # (docs/protocol.md#l2).
-            part.frontier = replace(part.frontier, leader_epoch=part.asked.current_leader_epoch)
+            known = replace(known, leader_epoch=part.asked.current_leader_epoch)
             verdicts.learned_anew.append(part)
-        frontier = part.frontier
-        seen = self._tier.frontiers.saw(self.node_id, part.partition, frontier, entry)
+        seen = self._tier.frontiers.saw(self.node_id, part.partition, known, entry)
         self._tier.aborted_tails.saw(self.node_id, part.partition, entry.last_stable_offset)
         authority = Authority(
             entry.high_watermark,
             entry.last_stable_offset,
             seen.log_start_offset,
-            leader_epoch=frontier.leader_epoch,
-            local_log_start_offset=frontier.local_log_start_offset,
+            leader_epoch=known.leader_epoch,
+            local_log_start_offset=known.local_log_start_offset,
             aborted_tail=tail,
             given_at_s=trio.current_time(),
         )
@@ -570,25 +544,25 @@ class Prober:
 
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:
-            verdicts.answered.append((part, _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)))
+            verdicts.answered[part] = _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)
         else:
-            verdicts.vouched.append((part, authority))
+            verdicts.vouched[part] = authority
 
-    async def _learn_anew(self, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
-        """Forget what was known of these parts and ask again; those not the tier's after all are given back."""
+    async def _learn_anew(self, parts: Sequence[TierPart], verdicts: Verdicts) -> list[_Probed]:
+        """Forget what was known of these parts and return what is learned; those not the tier's after all are given
+        back."""
         for part in parts:
             self._tier.forget(self.node_id, part.partition)
         with move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
-        again: list[TierPart] = []
+        again: list[_Probed] = []
         for part in parts:
-            frontier = self._tier.frontiers.get(self.node_id, part.partition)
-            part.frontier = frontier or part.frontier
-            if frontier is None or part.asked.fetch_offset >= frontier.local_log_start_offset:
-                verdicts.given_back.append(part)
+            learned = self._tier.frontiers.get(self.node_id, part.partition)
+            if learned is None or part.asked.fetch_offset >= learned.local_log_start_offset:
+                verdicts.given_back[part] = learned or part.frontier
             else:
-                again.append(part)
-        verdicts.learned_anew += again
+                again.append((part, learned))
+                verdicts.learned_anew.append(part)
         return again
 
 
@@ -613,13 +587,13 @@ def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -
     return not committed or authority.local_log_start_offset == part.frontier.local_log_start_offset
 
 
-def _tells_of_change(part: TierPart, error_code: ErrorCode | int) -> bool:
+def _tells_of_change(part: TierPart, known: Frontier, error_code: ErrorCode | int) -> bool:
     """Return whether a refusal says that our frontier is out of date, and not merely the client.
 
     A client with an old epoch must not have everybody's knowledge learned again with each of its requests.
     """
     if error_code == ErrorCode.FENCED_LEADER_EPOCH:
-        return part.asked.current_leader_epoch >= part.frontier.leader_epoch
+        return part.asked.current_leader_epoch >= known.leader_epoch
     return error_code in _FRONTIER_GONE
 
 

@@ -5,7 +5,7 @@ What names no tier partition is relayed, also as part of a session; what does is
 then on (`proxy.fetch.service`): its requests are made whole before they are planned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,14 +52,14 @@ from proxy.fetch.assembly import (
     TierPart,
     answer_frame,
     is_whole,
-    leave_to_broker,
     pass_whole,
     plan_fetch,
+    tier_parts,
 )
 from proxy.fetch.exchange import exchange
 from proxy.fetch.fallback import COME_AGAIN, Fallback
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Authorities, Frontier, LogStartGeneration
-from proxy.fetch.probe import LocalEnds, OwnFetch, Prober, close_upstream_session, fetch_whole
+from proxy.fetch.probe import OwnFetch, Prober, close_upstream_session, fetch_whole
 from proxy.fetch.tier import Tier
 from proxy.tier_owner import Edits
 from proxy.turns import move_on_after
@@ -254,7 +254,6 @@ class FetchService:
         self._meters = meters
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = client
-        self._local_ends = LocalEnds()
         self._sessions = ClientSessions(slots, meters.relay)
         self._has_said_unread = False
 
@@ -346,9 +345,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                own_fetch=OwnFetch(
-                    wire, self._local_ends, self._client.granted, edits.of_answers(request), self._put_off
-                ),
+                own_fetch=OwnFetch(wire, self._client.granted, edits.of_answers(request), self._put_off),
                 meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
@@ -406,18 +403,19 @@ class FetchService:
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
             known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
             seen |= {candidate: frontier for candidate, frontier in known if frontier is not None}
-        plan = plan_fetch(
+        parts = tier_parts(
             request,
             candidates,
             seen.get,
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
-            lambda asked, frontier: self._local_ends.has_records(asked, frontier, request.isolation_level),
         )
         planned_at_s = trio.current_time()
-        for part in plan.tier:
+        for part in parts:
             self._meters.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
-        plan = leave_to_broker(request, plan, await self._broker_judges(plan.tier))
-        return plan if plan.tier else None
+        judged = await self._judged(parts)
+        left = [part for part in parts if judged.get(part, True)]
+        instead = {part: judgement for part, judgement in judged.items() if isinstance(judgement, Instead)}
+        return plan_fetch(request, left, instead) if left else None
 
     async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
         """For each partition, its identity if the tier has segments of it."""
@@ -450,33 +448,32 @@ class FetchService:
             return False
         return request.api_version >= FOLLOWER_FETCH_VERSION_MIN or self._tier.leads(node_id, candidate)
 
-    async def _broker_judges(self, parts: Sequence[TierPart]) -> set[TierPart]:
-        """Parts whose client's last fetched epoch is not known to be on the leader's lineage: the broker says whether
-        and where the logs part. What it could not read is put off."""
-        unjudged = await self._unjudged(parts)
-        unreadable = {part for part in unjudged if not self._tier.owner.can_broker_read(part)}
-        for part in unreadable:
-            part.instead = Instead(COME_AGAIN)
-        return unjudged - unreadable
-
-    async def _unjudged(self, parts: Sequence[TierPart]) -> set[TierPart]:
-        left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
-        if not left:
-            return left
+    async def _judged(self, parts: Sequence[TierPart]) -> Mapping[TierPart, Instead | bool]:
+        """Return of parts whose client names its last fetched epoch whether that is on the leader's lineage, or what
+        they are answered with. False: the broker says whether and where the logs part; what it could not read is put
+        off."""
+        owner = self._tier.owner
+        judged: dict[TierPart, Instead | bool] = {
+            part: not owner.can_broker_read(part.asked.fetch_offset, part.frontier.local_log_start_offset)
+            and Instead(COME_AGAIN)
+            for part in parts
+            if part.asked.last_fetched_epoch >= 0
+        }
+        if not judged:
+            return judged
         with move_on_after(LEARN_WAIT_S_MAX):
             async with trio.open_nursery() as asking:
-                for part in tuple(left):
+                for part in tuple(judged):
                     if self._tier.knows_lineage(part):
-                        await self._judge(part, left)
+                        await self._judge(part, judged)
                     else:
-                        asking.start_soon(self._judge, part, left)
-        return left
+                        asking.start_soon(self._judge, part, judged)
+        return judged
 
-    async def _judge(self, part: TierPart, left: set[TierPart]) -> None:
-        """Take the part out of those whose lineage has yet to be seen."""
+    async def _judge(self, part: TierPart, judged: dict[TierPart, Instead | bool]) -> None:
         with suppress(UpstreamError):
-            if await self._tier.judge(part):
-                left.discard(part)
+            if judgement := await self._tier.judge(part):
+                judged[part] = judgement
 
 
 async def _each(

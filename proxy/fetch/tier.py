@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -14,8 +14,8 @@ from protocol.client.errors import UpstreamError
 from protocol.fetch.messages import TOPIC_ID_VERSION_MIN
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import TierPart
-from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Frontiers, Lineages
+from proxy.fetch.assembly import Instead, Share, TierPart
+from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Authority, Frontier, Frontiers, Lineages
 from proxy.turns import LATE_S, arrive, move_on_after
 from proxy.upstream.cluster import Cluster
 from storage.errors import RemoteStorageError
@@ -34,6 +34,9 @@ UNKNOWN_NAMES_MAX = 10_000
 NAMES_ASKED_MAX = 200
 """Names that one request of a client has asked for: one Metadata request of our own, whose answer keeps the event loop
 for some 4 ms. Its other names are the broker's until they are asked for with a later request."""
+
+Under = Frontier | Authority
+"""Leader epoch and local log start: as the plan was made by before the broker's word, as that has it after."""
 
 _log = structlog.get_logger(__name__)
 
@@ -160,7 +163,7 @@ class Tier:
         """Return whether `judge` needs no question, but for a surprise."""
         return self.lineages.known(part.partition, part.frontier.leader_epoch) is not None
 
-    def judge(self, part: TierPart) -> Awaitable[bool]:
+    def judge(self, part: TierPart) -> Awaitable[Instead | bool]:
         """See `TierOwner.judge`."""
         return self.owner.judge(part, self.lineages)
 
@@ -177,6 +180,8 @@ class Tier:
     async def read(
         self,
         part: TierPart,
+        share: Share,
+        under: Under,
         *,
         committed: bool,
         is_caught_up: bool = False,
@@ -186,6 +191,7 @@ class Tier:
         """One remote read, counted as KIP-405 counts it.
 
         Args:
+            under: the leader epoch and the local log start that it is read by.
             committed: READ_COMMITTED: nothing that begins in the broker's log, and with what the tier knows of aborted
                 transactions up to there, as the broker tells the rest of them up to there only (proxy.fetch.known).
             is_caught_up: after `catch_up`.
@@ -200,19 +206,19 @@ class Tier:
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
-        partition, offset, local_start = part.partition, part.asked.fetch_offset, part.frontier.local_log_start_offset
+        partition, offset, local_start = part.partition, part.asked.fetch_offset, under.local_log_start_offset
         finder = self.owner.finder(self._reader.finder, local_start, is_caught_up=is_caught_up)
         self.meter.on_remote_fetch_started(partition.topic)
         try:
             with self.meter.remote_fetch_timer():
-                lineage = await self.lineages.get(partition, part.frontier.leader_epoch)
+                lineage = await self.lineages.get(partition, under.leader_epoch)
                 if committed:
                     finder.check_end(partition, offset, lineage, local_start)
                 records = await self._reader.read(
                     partition,
                     offset,
-                    max_bytes=part.budget_bytes,
-                    minimum_one_batch=part.minimum_one_batch,
+                    max_bytes=share.bytes_max,
+                    minimum_one_batch=share.may_exceed,
                     lineage=lineage,
                     reader=reader,
                     committed=committed,
@@ -230,9 +236,9 @@ class Tier:
         self.meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 
-    def segment_of(self, part: TierPart) -> str | None:
+    def segment_of(self, part: TierPart, leader_epoch: int) -> str | None:
         """For people: the segment that a part is read from, as far as is known."""
-        lineage = self.lineages.known(part.partition, part.frontier.leader_epoch)
+        lineage = self.lineages.known(part.partition, leader_epoch)
         if lineage is None:
             return None
         try:
@@ -290,6 +296,8 @@ for its own."""
 FINISH_S = 0.25
 """What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
 
+NO_WORD: Mapping[TierPart, Under] = {}
+
 ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
 
@@ -320,8 +328,8 @@ class TierReads:
         self.deadline_s = deadline_s
         self.records_since_s = math.inf
         """Since when there are records, and the word that they may be given."""
-        self.parts: dict[TierPart, None] = {}
-        """Those that are read, in the order in which they were started."""
+        self.parts: dict[TierPart, tuple[Share, Under]] = {}
+        """Those that are read and how, in the order in which they were started."""
         self._wait_s = deadline_s - trio.current_time()
         self._tier = tier
         self._meter = meter
@@ -348,28 +356,33 @@ class TierReads:
         """Return whether a read has records."""
         return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
 
-    def start(self, parts: Iterable[TierPart]) -> None:
+    def start(
+        self, parts: Iterable[TierPart], shares: Mapping[TierPart, Share], under: Mapping[TierPart, Under] = NO_WORD
+    ) -> None:
         """Start these reads; beyond READS_AT_ONCE_MAX they take turns."""
         for part in parts:
-            self.parts[part] = None
-            self._start(part)
+            self._start(part, shares[part], under.get(part, part.frontier))
         if self.parts and not (self._settled.is_set() or self._is_word_waited_for):
             self._is_word_waited_for = True
             self._nursery.start_soon(self._let_go_at_deadline)
 
-    def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
-        """After the probe: give up the reads that nobody wants, and start those again that are to be read otherwise."""
+    def settle(
+        self, vouched: Mapping[TierPart, Under], shares: Mapping[TierPart, Share], outdated: Collection[TierPart] = ()
+    ) -> None:
+        """After the probe: give up the reads that nobody wants, and start those again that are to be read otherwise:
+        with another share, or by what was out of date."""
         if trio.current_time() >= self.deadline_s:
             self.deadline_s = trio.current_time() + self._wait_s
             for time in self._times.values():
                 time.deadline_s = self.deadline_s
         self._settled.set()
-        kept, again = set(wanted), set(read_again)
-        for part in self.parts:
-            if part not in kept or part in again:
-                self._give_up(part)
-            if part in kept and part in again:
-                self._start(part)
+        for part, (share, _) in self.parts.items():
+            is_wanted = part in vouched
+            if is_wanted and share == shares[part] and part not in outdated:
+                continue
+            self._give_up(part)
+            if is_wanted:
+                self._start(part, shares[part], vouched[part])
         self.records_since_s = trio.current_time() if self.any_records else math.inf
 
     def stop(self) -> None:
@@ -411,8 +424,9 @@ class TierReads:
         self._progress = trio.Event()
         await self._progress.wait()
 
-    def _start(self, part: TierPart) -> None:
-        if part.budget_bytes == 0:
+    def _start(self, part: TierPart, share: Share, under: Under) -> None:
+        self.parts[part] = share, under
+        if share.bytes_max == 0:
             self.results[part] = TierRecords([], 0, first_batch_too_large=True)
             return
         time = self._times[part] = ReadTime(self.deadline_s)
@@ -501,7 +515,7 @@ class TierReads:
     async def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> TierRecords:
         identity = self._client.identity
         records = await self._tier.read(
-            part, committed=self._committed, is_caught_up=is_caught_up, reader=identity, time=time
+            part, *self.parts[part], committed=self._committed, is_caught_up=is_caught_up, reader=identity, time=time
         )
         # At once, without a checkpoint between: a read that nobody wants any more must be released too.
         self._client.hold(records)

@@ -76,16 +76,15 @@ class WeOwnIt:
         """By the tier's segments."""
         return self._catalog.epoch_starts(partition.topic_id, partition.partition)
 
-    def can_broker_read(self, part: TierPart) -> bool:
+    def can_broker_read(self, offset: int, local_log_start_offset: int) -> bool:
         """From where its log begins."""
-        return part.asked.fetch_offset >= part.frontier.local_log_start_offset
+        return offset >= local_log_start_offset
 
-    async def judge(self, part: TierPart, lineages: Lineages) -> bool:
+    async def judge(self, part: TierPart, lineages: Lineages) -> Instead | bool:
         """Below the broker's log the tier tells where the client's log parts from the leader's, as the broker would."""
-        if self.can_broker_read(part):
+        if self.can_broker_read(part.asked.fetch_offset, part.frontier.local_log_start_offset):
             return await lineages.agree(part.partition, part.frontier, part.asked)
-        part.instead = await _parted(part, lineages)
-        return True
+        return await _parted(part, lineages) or True
 
     def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> OwnSegments:
         """One that steps over holes."""

@@ -5,9 +5,9 @@ Both sides get the same bytes. Several connections to each side have one questio
 What must be equal: every field, tagged ones too, every record byte, and the aborted transactions as a set. A broker's
 addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
-- Partitions of a Fetch take from its max_bytes in request order. The broker takes for a local one what it gave, and
-  Tidegate does not wait for that (proxy.fetch.assembly): behind one that gave more or less than its limit, and only
-  there, one answer's bytes may be a prefix of the other's, if the limits can explain it.
+- Partitions of a Fetch take from its max_bytes in request order. Where tier and local log share it, Tidegate gives
+  local partitions their part by number (proxy.fetch.assembly): only where the limits together are more than max_bytes,
+  one answer's bytes may be a prefix of the other's.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
   took that long, or were that, the question is asked again; such questions are counted.
@@ -270,10 +270,12 @@ def compare(
         complaints.append(f"partitions: {sorted(map(str, theirs))} and {sorted(map(str, ours))}")
     if _order(theirs) != _order(ours):
         complaints.append(f"order: {_order(theirs)} and {_order(ours)}")
+    given = [answer.records_bytes for answer in ours.values() if answer.records_bytes]
+    if sum(given[1:]) > question.max_bytes:  # the first may exceed it by a batch
+        complaints.append(f"more than max_bytes: {given}")
     charged_bytes = max(_charged_bytes(question, side) for side in (theirs, ours))
-    behind = _behind_an_unforeseen_size(question, theirs)
     for key in theirs.keys() & ours.keys():
-        shared_bytes = charged_bytes if key in behind else None
+        shared_bytes = charged_bytes if question.shares_budget else None
         complaints += _compare_partition(key, theirs[key], ours[key])
         complaints += (compare_records or _compare_records)(
             question, key, theirs[key], ours[key], shared_bytes, outcome
@@ -312,30 +314,6 @@ def _limits(question: FetchQuestion) -> dict[Key, int]:
         (target.topic_id if has_ids else target.topic, target.partition): target.limit_bytes
         for target in question.targets
     }
-
-
-def _behind_an_unforeseen_size(question: FetchQuestion, answers: Mapping[Key, PartitionAnswer]) -> set[Key]:
-    """Partitions in whose place Tidegate may have another rest of max_bytes than the broker: one in front of them did
-    not give just what its limits allow. None of a request that is not shared by tier and local log.
-
-    If none of it is in the tier, Tidegate knows nothing of it until a Fetch has named it beside the tier's.
-    """
-    left_bytes = question.max_bytes
-    limits = _limits(question)
-    untiered_keys: set[Key] = {
-        (name, target.partition)
-        for target in question.targets
-        if target.is_untiered
-        for name in (target.topic, target.topic_id)
-    }
-    for number, (key, limit_bytes) in enumerate(limits.items() if question.shares_budget else (), start=1):
-        if key in untiered_keys:
-            return set([*limits][number - 1 :])
-        given_bytes = answers[key].records_bytes if key in answers else 0
-        if given_bytes != max(0, min(limit_bytes, left_bytes)):
-            return set([*limits][number:])
-        left_bytes -= given_bytes
-    return set()
 
 
 def _count(answer: PartitionAnswer, outcome: Outcome) -> None:

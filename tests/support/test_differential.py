@@ -23,24 +23,32 @@ def fetched(sizes: Sequence[int], *, max_bytes: int, limit_bytes: int = 100) -> 
 
 
 @for_each(
-    "broker, tidegate, differ",
+    "max_bytes, broker, tidegate, differ",
     [
-        ([100, 100, 50], [100, 100, 50], []),
-        # Behind one that gave less than its limit, or a batch beyond it.
-        ([10, 100, 100], [10, 100, 50], []),
-        ([10, 100, 100], [10, 50, 100], []),
-        ([130, 100, 20], [130, 100, 100], []),
-        # That one itself, those in front of it, and those behind others.
-        ([10, 100, 100], [0, 100, 100], [0]),
-        ([100, 100, 50], [100, 50, 100], [1, 2]),
-        ([100, 100, 50], [100, 100, 0], [2]),
+        (250, [100, 100, 50], [100, 100, 50], []),
+        (250, [100, 100, 50], [100, 50, 100], []),
+        (250, [10, 100, 100], [10, 100, 50], []),
+        (250, [130, 100, 20], [0, 100, 100], []),
+        # The limits together are not more than max_bytes.
+        (300, [100, 100, 100], [100, 50, 100], [1]),
+        (300, [10, 100, 100], [10, 100, 60], [2]),
+        # An own batch beyond its limit, which is due to the first alone.
+        (300, [130, 100, 70], [130, 100, 100], []),
     ],
 )
-def test_shares_may_differ_only_behind_a_partition_that_did_not_give_its_limit(
-    broker: Sequence[int], tidegate: Sequence[int], differ: Sequence[int]
+def test_shares_may_differ_only_where_the_limits_together_are_more(
+    max_bytes: int, broker: Sequence[int], tidegate: Sequence[int], differ: Sequence[int]
 ) -> None:
-    question, theirs = fetched(broker, max_bytes=250)
-    _, ours = fetched(tidegate, max_bytes=250)
+    question, theirs = fetched(broker, max_bytes=max_bytes)
+    _, ours = fetched(tidegate, max_bytes=max_bytes)
     complaints = compare(question, theirs, ours, ({}, {}), Outcome())
     differing = sorted(complaint.split(" records")[0] for complaint in complaints)
     assert differing == [f"('orders', {each})" for each in differ]
+
+
+def test_all_but_the_first_with_records_stay_within_max_bytes() -> None:
+    question, theirs = fetched([100, 100, 50], max_bytes=150)
+    for sizes, is_wrong in (([0, 100, 100], False), ([0, 100, 151], True), ([100, 51, 100], True)):
+        _, ours = fetched(sizes, max_bytes=150, limit_bytes=1000)
+        complaints = compare(question, theirs, ours, ({}, {}), Outcome())
+        assert any(complaint.startswith("more than") for complaint in complaints) == is_wrong, sizes

@@ -117,32 +117,6 @@ def test_a_large_batch_is_the_first_ones(sizes: list[int | None], exceeding: set
             assert (answers[key].aborted_transactions, answers[key].high_watermark) == (None, 10)
 
 
-@for_each(
-    "sizes, withheld, errors, starved",
-    [
-        ([9, 0, 0, 9], set(), set(), []),
-        ([9, 0, 0, 9], {1}, set(), [2]),
-        ([0, 0, 0, 0], {0}, {2}, [1, 3]),
-        ([0, 0, None, 0], {1}, set(), [3]),
-        ([0, 0, 0, 0], {0, 2}, set(), [1, 3]),
-        ([0, 9, 9, 0], {3}, set(), []),
-    ],
-)
-def test_those_behind_what_is_withheld_may_have_had_to_do_without(
-    sizes: list[int | None], withheld: set[int], errors: set[int], starved: list[int]
-) -> None:
-    asked = [ask(topic_partition("orders", number), 17) for number in range(4)]
-    answers = {
-        key_of(entry): PartitionAnswer(
-            *key_of(entry), 3 if number in errors else 0, 10, 9, 3, aborted_transactions=[], records=[bytes(size)]
-        )
-        for number, (entry, size) in enumerate(zip(asked, sizes, strict=True))
-        if size is not None
-    }
-    found = assembly.starved_behind({key_of(asked[number]) for number in withheld}, asked, answers)
-    assert found == [asked[number] for number in starved]
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[int, list[FetchPartition]]:
     version = draw(st.integers(4, 18))

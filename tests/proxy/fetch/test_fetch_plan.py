@@ -1,19 +1,32 @@
 """The split of a Fetch and the shares of its byte budget."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+import trio
+from hypothesis import given as given_each
 from hypothesis import strategies as st
 
-from protocol.fetch.messages import FetchPartition
+from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.assembly import FetchPlan, key_of, leave_out, leave_to_broker, plan_fetch
+from proxy.connection.request_handlers import PendingAnswer
+from proxy.fetch.assembly import (
+    FetchPlan,
+    Instead,
+    PartitionKey,
+    key_of,
+    local_bytes_max,
+    plan_fetch,
+    share_out,
+    tier_parts,
+)
 from proxy.fetch.known import Frontier
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
-from tests.support.tier_world import TierWorld, ask, fetch_of, records_of
+from tests.support.tier_world import FakeFetcher, TierWorld, ask, fetch_of, records_of
 from tests.support.virtual_time import for_each_run
 
 pytestmark = pytest.mark.autojump
@@ -23,21 +36,18 @@ FRONTIER = Frontier(local_log_start_offset=1000, log_end_offset=1500, leader_epo
 
 def plan_of(asked: Sequence[FetchPartition], max_bytes: int = 50_000_000) -> FetchPlan:
     """Offsets below the local log start of FRONTIER are the tier's."""
-    return plan_fetch(
-        fetch_of(asked, max_bytes=max_bytes),
+    request = fetch_of(asked, max_bytes=max_bytes)
+    parts = tier_parts(
+        request,
         [topic_partition(entry.topic or "", entry.partition) for entry in asked],
         lambda _: FRONTIER,
         lambda entry, _, frontier: entry.fetch_offset < frontier.local_log_start_offset,
-        lambda entry, _: entry.fetch_offset < FRONTIER.log_end_offset,
     )
+    return plan_fetch(request, parts, {})
 
 
 def tier_asks(*limits: int) -> list[FetchPartition]:
     return [ask(topic_partition("orders", number), 17, max_bytes=limit) for number, limit in enumerate(limits)]
-
-
-def budgets_of(plan: FetchPlan) -> list[tuple[int, bool]]:
-    return [(part.budget_bytes, part.minimum_one_batch) for part in plan.tier]
 
 
 def test_both_sides_keep_the_requests_order() -> None:
@@ -49,76 +59,66 @@ def test_both_sides_keep_the_requests_order() -> None:
 
 def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
     asked = tier_asks(100, 100, 100)
-    plan = plan_fetch(
-        fetch_of(asked),
+    request = fetch_of(asked)
+    parts = tier_parts(
+        request,
         [None, topic_partition("orders", 1), topic_partition("orders", 2)],
         lambda candidate: FRONTIER if candidate.partition == 2 else None,
         lambda *_: True,
-        lambda *_: False,
     )
+    plan = plan_fetch(request, parts, {})
     assert [part.asked for part in plan.tier] == asked[2:]
     assert plan.local == asked[:2]
 
 
-def test_shares_that_fall_to_others_are_named() -> None:
+def given(asked: FetchPartition, size: int) -> dict[PartitionKey, PartitionAnswer]:
+    return {key_of(asked): PartitionAnswer(*key_of(asked), 0, 10, 10, 0, records=[bytes(size)])}
+
+
+def test_a_refused_part_takes_nothing() -> None:
     asked = tier_asks(600, 600, 600)
     request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, max_bytes=1000)
     first, second, third = plan.tier
-    left, changed = leave_out(request, plan, {first})
-    assert (left.tier, changed) == ([second, third], [second, third])
-    assert budgets_of(left) == [(600, True), (400, False)]
-    assert leave_out(request, left, {first}) == (left, [])
-    assert leave_out(request, left, ()) == (left, ())
-    assert first.budget_bytes == 600
+    assert share_out(request, plan, plan.tier, {}) == {first: (600, True), second: (400, False), third: (0, False)}
+    assert share_out(request, plan, plan.tier[1:], {}) == {second: (600, True), third: (400, False)}
+    elsewhere = replace(plan, instead={first: Instead()})
+    assert share_out(request, elsewhere, plan.tier, {})[second] == (600, True)
 
 
-def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
-    asked = tier_asks(100, 100, 100)
-    plan = plan_of(asked, 150)
-    left = leave_to_broker(fetch_of(asked, max_bytes=150), plan, {plan.tier[0]})
-    assert left.local == [asked[0]]
-    assert [part.asked for part in left.tier] == asked[1:]
-    assert budgets_of(left) == [(50, True), (0, False)]
-    assert left.local_bytes_max == 100
+def test_the_tier_has_what_local_partitions_leave_and_the_first_may_exceed() -> None:
+    """A local one that exceeds its limit behind a tier partition will have to go, and takes nothing."""
+    front, behind = tier_asks(300, 300)
+    local = ask(topic_partition("local", 0), 1100, max_bytes=200)
+    request, plan = fetch_of([front, local, behind], max_bytes=500), plan_of([front, local, behind], max_bytes=500)
+    for size, shares in (
+        (0, [(300, True), (200, False)]),
+        (150, [(300, True), (50, False)]),
+        (201, [(300, True), (200, False)]),
+    ):
+        assert [*share_out(request, plan, plan.tier, given(local, size)).values()] == shares, size
+    assert [*share_out(request, plan, plan.tier[1:], given(local, 201)).values()] == [(299, False)]
 
 
-# --- the broker's order ---
-
-PLENTY, NOTHING = 1200, 1500
-"""Offsets above the local log start of FRONTIER: far from the log's end, and at it."""
-
-
-def charges_of_broker(asked: Sequence[FetchPartition], max_bytes: int) -> list[int]:
-    """Return what a broker takes for each partition where a local one gives its whole limit or nothing."""
-    charges, left = [], max(0, max_bytes)
-    for entry in asked:
-        wanted = 0 if entry.fetch_offset == NOTHING else max(0, entry.partition_max_bytes)
-        charges.append(min(wanted, left))
-        left -= charges[-1]
-    return charges
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([17, PLENTY, NOTHING]), st.integers(-10, 1000)), max_size=30),
-    st.integers(-10, 5000),
-)
-def test_each_place_gets_what_it_gets_at_the_broker(asks: list[tuple[int, int]], max_bytes: int) -> None:
+@given_each(st.lists(st.tuples(st.booleans(), st.integers(-10, 1000)), min_size=1, max_size=30), st.integers(-10, 5000))
+def test_no_answer_is_planned_beyond_the_limit_and_none_below_it(asks: list[tuple[bool, int]], max_bytes: int) -> None:
     asked = [
-        ask(topic_partition("orders", number), offset, max_bytes=limit) for number, (offset, limit) in enumerate(asks)
+        ask(topic_partition("orders", number), 17 if is_tier else 1100, max_bytes=limit)
+        for number, (is_tier, limit) in enumerate(asks)
     ]
-    plan, charges = plan_of(asked, max_bytes), charges_of_broker(asked, max_bytes)
-    expected = {key_of(entry): charge for entry, charge in zip(asked, charges, strict=True)}
-    assert [part.budget_bytes for part in plan.tier] == [expected[key_of(part.asked)] for part in plan.tier]
-    # The local ones get theirs from the broker, in one Fetch of their own.
-    assert charges_of_broker(plan.local, plan.local_bytes_max) == [expected[key_of(entry)] for entry in plan.local]
-
-
-def test_an_answered_partition_leaves_its_share_to_tier_and_local_ones_behind_it() -> None:
-    asked = [*tier_asks(600, 600), ask(topic_partition("local", 0), PLENTY, max_bytes=600)]
-    request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, 1000)
-    assert (plan.local_bytes_max, plan.local[0].partition_max_bytes) == (0, 0)
-    left, _ = leave_out(request, plan, set(plan.tier))
-    assert (left.tier, left.local_bytes_max, left.local) == ([], 1000, asked[2:])
+    request, plan = fetch_of(asked, max_bytes=max_bytes), plan_of(asked, max_bytes)
+    limit = max(0, max_bytes)
+    local_bytes = 0
+    local: dict[PartitionKey, PartitionAnswer] = {}
+    for entry in plan.local:
+        size = max(0, min(entry.partition_max_bytes, local_bytes_max(request, plan) - local_bytes))
+        local |= given(entry, size)
+        local_bytes += size
+    shares = share_out(request, plan, plan.tier, local)
+    wanted = sum(max(0, size) for _, size in asks)
+    assert local_bytes + sum(share.bytes_max for share in shares.values()) <= limit
+    if wanted <= limit:
+        assert local_bytes + sum(share.bytes_max for share in shares.values()) == wanted
+    assert local_bytes_max(request, plan) >= limit * len(plan.local) // len(asked)
 
 
 # --- whole Fetches ---
@@ -146,28 +146,75 @@ async def sizes_of(
     "kinds, max_bytes, sizes",
     [
         # Failed before: one batch of the first local one, nothing of the others, and 2 MiB of the tier.
-        ([LOCAL] * 3 + [TIERED] * 4, 2000, [1000, 1000, 0, 0, 0, 0, 0]),
-        ([TIERED] * 4 + [LOCAL] * 3, 2000, [1000, 1000, 0, 0, 0, 0, 0]),
-        ([LOCAL, TIERED, LOCAL, TIERED], 2500, [1000, 1000, 500, 0]),
-        ([TIERED, LOCAL, TIERED, LOCAL], 2500, [1000, 1000, 500, 0]),
+        ([LOCAL] * 3 + [TIERED] * 4, 2800, [1000, 200, 0, 1000, 600, 0, 0]),
+        ([TIERED] * 4 + [LOCAL] * 3, 2800, [1000, 600, 0, 0, 1000, 200, 0]),
+        ([LOCAL, TIERED, LOCAL, TIERED], 2600, [1000, 1000, 300, 300]),
+        ([TIERED, LOCAL, TIERED, LOCAL], 2600, [1000, 1000, 300, 300]),
+        ([TIERED, LOCAL], 2000, [1000, 1000]),
         ([IDLE] * 60 + [TIERED] * 2, 1500, [0] * 60 + [1000, 500]),
-        ([IDLE, TIERED, IDLE, LOCAL], 1500, [0, 1000, 0, 500]),
+        ([IDLE, TIERED, IDLE, LOCAL], 1600, [0, 600, 0, 1000]),
         ([REFUSED, TIERED, LOCAL], 1500, [0, 1000, 500]),
-        ([REFUSED, LOCAL, TIERED], 1500, [0, 1000, 500]),
+        ([REFUSED, LOCAL, TIERED], 1500, [0, 500, 1000]),
         # Failed before: one that is believed to have records gets an error, and took its limit all the same.
         ([FENCED, TIERED], 1000, [0, 1000]),
         ([FENCED, TIERED, TIERED], 1500, [0, 1000, 500]),
     ],
 )
-async def test_partitions_take_from_the_limit_in_request_order(
+async def test_local_partitions_have_their_part_and_the_tier_the_rest_in_request_order(
     world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int
 ) -> None:
     assert await sizes_of(world, kinds, max_bytes, fetches=fetches) == sizes
 
 
-async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world: TierWorld) -> None:
-    """From the second Fetch on the tier's has it, as at the broker: that the first is fenced is known then."""
-    assert await sizes_of(world, [FENCED, TIERED, LOCAL], 1000) == [0, 0, 1000]
+async def bytes_of(world: TierWorld, client: FakeFetcher, *asked: FetchPartition, max_bytes: int) -> list[int]:
+    return [len(records) for records in records_of(await client.fetch(asked, max_bytes=max_bytes))]
+
+
+async def test_a_tier_partition_beside_99_idle_ones_has_as_much_as_alone(world: TierWorld) -> None:
+    cold = world.add_partition("cold")
+    idle = [world.add_partition("idle", number, high_watermark=1500) for number in range(99)]
+    client, asked = world.client(), ask(cold, 17, max_bytes=50_000)
+    (alone,) = await bytes_of(world, client, asked, max_bytes=50_000)
+    for place in (0, 50, 99):
+        others = [ask(each, 1500, max_bytes=50_000) for each in idle]
+        sizes = await bytes_of(world, client, *others[:place], asked, *others[place:], max_bytes=50_000)
+        assert sum(sizes) == sizes[place] >= 0.95 * alone, place
+
+
+@for_each("max_bytes", [300, 1000, 1500, 50_000])
+@for_each_run("is_tier_first", [False, True])
+async def test_neither_side_starves_the_other(world: TierWorld, is_tier_first: bool, max_bytes: int) -> None:
+    """Failed before where the tier's is first: the local one had nothing, for as long as the tier's took all."""
+    cold = world.add_partition("cold", segments=[(0, 100_000)], local_log_start_offset=100_001, high_watermark=100_001)
+    hot = world.add_partition("hot", high_watermark=200_000)
+    client, offsets = world.client(), {cold: 17, hot: 1000}
+    for _ in range(50):
+        order = [cold, hot] if is_tier_first else [hot, cold]
+        asked = [ask(each, offsets[each], max_bytes=max_bytes) for each in order]
+        sizes = await bytes_of(world, client, *asked, max_bytes=max_bytes)
+        assert all(size >= BATCH_BYTES for size in sizes)
+        assert sum(sizes) <= max_bytes
+        for each, size in zip(order, sizes, strict=True):
+            offsets[each] += size // BATCH_BYTES
+
+
+async def test_the_probe_and_the_local_partitions_cost_one_round_trip(
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: the second was sent when the first was answered."""
+    cold, hot = world.add_partition("cold"), world.add_partition("hot", high_watermark=1500)
+    client, sent_at_s = world.client(), list[float]()
+    ask_on = client.wire.ask
+
+    async def noted(*question: Any) -> PendingAnswer:
+        sent_at_s.append(trio.current_time())
+        return await ask_on(*question)
+
+    monkeypatch.setattr(client.wire, "ask", noted)
+    world.broker.latency_s = 0.1
+    await client.fetch([ask(cold, 17), ask(hot, 1100)])
+    assert world.broker.asked == [[("cold", 0, 1000)], [("hot", 0, 1100)]]
+    assert sent_at_s == [0.0, 0.0]
 
 
 @for_each_run(
@@ -175,6 +222,7 @@ async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world:
     [
         ([TIERED, LOCAL, TIERED], [BATCH_BYTES, 0, 0]),
         ([LOCAL, TIERED, LOCAL], [BATCH_BYTES, 0, 0]),
+        ([TIERED, LOCAL, LOCAL], [BATCH_BYTES, 0, 0]),
         ([IDLE, TIERED, LOCAL], [0, BATCH_BYTES, 0]),
         ([IDLE, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
         ([REFUSED, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
@@ -212,17 +260,18 @@ async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorl
     turns = []
     for epoch in range(1, 6):
         given = [answer for answer in response.partitions if answer.records_bytes]
-        assert [answer.records_bytes for answer in given] == [1000] * len(given)
+        assert sum(answer.records_bytes for answer in given) == 2000
         turns.append("".join(name_of[answer.topic_id or b""] for answer in given))
         for answer in given:
-            asked[answer.topic_id or b""].fetch_offset += 10
+            asked[answer.topic_id or b""].fetch_offset += answer.records_bytes // BATCH_BYTES
         response = await client.fetch(
             [asked[answer.topic_id or b""] for answer in given],
             max_bytes=2000,
             session_id=response.session_id,
             session_epoch=epoch,
         )
-    assert turns == ["ab", "ab", "cu", "vw", "xa"]  # the full answer that opens a session moves nobody
+    # The full answer that opens a session moves nobody.
+    assert turns == ["auv", "auv", "bwx", "cuv", "awx"]
 
 
 async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind_it(world: TierWorld) -> None:

@@ -5,7 +5,7 @@ import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.fetch.messages import PartitionAnswer
-from proxy.fetch.assembly import TierPart
+from proxy.fetch.assembly import Share, TierPart
 from proxy.fetch.known import Frontier
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX
 from storage.errors import CorruptObjectError
@@ -20,6 +20,7 @@ from tests.support.tier_world import LEADER_EPOCH, TierWorld, ask
 pytestmark = pytest.mark.autojump
 
 END = 2000
+SHARE = Share(2 * BATCH_BYTES, may_exceed=True)
 COUNTER = "kafka_server_brokertopicmetrics_remotefetch{}_total"
 
 
@@ -27,14 +28,14 @@ async def read(
     world: TierWorld, partition: TopicIdPartition, offset: int, *, ends_below: int | None = None
 ) -> TierRecords:
     part = part_of(partition, offset, local_start=ends_below or END)
-    return await world.tier.read(part, committed=ends_below is not None)
+    return await world.tier.read(part, SHARE, part.frontier, committed=ends_below is not None)
 
 
 def part_of(partition: TopicIdPartition, offset: int, *, local_start: int = END, epoch: int = -1) -> TierPart:
-    """Two batches at an offset, of a client that has read up to there in the epoch."""
+    """One offset, of a client that has read up to there in the epoch."""
     asked = ask(partition, offset, last_fetched_epoch=epoch)
     frontier = Frontier(local_start, END, LEADER_EPOCH, learned_at_s=0.0)
-    return TierPart(asked, partition, frontier, budget_bytes=200, minimum_one_batch=True)
+    return TierPart(asked, partition, frontier)
 
 
 def counted(world: TierWorld, topic: str = "orders") -> tuple[float, float, float]:

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import TierPart
+from proxy.fetch.assembly import Share, TierPart
 from proxy.fetch.tier import FINISH_S, READS_AT_ONCE_MAX, TierReads
 from proxy.turns import LATE_S, TURNS
 from storage.cache.blocks import AnswerBlocks
@@ -33,28 +34,43 @@ pytestmark = pytest.mark.autojump
 WAITING = "kafka_server_delayedoperationpurgatory_purgatorysize"
 
 
-async def parts_of(world: TierWorld, count: int, *, budget_bytes: int = 1000, offset: int = 17) -> list[TierPart]:
+SHARE = Share(1000, may_exceed=True)
+
+
+async def parts_of(world: TierWorld, count: int, *, offset: int = 17) -> list[TierPart]:
     partitions = [world.add_partition("orders", number) for number in range(count)]
     await world.frontiers.refresh(NODE_ID, partitions)
     parts = []
     for partition in partitions:
         frontier = world.frontiers.get(NODE_ID, partition)
         assert frontier is not None
-        parts.append(TierPart(ask(partition, offset), partition, frontier, budget_bytes, minimum_one_batch=True))
+        parts.append(TierPart(ask(partition, offset), partition, frontier))
     return parts
 
 
 def reads_of(
-    world: TierWorld, parts: list[TierPart], *, wait_s: float = 1.0, committed: bool = False, is_settled: bool = True
+    world: TierWorld,
+    parts: list[TierPart],
+    *,
+    share: Share = SHARE,
+    wait_s: float = 1.0,
+    committed: bool = False,
+    is_settled: bool = True,
 ) -> TierReads:
     """Reads that the broker has vouched for, unless they are to be settled by the test."""
     deadline_s = trio.current_time() + wait_s
     meter, client = world.meters.tier, ClientReads()
     reads = TierReads(world.tier, meter, world.nursery, deadline_s=deadline_s, committed=committed, client=client)
-    reads.start(parts)
+    reads.start(parts, dict.fromkeys(parts, share))
     if is_settled:
-        reads.settle(parts, [])
+        settle(reads, parts)
     return reads
+
+
+def settle(
+    reads: TierReads, vouched: Sequence[TierPart], outdated: Sequence[TierPart] = (), share: Share = SHARE
+) -> None:
+    reads.settle({part: part.frontier for part in vouched}, dict.fromkeys(vouched, share), outdated)
 
 
 def sizes_of(reads: TierReads, parts: list[TierPart]) -> list[int | None]:
@@ -80,7 +96,7 @@ async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(world: T
     reads = reads_of(world, parts, is_settled=False)
     await trio.sleep(0.05)
     *wanted, unwanted = parts
-    reads.settle(wanted, parts[-2:-1])
+    settle(reads, wanted, parts[-2:-1])
     await reads.wait_until(10.0)
     assert trio.current_time() == pytest.approx(0.2)
     assert sizes_of(reads, parts) == [1000] * len(wanted) + [None]
@@ -207,7 +223,7 @@ async def test_reads_that_nobody_wants_are_given_up(world: TierWorld) -> None:
     reads = reads_of(world, parts)
     await trio.sleep(0.1)
     assert sizes_of(reads, parts) == [1000, None, None]
-    reads.settle(parts[2:], [])
+    settle(reads, parts[2:])
     assert (reads.pending, reads.any_records) == (True, False)
     await reads.wait_until(100.0)
     assert trio.current_time() == pytest.approx(0.2)
@@ -215,13 +231,11 @@ async def test_reads_that_nobody_wants_are_given_up(world: TierWorld) -> None:
 
 
 async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorld) -> None:
-    parts = await parts_of(world, 2, budget_bytes=200)
+    parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 0.3}
-    reads = reads_of(world, parts)
+    reads = reads_of(world, parts, share=Share(200, may_exceed=True))
     await trio.sleep(0.1)
-    for part in parts:
-        part.budget_bytes = 500
-    reads.settle(parts, parts)
+    settle(reads, parts, share=Share(500))
     await reads.wait_until(100.0)
     assert sizes_of(reads, parts) == [500, 500]
     assert trio.current_time() == pytest.approx(0.4)
@@ -261,7 +275,7 @@ async def test_what_nobody_wants_holds_nothing(holding: TierWorld, held: ByteBud
     reads = reads_of(holding, parts, is_settled=False)
     await trio.sleep(0.105)  # the third has its records by now, and has yet to bring them
     assert held.held == 2
-    reads.settle(parts[:1], [])
+    settle(reads, parts[:1])
     assert held.held == 1
     await trio.sleep(0.1)
     assert held.held == 1
@@ -277,9 +291,9 @@ async def test_from_the_deadline_on_nothing_is_held_for_a_word_to_come(holding: 
     assert (held.held, reads.results, reads.pending, list(reads.parts)) == (0, {}, False, [])
     await trio.sleep(5.0)
     # The word comes: the time begins again, and what is wanted may be started once more.
-    reads.settle(parts[:2], [])
+    settle(reads, parts[:2])
     assert reads.deadline_s == trio.current_time() + 1.0
-    reads.start(parts[:2])
+    reads.start(parts[:2], dict.fromkeys(parts, SHARE))
     await reads.wait_until(math.inf)
     assert sizes_of(reads, parts[:2]) == [1000, 1000]
     assert held.held == 2
@@ -291,8 +305,8 @@ async def test_a_word_at_the_deadline_leaves_nothing_half_done(holding: TierWorl
     holding.reader.delays_s = {parts[1].partition: 100.0}
     reads = reads_of(holding, parts, is_settled=False)
     await trio.sleep(1.0)
-    reads.settle(parts, [])
-    reads.start(part for part in parts if part not in reads.parts)
+    settle(reads, parts)
+    reads.start((part for part in parts if part not in reads.parts), dict.fromkeys(parts, SHARE))
     await reads.wait_until(reads.deadline_s)
     assert trio.current_time() == 2.0
     assert sizes_of(reads, parts) == [1000, None]
@@ -349,7 +363,7 @@ async def test_what_came_in_time_is_given_however_late_the_loop_is(
                 for _ in range(TURNS):
                     await trio.lowlevel.checkpoint()
                 assert sizes_of(reads, parts) == [1000]
-                reads.settle(parts, [])
+                settle(reads, parts)
             await reads.wait_until(reads.deadline_s)
             reads.stop()
         thread.join()
@@ -382,7 +396,7 @@ async def test_what_is_settled_before_the_deadline_stays_however_late_the_loop_i
         reads = reads_of(world, parts, is_settled=False)
         while not reads.results:
             await trio.lowlevel.checkpoint()
-        reads.settle(parts, [])
+        settle(reads, parts)
         mock_clock.jump(5.0)
         await trio.sleep(1.0)
         assert sizes_of(reads, parts) == [1000]
@@ -399,13 +413,13 @@ async def test_a_word_in_the_turn_of_the_deadline_finds_what_is_at_hand(holding:
         await trio.sleep_until(reads.deadline_s)
         is_first = bool(reads.parts)
         word_came_first += is_first
-        reads.settle(parts, [])
-        reads.start(part for part in parts if part not in reads.parts)
+        settle(reads, parts)
+        reads.start((part for part in parts if part not in reads.parts), dict.fromkeys(parts, SHARE))
         await reads.wait_until(math.inf)
         assert sizes_of(reads, parts) == [1000]
         assert len(holding.reader.reads) - before == (1 if is_first else 2)
         assert held.held == 1
-        reads.settle([], [])
+        settle(reads, [])
         await trio.sleep(1.0)
     assert word_came_first
 
@@ -432,9 +446,9 @@ async def test_records_count_from_when_they_may_be_given(world: TierWorld) -> No
     reads = reads_of(world, parts, is_settled=False)
     await trio.sleep(0.3)
     assert reads.records_since_s == 0.0
-    reads.settle(parts, [])
+    settle(reads, parts)
     assert reads.records_since_s == 0.3
-    reads.settle(parts[1:], [])
+    settle(reads, parts[1:])
     assert reads.records_since_s == math.inf
     await reads.wait_until(10.0)
     assert reads.records_since_s == 0.6
