@@ -17,8 +17,10 @@ from storage.reading.segment_finder import SegmentFinder
 from storage.reading.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
-    from proxy.fetch.assembly import Instead, TierPart
-    from proxy.fetch.known import Frontier, Lineages, LogStartGeneration
+    from proxy.fetch.authorities import LogStartGeneration
+    from proxy.fetch.frontiers import Frontier
+    from proxy.fetch.lineages import Lineages
+    from proxy.fetch.plan import Instead, TierPart
     from proxy.fetch.tier import CatalogTail, Tier
 
 

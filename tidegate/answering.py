@@ -10,8 +10,10 @@ from proxy.connection.audit import Audit
 from proxy.connection.names import Groups
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.server import Server
+from proxy.fetch.authorities import LogStartGeneration
 from proxy.fetch.fallback import Fallback
-from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
+from proxy.fetch.frontiers import Frontiers
+from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
 from proxy.offsets.service import ListOffsetsService

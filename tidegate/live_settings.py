@@ -20,7 +20,7 @@ from tidegate.config.model import Config
 from tidegate.logs import configure_logs
 
 if TYPE_CHECKING:
-    from proxy.fetch.known import Frontiers
+    from proxy.fetch.frontiers import Frontiers
 
 _VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from metrics.copy_meters import MetadataTopicMeter
 from metrics.meters import TierMeter
 from metrics.troubles import TroubleId
-from proxy.fetch.known import Frontiers
+from proxy.fetch.frontiers import Frontiers
 from proxy.tier_owner import TierOwner
 from proxy.upstream.cluster import Cluster
 from standalone.metadata_guard import MetadataTopicGuard

@@ -31,7 +31,7 @@ from trio._core import _thread_cache
 
 from protocol.fetch.response import decode_response
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.known import Lineages
+from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
 from storage.formats.aiven.manager import AivenRemoteStorageManager

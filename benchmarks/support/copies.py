@@ -27,8 +27,8 @@ from tools.demo.kafka_properties import properties_text
 
 START_S_MAX = 60.0
 ENCODERS: Mapping[str, Callable[..., Any]] = {
-    "proxy.fetch.probe.encode_request": encode_request,
-    "proxy.fetch.assembly.encode_response": encode_response,
+    "proxy.fetch.sent_fetch.encode_request": encode_request,
+    "proxy.fetch.answer.encode_response": encode_response,
 }
 
 

@@ -4,7 +4,7 @@ A Fetch of our own on the client's upstream connection, in its place in the stre
 checks the client's rights, the leader and the epochs, and tells high watermark, LSO and log start.
 
 - One request for all partitions, each at its high watermark, where there is nothing to read.
-- READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.fetch.known), at
+- READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.fetch.aborted_tails), at
   the local log start. Brokers list aborted transactions only with records, and max_bytes 1 yields records for one
   partition a request. None if the tier tells it all (`proxy.tier_owner`).
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned again, one more probe is
@@ -15,278 +15,29 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import trio
 
 from metrics.meters import RelayMeter
 from protocol.fetch.messages import (
-    NO_SESSION_ID,
     NO_TAGS,
-    SESSIONLESS_EPOCH,
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionAnswer,
-    encode_request,
 )
-from protocol.fetch.response import decode_response
 from protocol.wire.errors import ErrorCode
-from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, PendingAnswer, UpstreamWire, each_slice, off_loop
-from proxy.fetch.assembly import FetchPlan, PartitionKey, TierPart, bytes_max_of, is_whole, key_of, local_bytes_max
-from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTail, Authorities, Authority, AuthorityKey, Frontier
-from proxy.fetch.tier import Tier, TierReads
+from protocol.wire.identifiers import IsolationLevel
+from proxy.connection.request_handlers import UpstreamWire
+from proxy.fetch.aborted_tails import AbortedTail
+from proxy.fetch.answer import is_whole, refusal
+from proxy.fetch.authorities import Authorities, Authority, AuthorityKey
+from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier
+from proxy.fetch.plan import TierPart
+from proxy.fetch.sent_fetch import SentFetch, send_fetch
+from proxy.fetch.tier import Tier
 from proxy.turns import move_on_after
-
-# The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back; or the
-# whole of a session that has nothing in the tier at the moment (`fetch_whole`).
-#
-# It is sent right behind the probe, and asks without waiting, so that a hot partition is answered at once (the broker
-# too ignores min_bytes once a partition of the request is remote). While tier reads are under way and there is nothing
-# to answer with, it is asked again each ASK_AGAIN_S, without waiting: a long poll cannot be taken back, and would hold
-# up a tier read that ends meanwhile. An error, a diverging epoch or a preferred replica would come back as it is: then
-# only the tier is waited for. Where the tier has nothing to give, one long poll is left (`until_news`).
-
-
-ASK_AGAIN_S = 0.25
-"""A record that comes while the tier is slow waits so long at most; a client costs its broker four questions a second
-meanwhile."""
-
-
-class OwnFetch:
-    """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole; `sections` are
-    the tagged sections of its responses.
-
-    Args:
-        granted: how much of what is wanted may be asked for, in bytes.
-        edit: makes of answers what the client gets.
-        put_off: has the client come again for an answer whose batch could not be held.
-    """
-
-    def __init__(
-        self,
-        wire: UpstreamWire,
-        granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
-        edit: Callable[[Sequence[PartitionAnswer]], None] = lambda _answers: None,
-        put_off: Callable[[PartitionAnswer], None] = lambda _answer: None,
-    ) -> None:
-        self.whole: FetchResponse | None = None
-        self.throttle_time_ms = 0
-        self.bytes_got = 0
-        self.sections: list[bytes] = []
-        self.exceeding: set[PartitionKey] = set()
-        """Partitions whose answer is larger than was asked for: the broker granted a batch beyond the limit."""
-        self._wire = wire
-        self._granted = granted
-        self._edit = edit
-        self._put_off = put_off
-        self._begun: _Asked | None = None
-        self._answers: dict[PartitionKey, PartitionAnswer] = {}
-
-    @property
-    def answers(self) -> Sequence[PartitionAnswer]:
-        """The last answer of every partition that was asked for."""
-        return tuple(self._answers.values())
-
-    @property
-    def by_key(self) -> Mapping[PartitionKey, PartitionAnswer]:
-        """The same, by what the client asked for."""
-        return self._answers
-
-    def bytes_of(self, asked: FetchPartition) -> int:
-        """Record bytes that the broker gave for a partition."""
-        answer = self._answers.get(key_of(asked))
-        return 0 if answer is None else answer.records_bytes
-
-    @property
-    def has_news(self) -> bool:
-        """Return whether the broker gave something that the client is not to wait longer for."""
-        return any(answer.records or _comes_back(answer) for answer in self._answers.values())
-
-    async def begin(self, request: FetchRequest, plan: FetchPlan) -> None:
-        """Ask for the plan's local partitions; `first_answer` takes the answer."""
-        if plan.local:
-            exceeds = bytes_max_of(request)  # what is more than their part goes from the tier's
-            self._begun = await self._send(request, plan.local, local_bytes_max(request, plan), exceeds=exceeds)
-
-    async def first_answer(self) -> None:
-        """Return when what `begin` has asked is answered."""
-        if self._begun is not None:
-            await self._take(self._begun)
-
-    async def until_ready(
-        self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float, left_bytes: int
-    ) -> None:
-        """Wait until there is something to answer with: records, all tier reads, or the deadline. Meanwhile ask for the
-        plan's local partitions again, as much as the tier's leave."""
-        while plan.local and not self.has_news:
-            ask_at_s = trio.current_time() + ASK_AGAIN_S
-            await reads.wait_any_until(min(ask_at_s, reads.deadline_s))
-            if reads.any_records or not reads.pending or ask_at_s >= reads.deadline_s:
-                break
-            await self.ask(request, plan.local, left_bytes)
-            if self.whole is not None:
-                return
-        await self.until_read(reads, linger_s)
-
-    async def until_read(self, reads: TierReads, linger_s: float) -> None:
-        """Wait for the tier reads: for all, or a moment longer than until there is something to answer with."""
-        if not self.bytes_got:
-            await reads.wait_any_until(reads.deadline_s)
-        since_s = min(trio.current_time(), reads.records_since_s)
-        await reads.wait_until(min(reads.deadline_s, since_s + linger_s))
-
-    async def until_news(self, request: FetchRequest, plan: FetchPlan, time_s: float) -> None:
-        """There is nothing to answer with: return at that time, or when the plan's local partitions have something."""
-        if plan.local:
-            left_ms = int((time_s - trio.current_time()) * 1000)
-            await self.ask(request, plan.local, bytes_max_of(request), max_wait_ms=max(0, left_ms))
-        if not self.has_news and self.whole is None:
-            await trio.sleep_until(time_s)
-
-    async def ask(
-        self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
-    ) -> None:
-        """One Fetch of these partitions as the client asked for them, but without a session."""
-        await self._take(await self._send(request, partitions, bytes_max, max_wait_ms=max_wait_ms))
-
-    async def _send(
-        self,
-        request: FetchRequest,
-        partitions: Sequence[FetchPartition],
-        bytes_max: int,
-        *,
-        max_wait_ms: int = 0,
-        exceeds: int | None = None,
-    ) -> "_Asked":
-        sent = await send_fetch(
-            self._wire,
-            request,
-            partitions,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1 if max_wait_ms else 0,
-            # The answer is held whole: what a client asks beyond this it gets with its next request.
-            max_bytes=self._granted(bytes_max),
-        )
-        return _Asked(sent, partitions, bytes_max if exceeds is None else exceeds)
-
-    async def _take(self, asked: "_Asked") -> None:
-        response = await asked.sent.response()
-        self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
-        if response.tags != NO_TAGS:
-            self.sections.append(response.tags)
-        if is_whole(response):
-            self.whole = response
-            return
-        self.bytes_got += sum(answer.records_bytes for answer in response.partitions)
-        limits = {key_of(each): min(each.partition_max_bytes, asked.bytes_max) for each in asked.partitions}
-        await each_slice(response.partitions, lambda some: self._keep(limits, some))
-
-    def _keep(self, limits: Mapping[PartitionKey, int], answers: Sequence[PartitionAnswer]) -> None:
-        for answer in answers:
-            key = key_of(answer)
-            self._answers[key] = answer
-            if answer.dropped_bytes:
-                self._put_off(answer)
-            if answer.records_bytes > limits.get(key, answer.records_bytes):
-                self.exceeding.add(key)
-        self._edit(answers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    sent: "SentFetch"
-    partitions: Sequence[FetchPartition]
-    bytes_max: int
-    """What is more of one partition exceeds its limit."""
-
-
-def _comes_back(answer: PartitionAnswer) -> bool:
-    """Return whether it is an error, a diverging epoch or a preferred replica: no records come of asking again."""
-    return bool(answer.error_code) or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
-
-
-async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
-    """All of a request, with the client's own waits, under a session epoch of our own."""
-    sent = await send_fetch(
-        wire,
-        request,
-        request.partitions,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=bytes_max,
-        session_epoch=session_epoch,
-    )
-    return await sent.response()
-
-
-async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, session_id: int) -> None:
-    """Make upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
-    afterwards."""
-    if session_id != NO_SESSION_ID:
-        await send_fetch(wire, request, (), session_id=session_id)
-
-
-class SentFetch:
-    """A Fetch of our own that stands in the stream of the client's requests."""
-
-    __slots__ = ("_answer", "_partitions", "api_version")
-
-    def __init__(self, answer: PendingAnswer, api_version: int, partitions: int) -> None:
-        self._answer = answer
-        self._partitions = partitions
-        self.api_version = api_version
-
-    async def response(self) -> FetchResponse:
-        """The broker's answer, whole; its records are views into the frame. Those for which there was no room have been
-        dropped as they arrived."""
-        decode = partial(decode_response, await self._answer.frame(), self.api_version, self._partitions)
-        response = await off_loop(self._partitions > ITEMS_AT_ONCE, decode)
-        for answer, dropped_bytes in zip(response.partitions, self._answer.dropped, strict=False):
-            answer.dropped_bytes = dropped_bytes
-        return response
-
-
-async def send_fetch(
-    wire: UpstreamWire,
-    request: FetchRequest,
-    partitions: Sequence[FetchPartition],
-    *,
-    max_wait_ms: int = 0,
-    min_bytes: int = 0,
-    max_bytes: int = 0,
-    session_id: int = NO_SESSION_ID,
-    session_epoch: int = SESSIONLESS_EPOCH,
-    api_version: int | None = None,
-    records_bytes_max: int | None = None,
-) -> SentFetch:
-    """Send a Fetch of our own on behalf of `request`.
-
-    Args:
-        api_version: the request's unless given.
-        records_bytes_max: what is more than about so much is dropped as it arrives; None: what may not be held is.
-    """
-    version = request.api_version if api_version is None else api_version
-    correlation_id = wire.next_correlation_id()
-    encode = partial(
-        encode_request,
-        request,
-        partitions,
-        correlation_id=correlation_id,
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        session_id=session_id,
-        session_epoch=session_epoch,
-        api_version=version,
-    )
-    frame = await off_loop(len(partitions) > ITEMS_AT_ONCE, encode)
-    held_bytes_max = None if records_bytes_max is None else records_bytes_max + ANSWER_OF_REQUEST_MAX * len(frame)
-    pending = await wire.ask(ApiKey.FETCH, version, correlation_id, frame, held_bytes_max)
-    return SentFetch(pending, version, len(partitions))
-
 
 PROBE_BYTES_MAX = 1
 """One batch at most comes back, and is discarded."""
@@ -294,8 +45,6 @@ PROBE_BYTES_MAX = 1
 PROBE_HELD_BYTES_MAX = 64 * 1024
 """A batch that is larger is dropped as it arrives."""
 
-ANSWER_OF_REQUEST_MAX = 2
-"""A partition takes 29 to 33 bytes of a request, and 34 to 40 without records of its answer."""
 
 KAFKA_STORAGE_ERROR_VERSION_MIN = 6
 """Older clients do not know that code; brokers tell them another."""
@@ -369,7 +118,7 @@ class Prober:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
                 self._tier.forget(self.node_id, part.partition)
-                verdicts.answered[part] = _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                verdicts.answered[part] = refusal(part.asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return verdicts
 
     async def _with_log_ends(self, asked: list[_Probed]) -> list[_Probed]:
@@ -544,7 +293,7 @@ class Prober:
 
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:
-            verdicts.answered[part] = _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)
+            verdicts.answered[part] = refusal(part.asked, ErrorCode.OFFSET_OUT_OF_RANGE)
         else:
             verdicts.vouched[part] = authority
 
@@ -602,7 +351,3 @@ def _code_for_version(error_code: int, api_version: int) -> int:
     if error_code == ErrorCode.KAFKA_STORAGE_ERROR and api_version < KAFKA_STORAGE_ERROR_VERSION_MIN:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return error_code
-
-
-def _refusal(part: TierPart, error_code: ErrorCode) -> PartitionAnswer:
-    return PartitionAnswer.error(part.asked.topic, part.asked.topic_id, part.asked.partition, error_code)

@@ -1,8 +1,6 @@
 """The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
-import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -13,17 +11,16 @@ from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from protocol.fetch.messages import TOPIC_ID_VERSION_MIN
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import Instead, Share, TierPart
-from proxy.fetch.known import LEARN_WAIT_S_MAX, AbortedTails, Authority, Frontier, Frontiers, Lineages
-from proxy.turns import LATE_S, arrive, move_on_after
+from proxy.fetch.aborted_tails import AbortedTails
+from proxy.fetch.authorities import Authority
+from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier, Frontiers
+from proxy.fetch.lineages import Lineages
+from proxy.fetch.plan import Instead, Share, TierPart
+from proxy.turns import move_on_after
 from proxy.upstream.cluster import Cluster
-from storage.errors import RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, Uuid
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
-from storage.reading.segment_finder import LocalLogIsNextError, ReachesLocalLogError
-from storage.tasks import TaskNursery
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
@@ -193,7 +190,7 @@ class Tier:
         Args:
             under: the leader epoch and the local log start that it is read by.
             committed: READ_COMMITTED: nothing that begins in the broker's log, and with what the tier knows of aborted
-                transactions up to there, as the broker tells the rest of them up to there only (proxy.fetch.known).
+                transactions up to there, as the broker tells the rest up to there only (proxy.fetch.aborted_tails).
             is_caught_up: after `catch_up`.
             reader: whose read it is (proxy.connection.request_handlers).
             time: as TierReader.read.
@@ -271,252 +268,3 @@ class Tier:
 def _searched_up_to(records: TierRecords, offset: int) -> bool:
     aborts = records.aborts
     return aborts is None or aborts.is_complete or aborts.searched_below >= offset
-
-
-# The tier reads of one Fetch, side by side, under one deadline (docs/protocol.md#l3).
-#
-# Rule 1. What a read has when the time is up is its answer; one that has nothing yet is answered empty. Its fills go
-#         on, and the next request finds them. What came in time counts, however late the loop looks at it
-#         (`proxy.turns`); and that a read is late says nothing of the tier where the loop was late itself.
-# Rule 2. A read that finds no segment is first taken as our own lag (docs/protocol.md#l2): the catalog is read up to
-#         the end that the metadata topic has now, and the read is tried once more. Until that has found the segment it
-#         counts as a miss, also at the deadline, and is given back to the broker.
-# Rule 3. Reads of a client that had the right before start beside the probe, so the probe may make some pointless and
-#         others wrong: `settle` says which. A read that nobody wants any more holds nothing.
-# Rule 4. Nothing is held for a probe that does not come: at the deadline reads that have not been settled are let go.
-#         If the word comes later, the time begins again then, as it would at a broker that hears of the request only
-#         then, and what was let go is to be started once more.
-# Rule 5. A failure is a result; what becomes of it is `proxy.fetch.fallback`'s to say, and to log.
-
-
-READS_AT_ONCE_MAX = 64
-"""For one Fetch: each may ask for some MiB of the store, and one of thousands of partitions would have all GETs wait
-for its own."""
-
-FINISH_S = 0.25
-"""What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
-
-NO_WORD: Mapping[TierPart, Under] = {}
-
-ReadResult = TierRecords | Exception
-"""Records, or the fault. OffsetNotInTierError: give it back."""
-
-
-class TierReads:
-    """Reads under way; `stop` must follow. `results` has a part once its read ended by itself, or missed.
-
-    Args:
-        nursery: the exchange's; the reads live in it.
-        deadline_s: by trio's clock.
-        committed: as `Tier.read`.
-        client: whose reads they are; it holds what they bring.
-    """
-
-    def __init__(
-        self,
-        tier: Tier,
-        meter: TierMeter,
-        nursery: TaskNursery,
-        *,
-        deadline_s: float,
-        committed: bool,
-        client: ClientReads,
-    ) -> None:
-        self.results: dict[TierPart, ReadResult] = {}
-        self.expired: set[TierPart] = set()
-        """Parts whose read had nothing at the deadline; not those of which the linger, or a late loop, was the end."""
-        self.deadline_s = deadline_s
-        self.records_since_s = math.inf
-        """Since when there are records, and the word that they may be given."""
-        self.parts: dict[TierPart, tuple[Share, Under]] = {}
-        """Those that are read and how, in the order in which they were started."""
-        self._wait_s = deadline_s - trio.current_time()
-        self._tier = tier
-        self._meter = meter
-        self._nursery = nursery
-        self._committed = committed
-        self._client = client
-        self._times: dict[TierPart, ReadTime] = {}
-        self._tasks = 0
-        self._line: deque[tuple[TierPart, ReadTime]] = deque()
-        """Reads beyond READS_AT_ONCE_MAX, which a task takes up when it has done another."""
-        self._progress = trio.Event()
-        self._settled = trio.Event()
-        self._is_word_waited_for = False
-        self._is_loop_late = False
-        meter.on_delayed_fetch_parked()
-
-    @property
-    def pending(self) -> bool:
-        """Return whether a read is under way."""
-        return bool(self._times)
-
-    @property
-    def any_records(self) -> bool:
-        """Return whether a read has records."""
-        return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
-
-    def start(
-        self, parts: Iterable[TierPart], shares: Mapping[TierPart, Share], under: Mapping[TierPart, Under] = NO_WORD
-    ) -> None:
-        """Start these reads; beyond READS_AT_ONCE_MAX they take turns."""
-        for part in parts:
-            self._start(part, shares[part], under.get(part, part.frontier))
-        if self.parts and not (self._settled.is_set() or self._is_word_waited_for):
-            self._is_word_waited_for = True
-            self._nursery.start_soon(self._let_go_at_deadline)
-
-    def settle(
-        self, vouched: Mapping[TierPart, Under], shares: Mapping[TierPart, Share], outdated: Collection[TierPart] = ()
-    ) -> None:
-        """After the probe: give up the reads that nobody wants, and start those again that are to be read otherwise:
-        with another share, or by what was out of date."""
-        if trio.current_time() >= self.deadline_s:
-            self.deadline_s = trio.current_time() + self._wait_s
-            for time in self._times.values():
-                time.deadline_s = self.deadline_s
-        self._settled.set()
-        for part, (share, _) in self.parts.items():
-            is_wanted = part in vouched
-            if is_wanted and share == shares[part] and part not in outdated:
-                continue
-            self._give_up(part)
-            if is_wanted:
-                self._start(part, shares[part], vouched[part])
-        self.records_since_s = trio.current_time() if self.any_records else math.inf
-
-    def stop(self) -> None:
-        """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
-        self._settled.set()
-        if trio.current_time() >= self.deadline_s and not self._is_loop_late:
-            self.expired.update(part for part, time in self._times.items() if time.is_late)
-        if self.expired:
-            self._meter.on_remote_fetch_expired()
-        while self._line:
-            part, time = self._line.popleft()
-            if self._times.get(part) is time:
-                del self._times[part]
-        if any(time.has_batch for time in self._times.values()):
-            self._nursery.start_soon(self._finish)
-        for time in self._times.values():
-            time.end()
-        self._meter.on_delayed_fetch_completed()
-
-    async def wait_until(self, time_s: float) -> None:
-        """Return when all reads have ended, or at that time and with what has come by then."""
-        await self._wait(time_s, lambda: not self.pending)
-        if self.pending:
-            await arrive()
-
-    async def wait_any_until(self, time_s: float) -> None:
-        """Return when one read has records or all have ended, or at that time."""
-        await self._wait(time_s, lambda: self.any_records or not self.pending)
-
-    async def _wait(self, time_s: float, is_enough: Callable[[], bool]) -> None:
-        began_s = trio.current_time()
-        with trio.move_on_at(time_s):
-            while not is_enough():
-                await self._wait_progress()
-        if began_s < time_s:
-            self._is_loop_late = trio.current_time() - time_s >= LATE_S
-
-    async def _wait_progress(self) -> None:
-        self._progress = trio.Event()
-        await self._progress.wait()
-
-    def _start(self, part: TierPart, share: Share, under: Under) -> None:
-        self.parts[part] = share, under
-        if share.bytes_max == 0:
-            self.results[part] = TierRecords([], 0, first_batch_too_large=True)
-            return
-        time = self._times[part] = ReadTime(self.deadline_s)
-        if self._tasks >= READS_AT_ONCE_MAX:
-            self._line.append((part, time))
-        else:
-            self._tasks += 1
-            self._nursery.start_soon(self._run, part, time)
-
-    def _give_up(self, part: TierPart) -> None:
-        result = self.results.pop(part, None)
-        if isinstance(result, TierRecords):
-            self._client.drop(result)
-        time = self._times.pop(part, None)
-        if time is not None:
-            time.give_up()
-
-    async def _run(self, part: TierPart, time: ReadTime) -> None:
-        """This read, and then those of the line."""
-        await self._run_one(part, time, has_waited=False)
-        while self._line:
-            await self._run_one(*self._line.popleft(), has_waited=True)
-        self._tasks -= 1
-
-    async def _run_one(self, part: TierPart, time: ReadTime, *, has_waited: bool) -> None:
-        with time:
-            if has_waited:
-                await trio.lowlevel.checkpoint()  # its time may be up; and reads of what is at hand must not pile up
-            result = await self._result(part, time)
-            if self._times.get(part) is time:
-                self.results[part] = result
-                if isinstance(result, TierRecords) and result.size_bytes and self.records_since_s == math.inf:
-                    self.records_since_s = trio.current_time()
-            elif isinstance(result, TierRecords):
-                self._client.drop(result)
-        if self._times.get(part) is not time:
-            return
-        del self._times[part]
-        self._progress.set()
-
-    async def _let_go_at_deadline(self) -> None:
-        """Rule 4."""
-        with move_on_after(self.deadline_s - trio.current_time()):
-            await self._settled.wait()
-        if not self._settled.is_set():
-            for part in self.parts:
-                self._give_up(part)
-            self.parts.clear()
-
-    async def _finish(self) -> None:
-        await self.wait_until(trio.current_time() + FINISH_S)
-        for time in self._times.values():
-            time.give_up()
-
-    async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
-        try:
-            try:
-                return await self._read(part, time)
-            except (ReachesLocalLogError, LocalLogIsNextError) as error:
-                return error
-            except OffsetNotInTierError as miss:
-                if self._times.get(part) is time:
-                    self.results[part] = miss
-                if not await self._made_up_lag(part):
-                    return miss
-            return await self._read(part, time, is_caught_up=True)
-        except OffsetNotInTierError as error:
-            return error
-        except (RemoteStorageError, UpstreamError) as error:
-            _log.debug(
-                "tier_read_failed", partition=str(part.partition), offset=part.asked.fetch_offset, reason=str(error)
-            )
-            return error
-        except Exception as error:
-            _log.exception("tier_read_fault", partition=str(part.partition), offset=part.asked.fetch_offset)
-            return error
-
-    async def _made_up_lag(self, part: TierPart) -> bool:
-        try:
-            await self._tier.catch_up(part.partition)
-        except (RemoteStorageError, UpstreamError) as error:
-            _log.warning("catalog_lag_unknown", partition=str(part.partition), reason=str(error))
-            return False
-        return True
-
-    async def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> TierRecords:
-        identity = self._client.identity
-        records = await self._tier.read(
-            part, *self.parts[part], committed=self._committed, is_caught_up=is_caught_up, reader=identity, time=time
-        )
-        # At once, without a checkpoint between: a read that nobody wants any more must be released too.
-        self._client.hold(records)
-        return records

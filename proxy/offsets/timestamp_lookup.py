@@ -16,7 +16,7 @@ import trio
 from protocol.client.errors import UpstreamError
 from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.request_handlers import each_slice
-from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier
+from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.tier import Tier
 from proxy.turns import move_on_after
 from storage.errors import RemoteResourceNotFoundError

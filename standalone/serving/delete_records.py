@@ -28,7 +28,7 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import BYTES_AT_ONCE, RELAY, Answer, Relay, UpstreamWire, off_loop
-from proxy.fetch.known import LogStartGeneration
+from proxy.fetch.authorities import LogStartGeneration
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets, forward
 from storage.model import TopicIdPartition

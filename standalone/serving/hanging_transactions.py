@@ -14,7 +14,7 @@ import trio
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
 from protocol.client.messages import OpenTransaction, producers_question
-from proxy.fetch.known import Frontiers
+from proxy.fetch.frontiers import Frontiers
 from proxy.upstream.cluster import ROLE, Cluster, leader_id
 from storage.model import TopicIdPartition
 from storage.wall_clock import wall_clock_ms

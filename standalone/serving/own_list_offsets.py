@@ -48,7 +48,7 @@ from proxy.connection.request_handlers import (
     off_loop,
 )
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
-from proxy.fetch.known import Frontier
+from proxy.fetch.frontiers import Frontier
 from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_again, ask_broker, by_key, key_of
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets

@@ -12,8 +12,10 @@ from protocol.fetch.messages import diverging_epoch_tags
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey
-from proxy.fetch.assembly import Instead, TierPart
-from proxy.fetch.known import Frontier, Lineages, LogStartGeneration
+from proxy.fetch.authorities import LogStartGeneration
+from proxy.fetch.frontiers import Frontier
+from proxy.fetch.lineages import Lineages
+from proxy.fetch.plan import Instead, TierPart
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.tier_owner import MakeExchanges

@@ -17,7 +17,7 @@ import trio
 from protocol.client.errors import UpstreamError
 from protocol.wire.framing import LENGTH_BYTES
 from proxy.connection.request_handlers import UpstreamWire
-from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier
+from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.tier import Tier
 from proxy.offsets.timestamp_lookup import Key, TimestampLookup
 from proxy.turns import move_on_after

@@ -4,7 +4,7 @@
 An abort stands in the index of the segment that holds its *marker*: the answer's own segment, or any after it. So the
 search walks from there on, until an entry says that nothing begun below the answer's upper bound was open any more
 (its last stable offset has reached the bound), or the tier ends. What then is left has its marker in the broker's
-local log, and is the caller's to find (proxy.fetch.known).
+local log, and is the caller's to find (proxy.fetch.aborted_tails).
 
 Rule 1. A search that is not complete says up to where it has looked. It ends at the first offset that no segment on the
         lineage holds, also where segments follow: behind a hole it would miss what is in the hole.

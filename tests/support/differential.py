@@ -6,7 +6,7 @@ What must be equal: every field, tagged ones too, every record byte, and the abo
 addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
 - Partitions of a Fetch take from its max_bytes in request order. Where tier and local log share it, Tidegate gives
-  local partitions their part by number (proxy.fetch.assembly): only where the limits together are more than max_bytes,
+  local partitions their part by number (proxy.fetch.plan): only where the limits together are more than max_bytes,
   one answer's bytes may be a prefix of the other's.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers

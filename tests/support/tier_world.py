@@ -27,8 +27,10 @@ from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.audit import ClientAudit
 from proxy.connection.request_handlers import ClientReads, Relay
+from proxy.fetch.authorities import LogStartGeneration
 from proxy.fetch.fallback import Fallback, FallbackSettings
-from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
+from proxy.fetch.frontiers import Frontiers
+from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner

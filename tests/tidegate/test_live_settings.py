@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.connection.server import Server
-from proxy.fetch.known import Frontiers
+from proxy.fetch.frontiers import Frontiers
 from proxy.settings import ClientAuth, ServerTls
 from storage.config.keys import Reload
 from storage.config.model import ClientTls, SecurityProtocol

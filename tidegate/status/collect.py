@@ -23,7 +23,7 @@ from protocol.client.errors import UpstreamError
 from proxy.connection.server import Server
 from proxy.connection.slots import Spells
 from proxy.fetch.fallback import Fallback
-from proxy.fetch.known import Frontier, Frontiers
+from proxy.fetch.frontiers import Frontier, Frontiers
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC

@@ -7,9 +7,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from protocol.fetch.messages import key_of
 from proxy.connection.request_handlers import ClientReads, UpstreamWire
-from proxy.fetch.assembly import TierPart, assemble, encode_answer, key_of, tier_answer
-from proxy.fetch.known import Authority, Frontier
+from proxy.fetch.answer import assemble, encode_answer, tier_answer
+from proxy.fetch.authorities import Authority
+from proxy.fetch.frontiers import Frontier
+from proxy.fetch.plan import TierPart
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 from storage.reading.reader import TierRecords

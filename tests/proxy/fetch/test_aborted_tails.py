@@ -7,8 +7,8 @@ import pytest
 
 from protocol.fetch.messages import PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.fetch import known as module
-from proxy.fetch.known import AbortedTail, AbortedTails
+from proxy.fetch import aborted_tails
+from proxy.fetch.aborted_tails import AbortedTail, AbortedTails
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 
@@ -74,7 +74,7 @@ def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls
 
 
 def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TAILS_MAX", 2)
+    monkeypatch.setattr(aborted_tails, "TAILS_MAX", 2)
     tails = AbortedTails()
     for node_id, start in ((1, START), (1, START + 100), (2, START)):
         learned(tails, answer(), node_id=node_id, start=start)
@@ -85,6 +85,6 @@ def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(monkeyp
 
 
 def test_a_very_long_tail_is_used_and_not_kept(tails: AbortedTails, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TAIL_ENTRIES_MAX", 1)
+    monkeypatch.setattr(aborted_tails, "TAIL_ENTRIES_MAX", 1)
     assert learned(tails, answer()) == TAIL
     assert len(tails) == 0

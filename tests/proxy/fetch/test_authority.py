@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from proxy.fetch.known import Authorities, Authority, AuthorityKey, LogStartGeneration
+from proxy.fetch.authorities import Authorities, Authority, AuthorityKey, LogStartGeneration
 from tests.support.segments import topic_partition
 
 pytestmark = pytest.mark.autojump
@@ -30,7 +30,7 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() 
 
 
 async def test_as_many_rights_are_remembered_as_probes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.authorities.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
     keys = [replace(KEY, partition=topic_partition("orders", number)) for number in range(3)]
     for key in keys:

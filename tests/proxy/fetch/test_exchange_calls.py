@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from proxy.connection.request_handlers import Relay
-from proxy.fetch.tier import READS_AT_ONCE_MAX
+from proxy.fetch.reads import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch

@@ -9,20 +9,11 @@ import trio
 from hypothesis import given as given_each
 from hypothesis import strategies as st
 
-from protocol.fetch.messages import FetchPartition, PartitionAnswer
+from protocol.fetch.messages import FetchPartition, PartitionAnswer, PartitionKey, key_of
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import PendingAnswer
-from proxy.fetch.assembly import (
-    FetchPlan,
-    Instead,
-    PartitionKey,
-    key_of,
-    local_bytes_max,
-    plan_fetch,
-    share_out,
-    tier_parts,
-)
-from proxy.fetch.known import Frontier
+from proxy.fetch.frontiers import Frontier
+from proxy.fetch.plan import FetchPlan, Instead, local_bytes_max, plan_fetch, share_out, tier_parts
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition

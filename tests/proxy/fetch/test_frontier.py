@@ -9,7 +9,7 @@ from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS
 from protocol.fetch.messages import PartitionAnswer
-from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
+from proxy.fetch.frontiers import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeBroker, FakeKafka
@@ -122,7 +122,7 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: Tie
 
 @pytest.fixture
 def few_frontiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.FRONTIERS_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.frontiers.FRONTIERS_MAX", 2)
 
 
 @pytest.mark.usefixtures("few_frontiers")

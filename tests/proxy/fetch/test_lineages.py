@@ -41,7 +41,7 @@ async def test_an_epoch_new_to_the_catalog_has_it_built_anew(world: TierWorld, p
 
 @pytest.fixture
 def few_lineages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.LINEAGES_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.lineages.LINEAGES_MAX", 2)
 
 
 @pytest.mark.usefixtures("few_lineages")
@@ -153,7 +153,7 @@ async def test_a_forgotten_one_is_built_anew(world: TierWorld, partition: TopicI
 
 
 async def test_a_request_names_a_limited_count_of_partitions(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.known.QUESTIONS_MAX", 8)
+    monkeypatch.setattr("proxy.fetch.lineages.QUESTIONS_MAX", 8)
     partitions = [world.add_partition("orders", number) for number in range(20)]
     async with trio.open_nursery() as reads:
         for partition in partitions:

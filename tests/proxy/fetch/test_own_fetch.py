@@ -7,12 +7,13 @@ from itertools import product
 import pytest
 import trio
 
-from protocol.fetch.messages import FetchPartition
+from protocol.fetch.messages import FetchPartition, key_of
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import FetchPlan, key_of, plan_fetch, share_out, tier_parts
-from proxy.fetch.probe import ASK_AGAIN_S, OwnFetch, close_upstream_session
-from proxy.fetch.tier import TierReads
+from proxy.fetch.own_fetch import ASK_AGAIN_S, OwnFetch
+from proxy.fetch.plan import FetchPlan, plan_fetch, share_out, tier_parts
+from proxy.fetch.reads import TierReads
+from proxy.fetch.sent_fetch import close_upstream_session
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, FakePartitionLog, FakeWire, broker_batch
 from tests.support.tier_world import NODE_ID, TierWorld, ask, fetch_of
@@ -92,7 +93,7 @@ async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: Tie
     assert (asked.api_version, asked.session_id, asked.session_epoch, asked.client_id) == (17, 0, -1, "a-client")
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (0, 0, 50 * 1024 * 1024 - 1000)
     assert [(entry.partition, entry.fetch_offset) for entry in asked.partitions] == [(1, 1000)]
-    (answer,) = waited.own_fetch.answers
+    (answer,) = waited.own_fetch.by_key.values()
     assert bytes(answer.records[0])[:100] == broker_batch(1, 1000)
     assert waited.own_fetch.bytes_got == 1000
 
@@ -163,7 +164,7 @@ async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) ->
     asked = [by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions]
     own_fetch = OwnFetch(FakeWire(world.broker, world.nursery))
     await own_fetch.ask(fetch_of(asked), asked, 1000)
-    assert [answer.records_bytes for answer in own_fetch.answers] == [BATCH_BYTES, 0]
+    assert [answer.records_bytes for answer in own_fetch.by_key.values()] == [BATCH_BYTES, 0]
     assert own_fetch.exceeding == {key_of(asked[0])}
 
 

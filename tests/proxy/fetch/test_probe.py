@@ -6,7 +6,7 @@ import trio
 from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
-from proxy.fetch import known
+from proxy.fetch import frontiers
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
 from storage.reading.aborted_transactions import TierAborts
@@ -163,7 +163,7 @@ async def test_where_a_batch_was_large_the_end_is_asked_for_before_the_next_prob
     world: TierWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failed before: each probe of a partition that is written to brought a whole batch, of 100 MB perhaps."""
-    monkeypatch.setattr(known, "LARGE_BATCH_BYTES", BATCH_BYTES - 1)
+    monkeypatch.setattr(frontiers, "LARGE_BATCH_BYTES", BATCH_BYTES - 1)
     partition, client = world.add_partition(high_watermark=1500), world.client()
     for expected_bytes in (0, BATCH_BYTES, BATCH_BYTES, BATCH_BYTES):
         assert codes_of(await client.fetch([ask(partition, 17)])) == [0]

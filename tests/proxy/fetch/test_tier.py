@@ -5,8 +5,8 @@ import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.fetch.messages import PartitionAnswer
-from proxy.fetch.assembly import Share, TierPart
-from proxy.fetch.known import Frontier
+from proxy.fetch.frontiers import Frontier
+from proxy.fetch.plan import Share, TierPart
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX
 from storage.errors import CorruptObjectError
 from storage.model import TopicIdPartition

@@ -15,8 +15,8 @@ from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
-from proxy.fetch.assembly import Share, TierPart
-from proxy.fetch.tier import FINISH_S, READS_AT_ONCE_MAX, TierReads
+from proxy.fetch.plan import Share, TierPart
+from proxy.fetch.reads import FINISH_S, READS_AT_ONCE_MAX, TierReads
 from proxy.turns import LATE_S, TURNS
 from storage.cache.blocks import AnswerBlocks
 from storage.cache.byte_budget import ByteBudget

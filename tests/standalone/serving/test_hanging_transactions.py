@@ -13,7 +13,7 @@ from metrics.registry import Registry
 from protocol.client.connection import ClientSettings
 from protocol.client.messages import DESCRIBE_PRODUCERS
 from protocol.fetch.messages import PartitionAnswer
-from proxy.fetch.known import Frontiers
+from proxy.fetch.frontiers import Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from standalone.serving.hanging_transactions import LOOK_S, HangingTransactions
 from standalone.serving.log_starts import TierLogStarts

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.fetch.known import Frontier
+from proxy.fetch.frontiers import Frontier
 from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.metadata.catalog import PartitionSummary

@@ -6,12 +6,22 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnswer
+from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnswer, key_of
 from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
-from proxy.fetch import assembly
-from proxy.fetch.assembly import key_of
-from proxy.fetch.known import AbortedTail, Authority, Frontier
+from proxy.fetch.aborted_tails import AbortedTail
+from proxy.fetch.answer import (
+    FetchAnswer,
+    assemble,
+    encode_answer,
+    lacks_aborts,
+    pass_whole,
+    tier_answer,
+    withhold_excess,
+)
+from proxy.fetch.authorities import Authority
+from proxy.fetch.frontiers import Frontier
+from proxy.fetch.plan import TierPart
 from storage.errors import CorruptObjectError
 from storage.reading.aborted_transactions import TierAborts
 from storage.reading.reader import TierRecords
@@ -20,7 +30,7 @@ from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of
 
 AUTHORITY = Authority(1500, 1490, 3, 5, 1000, 0.0, aborted_tail=((7, 990), (8, 995)))
-PART = assembly.TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
+PART = TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
 
 
 def decoded(buffers: list[Buffer], api_version: int = 17) -> FetchResponse:
@@ -48,7 +58,7 @@ def records_with(aborted: list[tuple[int, int]], **changes: Any) -> TierRecords:
 def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
     isolation_level: int, result: TierRecords | None, aborted: list[tuple[int, int]] | None
 ) -> None:
-    answer = assembly.tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
+    answer = tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
     assert answer.aborted_transactions == aborted
 
 
@@ -69,13 +79,13 @@ def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
 def test_aborts_are_known_if_the_tier_tells_all_up_to_the_brokers_tail(
     result: TierRecords | Exception | None, tail: AbortedTail | None, lacks: bool
 ) -> None:
-    assert assembly.lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
+    assert lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
 
 
 @for_each("version", range(4, 19))
 def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
     request = fetch_of([], api_version=version)
-    response = decoded(assembly.encode_answer(request, assembly.FetchAnswer((), 5, 70)), version)
+    response = decoded(encode_answer(request, FetchAnswer((), 5, 70)), version)
     assert (response.throttle_time_ms, response.partitions) == (5, [])
     assert response.error_code == (70 if version >= 7 else 0)
     assert response.correlation_id == 4711
@@ -86,7 +96,7 @@ def test_an_error_of_the_request_is_where_the_version_looks_for_it(version: int,
     request = fetch_of([ask(topic_partition("orders", number), 1) for number in range(2)], api_version=version)
     for asked in request.partitions:
         asked.topic_id = None if version < 13 else asked.topic_id
-    response = decoded(assembly.encode_answer(request, assembly.pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
+    response = decoded(encode_answer(request, pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
 
 
@@ -109,7 +119,7 @@ def test_a_large_batch_is_the_first_ones(sizes: list[int | None], exceeding: set
         for key, size in reversed([*zip(keys, sizes, strict=True)])
         if size is not None
     }
-    assembly.withhold_excess(fetch_of(asked), answers, {keys[number] for number in exceeding})
+    withhold_excess(fetch_of(asked), answers, {keys[number] for number in exceeding})
     assert [answers[key].records_bytes if key in answers else None for key in keys] == left
     for key, before, now in zip(keys, sizes, left, strict=True):
         if before and not now:
@@ -140,7 +150,7 @@ def test_every_partition_is_answered_once_in_order_with_its_own_bytes(
         for key, buffers in data.draw(st.permutations(list(records.items())))
         if key not in left_out
     }
-    response = decoded(assembly.encode_answer(request, assembly.assemble(request, answers, 0)), version)
+    response = decoded(encode_answer(request, assemble(request, answers, 0)), version)
     assert [key_of(answer) for answer in response.partitions] == [key_of(entry) for entry in asked]
     expected = [b"" if key_of(entry) in left_out else b"".join(records[key_of(entry)]) for entry in asked]
     assert records_of(response) == expected
