@@ -189,6 +189,49 @@ async def test_neither_side_starves_the_other(world: TierWorld, is_tier_first: b
             offsets[each] += size // BATCH_BYTES
 
 
+@for_each("is_idle_first", [False, True])
+@for_each_run("max_wait_ms", [0, 500, 5000])
+async def test_a_hot_partition_beside_a_store_that_hangs_is_answered_soon(
+    world: TierWorld, max_wait_ms: int, is_idle_first: bool
+) -> None:
+    cold, hot = world.add_partition("cold"), world.add_partition("hot", high_watermark=1101)
+    world.reader.delay_s = 1000.0
+    client, offset = world.client(), 1101 if is_idle_first else 1100
+
+    async def append() -> None:
+        await trio.sleep(0.3)
+        world.broker.append(world.log(hot))
+
+    world.nursery.start_soon(append)
+    asked = [ask(cold, 17), ask(hot, offset)]
+    began_s = trio.current_time()
+    sizes = [len(records) for records in records_of(await client.fetch(asked, max_wait_ms=max_wait_ms))]
+    if is_idle_first and max_wait_ms < 5000:
+        # At the deadline of 500 ms it was asked once, and comes with the next Fetch.
+        sizes = [len(records) for records in records_of(await client.fetch(asked, max_wait_ms=max_wait_ms))]
+    assert sizes == [0, BATCH_BYTES]
+    assert trio.current_time() - began_s <= (0.55 if is_idle_first else 0.05)
+
+
+async def test_a_batch_beyond_its_limit_has_its_turn_in_a_session(world: TierWorld) -> None:
+    """The one in the tier is in front at first; each that has given records goes to the end (KIP-227)."""
+    cold, hot = world.add_partition("cold"), world.add_partition("hot", high_watermark=1500)
+    asked: dict[bytes, FetchPartition] = {
+        partition.topic_id: ask(partition, offset, max_bytes=BATCH_BYTES - 1)
+        for partition, offset in ((cold, 17), (hot, 1100))
+    }
+    client, turns, session_id = world.client(), list[str](), 0
+    named = [*asked.values()]
+    for epoch in range(6):
+        response = await client.fetch(named, session_id=session_id, session_epoch=epoch)
+        session_id = response.session_id
+        (given,) = [answer for answer in response.partitions if answer.records_bytes]
+        named = [asked[given.topic_id or b""]]
+        named[0].fetch_offset += 1
+        turns.append("cold" if given.topic_id == cold.topic_id else "hot")
+    assert turns == ["cold", "cold", "hot", "cold", "hot", "cold"]  # the full answer that opens a session moves nobody
+
+
 async def test_the_probe_and_the_local_partitions_cost_one_round_trip(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
