@@ -28,7 +28,7 @@ from rich.box import SIMPLE_HEAVY
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.decoding.inflated_batches import RecordDecoder
 from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
 from protocol.record_batches import read_header

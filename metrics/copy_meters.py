@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import Counter, Gauge
 
-from metrics.meters import IdleAverage
+from metrics.idle_share import IdleAverage
 from metrics.registry import Children, Registry
 
 

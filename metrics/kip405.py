@@ -26,7 +26,7 @@ class Kind(enum.StrEnum):
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     TIMER = "timer"
-    """Kafka's own timer: `_count`, `_sum` and quantiles, in milliseconds (`metrics.registry`)."""
+    """Kafka's own timer: `_count`, `_sum` and quantiles, in milliseconds (`metrics.timer`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,86 +12,16 @@ distinct labels the rest share the label `__other__`, at the price of one more l
 
 import enum
 import threading
-import time
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from metrics.kip405 import EXPORTED, Family, Kind, Kip405Names
-
-# Kafka's timer as a Prometheus summary: a count, a sum, and quantiles over the latest observations.
-#
-# prometheus-client's own Summary has no quantiles, and a histogram has other names than dashboards of a broker ask for.
-# A broker's reservoir holds 1028 observations and prefers recent ones; here it is simply the last 1028.
-
-
-RESERVOIR_SIZE = 1028
-"""As in the metrics library that brokers use; sorting it costs some 50 µs, at scrape time only."""
-
-QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-
-
-class KafkaTimer(Collector):
-    """Observations in milliseconds. Thread-safe."""
-
-    def __init__(self, name: str, help_text: str) -> None:
-        self._name = name
-        self._help = help_text
-        self._lock = threading.Lock()
-        self._latest_ms: deque[float] = deque(maxlen=RESERVOIR_SIZE)
-        self._count = 0
-        self._sum_ms = 0.0
-
-    def observe(self, duration_ms: float) -> None:
-        """Add one duration."""
-        with self._lock:
-            self._latest_ms.append(duration_ms)
-            self._count += 1
-            self._sum_ms += duration_ms
-
-    def timing(self) -> "Timing":
-        """To enter: observe how long that lasts, however it ends."""
-        return Timing(self)
-
-    def describe(self) -> list[Metric]:
-        """The family without samples, so that the registry knows the name at once."""
-        return [Metric(self._name, self._help, "summary")]
-
-    def collect(self) -> Iterator[Metric]:
-        """The family; no quantile is given before the first observation."""
-        with self._lock:
-            latest_ms = sorted(self._latest_ms)
-            count, sum_ms = self._count, self._sum_ms
-        metric = Metric(self._name, self._help, "summary")
-        if latest_ms:
-            for quantile in QUANTILES:
-                rank = min(int(quantile * len(latest_ms)), len(latest_ms) - 1)
-                metric.add_sample(self._name, {"quantile": str(quantile)}, latest_ms[rank])
-        metric.add_sample(f"{self._name}_count", {}, count)
-        metric.add_sample(f"{self._name}_sum", {}, sum_ms)
-        yield metric
-
-
-class Timing:
-    """What a timer observes as one duration. Not a generator's context manager: it is entered for each read."""
-
-    __slots__ = ("_started_s", "_timer")
-
-    def __init__(self, timer: KafkaTimer) -> None:
-        self._timer = timer
-
-    def __enter__(self) -> None:
-        self._started_s = time.perf_counter()
-
-    def __exit__(self, *_error: object) -> None:
-        self._timer.observe((time.perf_counter() - self._started_s) * 1000)
-
+from metrics.timer import KafkaTimer
 
 LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """1 ms to 10 s. A probe takes 0.2-0.3 ms where nothing is wrong, a cold GET 30 ms, a deadline 0.5 s to 5 s."""
@@ -269,24 +199,3 @@ class _Alias(Collector):
                 suffix = sample.name.removeprefix(self._family.name)
                 alias.add_sample(self._name + suffix, sample.labels, sample.value)
         yield alias
-
-
-# The page behind `/metrics`: Prometheus' text format, or OpenMetrics for those who ask for it.
-
-
-_OPEN_METRICS = "application/openmetrics-text"
-
-
-def render(registry: Collector, accept: str = "") -> tuple[str, bytes]:
-    """The content type and the page, by the request's Accept header.
-
-    Takes about 5 µs a sample: call it in a thread when a loop must turn meanwhile.
-    """
-    # The library is given a header of ours: its own parsing raises on versions that it cannot read.
-    encoder, content_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
-    return content_type, encoder(registry)
-
-
-def value_of(counter: Counter) -> int:
-    """Return what one series has counted so far, of whole things."""
-    return int(sum(sample.value for family in counter.collect() for sample in family.samples if "total" in sample.name))

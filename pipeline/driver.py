@@ -24,10 +24,10 @@ from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
 from storage.config.client_settings import client_settings
-from storage.config.keys import HOST_PORTS
 from storage.config.model import Mode, UpstreamConfig
 from storage.config.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
 from storage.config.tier_client import TierClientConfig, load_tier_config
+from storage.config.value_kinds import HOST_PORTS
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition

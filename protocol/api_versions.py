@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from protocol.wire import versions
 from protocol.wire.errors import ErrorCode, PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES, is_flexible
+from protocol.wire.framing import LENGTH_BYTES
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor, write_array_length
+from protocol.wire.request_headers import is_flexible
 
 _ENTRY = struct.Struct(">hhh")
 _FRAME_HEADER = struct.Struct(">ii")

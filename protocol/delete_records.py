@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from protocol.fetch.messages import PARTITIONS_MAX
 from protocol.topic_walk import read_topics, require_end
 from protocol.wire.errors import LocalProtocolError
-from protocol.wire.framing import RequestHeader
 from protocol.wire.primitives import Cursor
+from protocol.wire.request_headers import RequestHeader
 
 DELETE_RECORDS_VERSION_MAX = 2
 FLEXIBLE_VERSION_MIN = 2

@@ -21,9 +21,9 @@ from typing import TypeVar
 
 from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, less_asked
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.framing import RequestHeader, encode_request_header
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor, write_array_length, write_string
+from protocol.wire.request_headers import RequestHeader, encode_request_header
 
 LIST_OFFSETS_VERSION_MIN = 1
 LIST_OFFSETS_VERSION_MAX = 11

@@ -24,9 +24,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import decode_request_header, is_flexible
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
+from protocol.wire.request_headers import decode_request_header, is_flexible
 
 NAME_BYTES_MAX: Final = 256
 """In UTF-8; a longer name is left out, and one with characters that are not printable."""

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from storage.config.keys import (
+from storage.config.keys import Reload, key
+from storage.config.model import HostPort
+from storage.config.value_kinds import (
     BOOLEAN,
     FILE,
     GIB,
@@ -21,16 +23,13 @@ from storage.config.keys import (
     TEXT,
     TIB,
     Kind,
-    Reload,
     integer,
-    key,
     one_of,
     optional,
     parse_host_port,
     parse_port,
     size,
 )
-from storage.config.model import HostPort
 from storage.host_names import HOST_LENGTH_MAX, parse_host
 
 Network = IPv4Network | IPv6Network

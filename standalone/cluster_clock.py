@@ -11,7 +11,8 @@ import structlog
 from protocol.client.errors import UpstreamError, UpstreamProtocolError, UpstreamRefusedError
 from protocol.client.leaders import code_name
 from protocol.client.messages import Api, Question
-from proxy.upstream.cluster import Cluster, ask_any
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import ask_any
 from standalone.serving.broker_log import ROLE
 from storage.object_store.clock import StoreClock
 

@@ -22,12 +22,15 @@ from typing import Any, Final
 
 import structlog
 
+from protocol.client.cluster_view import TopicMetadata, metadata_question, metadata_question_by_id
 from protocol.client.errors import UpstreamError, UpstreamUnsupportedError
-from protocol.client.leaders import TopicMetadata, code_name, metadata_question, metadata_question_by_id
-from protocol.client.messages import DESCRIBE_CONFIGS, Partition, Question, uuid_bytes
+from protocol.client.leaders import code_name
+from protocol.client.messages import DESCRIBE_CONFIGS, Question, uuid_bytes
+from protocol.client.offset_questions import Partition
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import TOPICS_MAX, Cluster, ask_any
+from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from proxy.upstream.partition_questions import ask_any
 from standalone.copier.config import CopyConfig, TopicNames
 from standalone.copier.seams import Retention
 from standalone.serving.broker_log import ROLE

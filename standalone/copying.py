@@ -34,7 +34,7 @@ from metrics.copy_meters import CopyMeter
 from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
-from protocol.client.messages import Partition
+from protocol.client.offset_questions import Partition
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC

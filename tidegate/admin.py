@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 import trio
 
-from metrics.registry import Registry, render
+from metrics.page import render
+from metrics.registry import Registry
 from metrics.troubles import TroubleId
 from proxy.connection.address_book import open_listeners
 from proxy.connection.names import Groups

@@ -7,8 +7,9 @@ from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Accounts
 from proxy.connection.audit import Audit
+from proxy.connection.client_reads import ClientReads
 from proxy.connection.names import Groups
-from proxy.connection.request_handlers import ClientReads, RequestHandlers
+from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server
 from proxy.fetch.authorities import LogStartGeneration
 from proxy.fetch.fallback import Fallback
@@ -18,7 +19,8 @@ from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from storage.cache.byte_budget import ByteBudget
 from storage.config.ssl_contexts import client_ssl_context
 from tidegate.audit_log import AuditLog

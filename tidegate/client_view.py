@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from metrics.troubles import TROUBLES, Severity, TroubleId
-from proxy.connection.address_book import SniPattern
+from proxy.connection.server_names import SniPattern
 from proxy.readiness import Readiness
 from proxy.settings import NODE_ID_VARIABLE, ProxyConfig, ServerTls
 from proxy.upstream.cluster import Cluster
-from tidegate.reload import shown_date
+from tidegate.certificate_dates import shown_date
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

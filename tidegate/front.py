@@ -8,18 +8,11 @@ from typing import Protocol
 
 import trio
 
-from proxy.connection.address_book import (
-    AddressBook,
-    Book,
-    KnownBrokers,
-    KnownBrokersFile,
-    SniAddressBook,
-    SniPattern,
-    Target,
-    open_listeners,
-)
+from proxy.connection.address_book import AddressBook, Book, Target, open_listeners
+from proxy.connection.brokers_file import KnownBrokers, KnownBrokersFile
 from proxy.connection.connection import Advertiser
 from proxy.connection.server import Server, TargetFor
+from proxy.connection.server_names import SniAddressBook, SniPattern
 from proxy.readiness import Readiness
 from proxy.tasks import Tasks
 from proxy.upstream.cluster import Cluster

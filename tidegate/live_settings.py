@@ -8,9 +8,9 @@ import ssl
 from typing import TYPE_CHECKING
 
 from proxy.connection.accounts import AccountSettings
-from proxy.connection.address_book import hear_server_names
 from proxy.connection.connection import ConnectionLimits
 from proxy.connection.server import Server, ServerSettings
+from proxy.connection.server_names import hear_server_names
 from proxy.connection.slots import SlotLimits
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from storage.config.keys import MIB
+from storage.config.value_kinds import MIB
 from tidegate.config.model import Config
 
 BESIDE_BYTES: Final = 150 * MIB

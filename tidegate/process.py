@@ -18,8 +18,8 @@ from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
 from tidegate.config.model import Config
 from tidegate.live_settings import LiveSettings
+from tidegate.loop_stall import watch_loop
 from tidegate.reasons import Reasons
-from tidegate.upkeep import watch_loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,159 +8,25 @@ Rules:
 4. Nothing here ends the process.
 """
 
-import datetime
 import enum
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, NamedTuple
 
 import structlog
 import trio
 
 from metrics.meters import Meters, ReloadOutcome
-from metrics.process_meters import TlsMeter
 from metrics.troubles import TroubleId
 from proxy.readiness import Readiness
 from proxy.settings import ServerTls
 from storage.config import ConfigError
 from storage.config.keys import Reload
+from tidegate.certificate_dates import CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from tidegate.changed_files import FileWatch, Seen, look
 from tidegate.config.load import UNSET
 from tidegate.config.model import SERVE_KEYS, Config, EffectiveKey
-
-# Until when the certificates that are in use are valid: a gauge each, and a warning a day below thirty days.
-#
-# In use is what was loaded, not what a file holds by now: a renewed file that no reload has taken up yet does not help.
-
-
-EXPIRY_WARNING_S: Final = 30 * 86_400.0
-WARNING_INTERVAL_S: Final = 86_400.0
-INTERVAL_S: Final = 3600.0
-
-_METADATA_KEYS: Final = ("ssl.keystore.certificate.chain", "ssl.keystore.location")
-
-
-def certificates_in_use(config: Config, server_tls: ServerTls | None) -> dict[str, bytes]:
-    """PEM chains that we present, by the key that names them: to clients, to brokers, for the metadata topic.
-
-    Args:
-        config: as it was at the start.
-        server_tls: towards clients, as it is now.
-    """
-    chains: dict[str, bytes] = {}
-    if server_tls is not None:
-        chains["proxy.tls.certificate.file"] = server_tls.certificate_chain_pem
-    upstream = config.upstream.security.tls
-    if upstream is not None and upstream.certificate_chain_pem is not None:
-        store, certificate = "upstream.ssl.keystore.location", "upstream.ssl.certificate.location"
-        chains[store if store in config.files else certificate] = upstream.certificate_chain_pem
-    metadata = config.metadata_client.security.tls
-    if metadata is not None and metadata != upstream and metadata.certificate_chain_pem is not None:
-        chains[_metadata_key(config)] = metadata.certificate_chain_pem
-    return chains
-
-
-def expires_at_s(chain_pem: bytes) -> float:
-    """When the first certificate of a chain to expire does, Unix time."""
-    from cryptography.x509 import load_pem_x509_certificates  # a tenth of a second that most starts need not spend
-
-    return min(certificate.not_valid_after_utc.timestamp() for certificate in load_pem_x509_certificates(chain_pem))
-
-
-def shown_date(at_s: float) -> str:
-    """A moment as logs have it."""
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class CertificateWatch:
-    """Tells `meter`, and the log."""
-
-    def __init__(self, meter: TlsMeter, now_s: Callable[[], float] = time.time) -> None:
-        self._meter = meter
-        self._now_s = now_s
-        self._warned: dict[tuple[str, float], float] = {}
-
-    def tell(self, chains: Mapping[str, bytes]) -> None:
-        """Set the gauges; warn of what expires soon, once a day."""
-        now_s = self._now_s()
-        for key, chain in chains.items():
-            at_s = expires_at_s(chain)
-            self._meter.on_certificate(key, at_s)
-            warned_s = self._warned.get((key, at_s), -float("inf"))
-            if at_s - now_s < EXPIRY_WARNING_S and now_s - warned_s >= WARNING_INTERVAL_S:
-                self._warned = {seen: when for seen, when in self._warned.items() if seen[0] != key}
-                self._warned[key, at_s] = now_s
-                event = "certificate_expired" if at_s <= now_s else "certificate_expires_soon"
-                _log.warning(event, key=key, expires=shown_date(at_s))
-
-    async def run(self, chains: Callable[[], Mapping[str, bytes]]) -> None:
-        """Tell every hour; until cancelled."""
-        while True:
-            self.tell(chains())
-            await trio.sleep(INTERVAL_S)
-
-
-def _metadata_key(config: Config) -> str:
-    """The strongest of the keys that may name the metadata client's certificate, as it was spelt."""
-    given = [shown.name for shown in config.effective]
-    for end in _METADATA_KEYS:
-        for client in ("consumer", "common.client"):
-            for name in given:
-                if name.endswith(f"remote.log.metadata.{client}.{end}"):
-                    return name
-    return f"remote.log.metadata.common.client.{_METADATA_KEYS[-1]}"
-
-
-# Seeing that files have changed: by what a path leads to, as a ConfigMap or a renewed certificate changes it.
-#
-# Kubernetes changes a mounted ConfigMap by renaming one symbolic link over another, and most tools replace a file by
-# renaming: so device, inode, size and time of the file at the end of all links are compared, not the path's own.
-
-
-class FileIdentity(NamedTuple):
-    """What tells one state of a file from the next."""
-
-    device: int
-    inode: int
-    size_bytes: int
-    modified_ns: int
-
-
-Seen = dict[Path, FileIdentity | None]
-
-
-def look(paths: Iterable[Path]) -> Seen:
-    """Each path's file as it is now; None where there is none to be had. May block on the disk."""
-    return {path: _identity(path) for path in paths}
-
-
-class FileWatch:
-    """Decides when a change is worth a reload: when two looks in a row saw the same, so that it is complete."""
-
-    def __init__(self, seen: Seen) -> None:
-        self._done = seen
-        self._last = seen
-
-    def has_settled(self, seen: Seen) -> bool:
-        """Return whether what was seen differs from what was last acted upon, and has stopped changing."""
-        settled = seen == self._last
-        self._last = seen
-        return settled and seen != self._done
-
-    def acted_upon(self, seen: Seen) -> None:
-        """These files have been read, rightly or wrongly."""
-        self._done = self._last = seen
-
-
-def _identity(path: Path) -> FileIdentity | None:
-    try:
-        state = path.stat()
-    except OSError:
-        return None  # gone, or out of reach: a state like any other
-    return FileIdentity(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
-
 
 WATCH_INTERVAL_S = 2.0
 

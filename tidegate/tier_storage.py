@@ -17,15 +17,17 @@ from metrics.meters import Meters
 from proxy.connection.names import ClientName
 from storage.buffers import give_back
 from storage.cache.block_cache import BlockCache
-from storage.cache.blocks import AnswerBlocks, MemoryBlocks
+from storage.cache.blocks import MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
+from storage.cache.held_blocks import AnswerBlocks
 from storage.cache.object_gets import ObjectGets
-from storage.cache.pace import Pace, Throttle
+from storage.cache.pace import Pace
 from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
 from storage.cache.segment_parts import SegmentParts
+from storage.cache.throttle import Throttle
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
 from storage.reading.reader import TierReader

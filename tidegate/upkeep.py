@@ -16,11 +16,11 @@ import structlog
 import trio
 
 from metrics.meters import FallbackReason, Meters
-from metrics.process_meters import LoopMeter
 from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import Book, KnownBrokersFile
+from proxy.connection.address_book import Book
+from proxy.connection.brokers_file import KnownBrokersFile
 from proxy.connection.server import Server
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
@@ -38,7 +38,6 @@ from storage.metadata.follower import CatalogFollower
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
-from tidegate.log_lines import lines_lost
 from tidegate.reasons import catalog_full
 from tidegate.tier_storage import TierStorage
 
@@ -339,29 +338,3 @@ async def take_gauges(
             readiness.tell(trouble, [why for reason, why in said.items() if trouble_of(reason) is trouble])
         readiness.tell(TroubleId.HANDSHAKES_FAIL, server.handshakes.complaints())
         await trio.sleep(GAUGES_INTERVAL_S)
-
-
-# Loop stall: how late the event loop wakes a task that asked for a time.
-#
-# Everything on the loop is late by as much, so this one number shows a blocking call, a long computation or a machine
-# with too little processor before a client does. The same task counts the loop's tasks.
-
-
-INTERVAL_S = 0.1
-"""Ten wakings a second cost some 0.1 % of a core; a stall shorter than this may fall between two of them."""
-
-
-async def watch_loop(meter: LoopMeter, interval_s: float = INTERVAL_S) -> None:
-    """Measure lateness and count tasks for ever; run it in the application's nursery.
-
-    Cancellation: at any time.
-    """
-    lost_before = 0
-    while True:
-        due = trio.current_time() + interval_s
-        await trio.sleep_until(due)
-        meter.on_woken(max(0.0, trio.current_time() - due))
-        lost = lines_lost()
-        meter.on_log_lines_lost(lost - lost_before)
-        lost_before = lost
-        meter.on_tasks(trio.lowlevel.current_statistics().tasks_living)

@@ -30,7 +30,7 @@ import trio
 from trio._core import _thread_cache
 
 from protocol.fetch.response import decode_response
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
 from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier

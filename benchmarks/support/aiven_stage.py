@@ -21,7 +21,7 @@ from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JVM_OPTIONS
 from protocol.record_batches import iterate_batches
-from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
 from storage.formats.segment_files import LOG_SUFFIX
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.registry import open_object_store

@@ -14,7 +14,8 @@ from itertools import cycle
 from typing import Any, Self
 
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest, encode_request
+from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest
+from protocol.fetch.requests import encode_request
 from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
 from protocol.wire.identifiers import ApiKey

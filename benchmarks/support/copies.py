@@ -16,7 +16,7 @@ from unittest.mock import patch
 import trio
 
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import encode_request
+from protocol.fetch.requests import encode_request
 from protocol.fetch.response import encode_response
 from protocol.wire.framing import FrameBuffer
 from proxy.connection.request_handlers import PendingAnswer

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, fetch_frame
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchResponse, decode_request
+from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchResponse
+from protocol.fetch.requests import decode_request
 from protocol.fetch.response import decode_response
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 
 PARTITION_BYTES_MAX = 16 * 1024
 """Times 1,000 it stays below the broker's `fetch.max.bytes`, so every partition has its share."""

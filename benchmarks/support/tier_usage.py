@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics.cache_meters import GetObject, GetOutcome
+from metrics.get_meter import GetObject, GetOutcome
 from tools.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0

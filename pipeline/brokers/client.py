@@ -20,23 +20,21 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.connection import ClientSettings, drive
+from protocol.client.cluster_view import BrokerNode, ClusterView, TopicMetadata, metadata_question
+from protocol.client.conversation import drive
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError, UpstreamRefusedError
 from protocol.client.groups import GroupOffset, commit_group_offsets, fetch_group_offsets
 from protocol.client.leaders import (
     AskMetadata,
     AskNode,
-    BrokerNode,
-    ClusterView,
     FetchedRecords,
     LeaderEpochAnswers,
     LeaderQuestions,
     Step,
     Steps,
-    TopicMetadata,
-    metadata_question,
 )
-from protocol.client.messages import OffsetAnswer, Partition
+from protocol.client.offset_questions import OffsetAnswer, Partition
+from protocol.client.settings import ClientSettings
 from storage.backoff import Backoff
 
 BACKOFF_S_MIN = 0.1

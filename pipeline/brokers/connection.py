@@ -10,7 +10,8 @@ import ssl
 import time
 from typing import Any, Self
 
-from protocol.client.connection import LENGTH_BYTES, ClientSettings, ConnectionState, drive
+from protocol.client.connection import LENGTH_BYTES, ConnectionState
+from protocol.client.conversation import drive
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamError,
@@ -20,6 +21,7 @@ from protocol.client.errors import (
 )
 from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
+from protocol.client.settings import ClientSettings
 
 ROLE = "spark"
 

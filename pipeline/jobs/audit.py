@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from pipeline.jobs.audit_record import AuditRecord, CheckedSegment, from_text, to_text
 from storage.checks.audit_result import AuditResult, by_kind, in_order, still_true
+from storage.checks.batch_audit import check_segment
 from storage.checks.finding import Finding
-from storage.checks.partition_check import GRACE_MS, PartitionState, check_partition, check_store
-from storage.checks.segment_check import check_segment
+from storage.checks.partition_check import PartitionState, check_partition
+from storage.checks.strange_objects import GRACE_MS, check_store
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.remote_storage_manager import RemoteStorageManager
 

@@ -29,7 +29,7 @@ from pipeline.reading.executor_storage import ShippedStorage, open_shipped_stora
 from protocol.list_offsets import OffsetTimestamp
 from storage.checks.audit_result import AuditResult
 from storage.checks.partition_check import PartitionState
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.wall_clock import wall_clock_ms
 
 EVERYTHING = ".*"

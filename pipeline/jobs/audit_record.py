@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipeline.jobs.job_folder import JobFolder
+from storage.checks.batch_audit import SegmentReport
 from storage.checks.finding import Finding
-from storage.checks.segment_check import SegmentReport
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, uuid_to_text
 
 REPORT = "report.json"

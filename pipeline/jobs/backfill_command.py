@@ -26,12 +26,12 @@ from pipeline.jobs.sink import Run, Sink
 from pipeline.jobs.table_format import TableName
 from pipeline.jobs.tables import TableOptions, TableSink
 from pipeline.jobs.topics import topic_selection
+from pipeline.planning.option_values import OptionReader
 from pipeline.planning.options import (
     BYTES_PER_PARTITION,
     EARLIEST_OFFSET,
     OffsetBound,
     OffsetEdge,
-    OptionReader,
     PartitionOffsets,
     SameTimestamp,
     SourceOptions,

@@ -10,7 +10,7 @@ from pipeline.planning.partition_view import PartitionView
 from pipeline.planning.tier_times import first_offset_at
 from pipeline.planning.tier_view import TierView
 from protocol.client.groups import LOG_START_GROUP, texts_by_topic_id
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid, uuid_to_text
 
 

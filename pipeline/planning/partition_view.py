@@ -1,7 +1,7 @@
 """What is known of one topic partition at one moment: the chain of segments that the tier serves it from.
 
 Pure. The chain is what `storage.reading.reader` would read, one offset after the other: at each offset the segment that
-the catalog's look-up in that offset's leader epoch gives, if the lineage holds it (storage.metadata.partition_catalog,
+the catalog's look-up in that offset's leader epoch gives, if the lineage holds it (storage.metadata.epoch_history,
 rule 3). So dead branches are never served, and a segment that overlaps the one before it is served from there on.
 
 Where no segment holds an offset and a later one is served, there is a hole; where none is, the tier ends. Offsets are
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pipeline.tasks import AbortedTransaction
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 

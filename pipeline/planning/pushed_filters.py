@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pipeline.planning.options import SourceOptions, to_milliseconds
+from pipeline.planning.option_values import to_milliseconds
+from pipeline.planning.options import SourceOptions
 from pipeline.planning.partition_view import WantedOffsets
 from pipeline.schema import NEVER_NULL
 

@@ -26,9 +26,9 @@ from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import PartitionView, partition_view
 from pipeline.planning.tier_transactions import TierTransactions
-from protocol.client.leaders import TopicMetadata
+from protocol.client.cluster_view import TopicMetadata
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import ZERO_UUID, TopicIdPartition, Uuid
 
 ATTEMPTS_MAX = 3

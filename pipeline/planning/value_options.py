@@ -1,4 +1,4 @@
-"""The options of values with a schema, read as `pipeline.planning.options` reads its own: one sentence a problem.
+"""The options of values with a schema, read as `pipeline.planning.option_values` reads its own: one sentence a problem.
 
 `schemaRegistry` is an address alone. The credentials for it are in the file of `config`: options show in Spark's plan.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from storage.config.schema_registry import parse_registry_url
 
 if TYPE_CHECKING:
-    from pipeline.planning.options import OptionReader
+    from pipeline.planning.option_values import OptionReader
 
 VALUE_OPTION_NAMES: Final = (
     *("valueFormat", "valueSchemaFile", "valueSchemaSubject", "valueMessage"),

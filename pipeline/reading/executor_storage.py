@@ -20,7 +20,7 @@ from pathlib import Path
 from storage.buffers import keep_freed_memory
 from storage.config.registry import open_remote_storage_manager
 from storage.errors import StorageConfigError
-from storage.formats.aiven.config import KEY_RING_FILE_KEY, key_ring_keys
+from storage.formats.aiven.key_pairs import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store.gcs.config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
 from storage.object_store.s3.config import (

@@ -11,7 +11,7 @@ import pyarrow as pa
 import structlog
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.decoding.inflated_batches import RecordDecoder
 from pipeline.logs import configure_logs
 from pipeline.planning.options import EARLIEST_OFFSET
 from pipeline.planning.partition_view import OffsetRange

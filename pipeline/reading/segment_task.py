@@ -16,137 +16,34 @@ While a segment is read, threads open the next one and fetch its first pieces, a
 a store's time to the first byte is waited for once a task, not once a segment.
 """
 
-import json
-import secrets
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 import structlog
 
-from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.decoding.inflated_batches import RecordDecoder
 from pipeline.planning.partition_view import OffsetRange
+from pipeline.reading.left_out import BadBatch, BadRecords
 from pipeline.reading.lost_to_retention import LostToRetention
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from protocol.record_batches import BatchHeader
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
 from storage.log.segment_scan import GetsAhead, LogWindow
-from storage.model import IndexType, TopicIdPartition, uuid_to_text
+from storage.model import IndexType, TopicIdPartition
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-# What a task with `badRecords=skip` left out: a warning for each, a count, and one JSON file a task if it is wanted.
-#
-# The file is named after the task's range, and renamed into place: a task that is run again replaces it with the same.
-# It holds no byte of a record.
-
-
-ENTRIES_MAX = 10_000
-"""For a file, and for warnings; what is beyond them is counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadBatch:
-    """Bytes of the log that were left out, and why."""
-
-    position: int
-    size_bytes: int
-    reason: str
-    is_rest: bool = False
-    """Nothing told where the next batch begins: these are all that was left of the range."""
-
-
-class BadRecords:
-    """The bad batches of one task."""
-
-    def __init__(self, task: SegmentTask) -> None:
-        self._task = task
-        self.entries: list[BadBatch] = []
-        self.count = 0
-        self.size_bytes = 0
-
-    def add(self, bad: BadBatch) -> None:
-        """Count a batch that is left out, and say so."""
-        self.count += 1
-        self.size_bytes += bad.size_bytes
-        if self.count > ENTRIES_MAX:
-            return
-        self.entries.append(bad)
-        _log.warning(
-            "bad_batch_skipped",
-            segment=str(self._task.segment.segment_id),
-            position=bad.position,
-            size_bytes=bad.size_bytes,
-            reason=bad.reason,
-            next_batch="unknown" if bad.is_rest else "found",
-        )
-
-    def finish(self, folder: str | None) -> None:
-        """Say how many there were, and write the file, if there is anything to write and a folder for it.
-
-        Raises:
-            RemoteStorageError: it cannot be written.
-        """
-        if self.count == 0:
-            return
-        _log.warning(
-            "bad_batches_skipped",
-            segment=str(self._task.segment.segment_id),
-            count=self.count,
-            size_bytes=self.size_bytes,
-        )
-        if folder is None:
-            return
-        try:
-            _write(Path(folder), self._file_name(), self._report())
-        except OSError as error:
-            raise RemoteStorageError(f"cannot write the bad records to {folder}: {error.strerror}") from error
-
-    def _file_name(self) -> str:
-        task, partition = self._task, self._task.segment.topic_id_partition
-        segment = uuid_to_text(task.segment.segment_id.id)
-        return (
-            f"{partition.topic}-{partition.partition}-{task.segment.start_offset:020d}-{segment}"
-            f"-{task.start_position}-{task.first_offset}.json"
-        )
-
-    def _report(self) -> dict[str, object]:
-        task, partition = self._task, self._task.segment.topic_id_partition
-        return {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "segment": str(task.segment.segment_id),
-            "start_position": task.start_position,
-            "end_position": task.end_position,
-            "first_offset": task.first_offset,
-            "end_offset": task.end_offset,
-            "bad_batches": self.count,
-            "bad_bytes": self.size_bytes,
-            "batches": [asdict(entry) for entry in self.entries],
-        }
-
-
-def _write(folder: Path, name: str, report: dict[str, object]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{name}.{secrets.token_hex(4)}.tmp"
-    try:
-        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(folder / name)
-    finally:
-        temporary.unlink(missing_ok=True)
-
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import ClusterView
 from protocol.client.errors import (
     GroupAuthorizationError,
     GroupInUseError,
@@ -26,8 +26,10 @@ from protocol.client.errors import (
     UpstreamProtocolError,
     UpstreamRefusedError,
 )
-from protocol.client.leaders import AskMetadata, AskNode, ClusterView, Steps, code_name
-from protocol.client.messages import Api, Partition, Question
+from protocol.client.leaders import AskMetadata, AskNode, Steps, code_name
+from protocol.client.messages import Api, Question
+from protocol.client.offset_questions import Partition
+from protocol.client.settings import ClientSettings
 from protocol.wire.errors import PASSING_CODES, ErrorCode
 
 OFFSET_COMMIT = Api(8, "offset_commit", 5, 9)

@@ -15,13 +15,11 @@ from protocol.fetch.messages import (
     NO_TAGS,
     FetchResponse,
     PartitionAnswer,
-    decode_topic_name,
-    decode_topic_tags,
     less_asked,
     require_version,
-    start_topic,
     topic_key,
 )
+from protocol.fetch.requests import decode_topic_name, decode_topic_tags, start_topic
 from protocol.record_batches import Buffer
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import Cursor, write_array_length, write_uvarint

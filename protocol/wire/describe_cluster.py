@@ -6,9 +6,9 @@
 """
 
 from protocol.wire.endpoints import AddressLayout, read_nodes
-from protocol.wire.framing import response_body_position
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
+from protocol.wire.request_headers import response_body_position
 
 ENDPOINT_TYPE_CONTROLLERS = 2
 

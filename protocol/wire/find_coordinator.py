@@ -11,9 +11,9 @@ import struct
 
 from protocol.wire.endpoints import NO_NODE, AddressLayout, AddressSite, Edit, NodeAddress, address_bytes, read_address
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import is_flexible, response_body_position
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor, write_string
+from protocol.wire.request_headers import is_flexible, response_body_position
 
 BATCHED_FROM = 4
 """First version with an array of coordinators."""

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from protocol.wire.endpoints import AddressLayout, SizedSection, read_endpoints
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES, REQUEST_HEADER_PREFIX_BYTES, is_flexible, response_body_position
+from protocol.wire.framing import LENGTH_BYTES
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
+from protocol.wire.request_headers import REQUEST_HEADER_PREFIX_BYTES, is_flexible, response_body_position
 
 ENDPOINTS_FROM = 10
 """First version whose responses may name brokers."""

@@ -5,9 +5,9 @@
 """
 
 from protocol.wire.endpoints import AddressLayout, read_endpoints
-from protocol.wire.framing import response_body_position
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
+from protocol.wire.request_headers import response_body_position
 
 _LEADER_BYTES = 4 + 4
 """Leader id and leader epoch; its tags follow."""

@@ -1,14 +1,14 @@
 """What is held in memory for each client connection, and which gives way when that is too much (docs/protocol.md#l6).
 
 Two budgets, each for all connections: `held` for requests that are decoded, responses that are rewritten or merged;
-`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.blocks`). A request
+`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.held_blocks`). A request
 without room waits in line, and then a client gives way:
 
 Rule 1. A wait for a client that takes bytes counts again whenever PROGRESS_BYTES have passed: one that takes a byte now
         and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.
 Rule 2. The tier's blocks of the longest wait are given up first: after `expert.proxy.send.stall.ms`; or after
         SHARE_WAIT_S, if the connection holds its share (what all would have alike) or more. Nothing is lost by that:
-        the answer reads them again when its client takes bytes (`proxy.connection.frame_stream`).
+        the answer reads them again when its client takes bytes (`proxy.connection.slow_answer`).
 Rule 3. For held bytes, the connection with the longest wait ends: after `expert.proxy.send.stall.ms`, or with its share
         or more after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half
         of the room that is left (`Account.granted`).

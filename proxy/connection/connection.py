@@ -17,7 +17,7 @@ Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it
 Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
         was pipelined behind it is judged again, and so is what other connections asked meanwhile.
 Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
-        client does not take gives up what can be read again (`proxy.connection.frame_stream`); for what cannot, the
+        client does not take gives up what can be read again (`proxy.connection.slow_answer`); for what cannot, the
         connection may end (`proxy.connection.accounts`). What is relayed is held back, nothing else.
 Rule 8. Before a client has signed in, where upstream demands it, its frames are small, and nothing of ours is done for
         it: no decoding, no question, no read. `protocol.sign_in` says when it has, before it hears so itself.
@@ -38,37 +38,30 @@ from protocol.client.errors import TransportError
 from protocol.fetch import walker as api_01_fetch_walker
 from protocol.fetch.messages import REQUEST_BYTES_MAX
 from protocol.fetch.walker import FetchResponseWalker, RecordDropper
-from protocol.sign_in import (
-    AUTHENTICATE_HEAD_BYTES,
-    HANDSHAKE_HEAD_BYTES,
-    RAW_ANSWER_BYTES_MAX,
-    RAW_HEAD_BYTES,
-    SignIn,
-    decode_request,
-    encode_refusal,
-)
+from protocol.sasl_handshake import decode_request, encode_refusal
+from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_ANSWER_BYTES_MAX, RAW_HEAD_BYTES, SignIn
 from protocol.sign_in_name import TOKEN_FRAME_BYTES_MAX, SignInName, token_in_frame
 from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import (
-    LENGTH_BYTES,
-    REQUEST_HEADER_PREFIX_BYTES,
-    SMALL_BUFFER_BYTES,
-    RequestPrefix,
-    ResponseSequencer,
-    Turn,
-    decode_request_header,
-    peek_request_prefix,
-)
+from protocol.wire.framing import LENGTH_BYTES, SMALL_BUFFER_BYTES
 from protocol.wire.group_id import GROUP_APIS, HEAD_BYTES
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.produce import peek_acks
+from protocol.wire.request_headers import (
+    REQUEST_HEADER_PREFIX_BYTES,
+    RequestPrefix,
+    decode_request_header,
+    peek_request_prefix,
+)
+from protocol.wire.response_sequence import ResponseSequencer, Turn
 from proxy.connection.accounts import Accounts, Wait
 from proxy.connection.audit import Audit
-from proxy.connection.frame_stream import CORRELATION_ID_BYTES, AnswerSending, ConnectionEnd, FrameStream, end_of
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.frame_stream import CORRELATION_ID_BYTES, ConnectionEnd, FrameStream, end_of
 from proxy.connection.names import ClientName, Groups
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, PendingAnswer, Relay, RequestHandlers
+from proxy.connection.request_handlers import RELAY, Answer, PendingAnswer, Relay, RequestHandlers
 from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
+from proxy.connection.slow_answer import AnswerSending
 from proxy.upstream.transport import Bytes, Transport
 
 HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1

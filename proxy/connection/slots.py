@@ -16,7 +16,7 @@ Rule 4. A client that has ended its side, and whose request is unanswered, is gi
         part of an answer: one that still reads gets its last answer, and one that has gone keeps no slot.
 Rule 5. A connection without an unanswered request on which nothing happens for `idle_s_max` is closed. One with an
         unanswered request is never idle.
-Rule 6. An address over its own limits (`proxy.connection.slots`) is refused before anybody loses a slot to it.
+Rule 6. An address over its own limits (`proxy.connection.address_limits`) is refused before anybody loses a slot to it.
 
 Rules 3 to 5 go by a look at each connection every LOOK_S (`look_round`): requests that pass cost nothing more.
 """
@@ -29,109 +29,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from metrics.meters import CloseCause, RefusalReason
-from storage.bounded_map import BoundedMap
-
-# How many connections a client address has, and how often it connects.
-#
-# - Both limits are off unless they are set: behind NAT or a balancer many clients have one address.
-# - The rate is a token bucket: `rate` connections a second, and BURST_S seconds' worth at once, as an application with
-#   many clients starts them together.
-# - Addresses with connections are as many as slots. Buckets are kept for the last ADDRESSES_MAX addresses that
-#   connected; one that is forgotten begins again with a full bucket.
-# - Kafka's model: `max.connections.per.ip`, and the quota `connection_creation_rate` of an address (KIP-612).
-
-
-BURST_S = 5.0
-
-ADDRESSES_MAX = 20_000
-"""Some 250 bytes each."""
-
-
-@dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    at_s: float
-
-
-class AddressLimits:
-    """The table of addresses.
-
-    Args:
-        now_s: a clock that does not go back.
-    """
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self.connections: dict[str, int] = {}
-        self._buckets: BoundedMap[str, _Bucket] = BoundedMap(ADDRESSES_MAX)
-
-    def refusal(self, address: str, *, connections_max: int | None, rate_max: int | None) -> RefusalReason | None:
-        """Why this address may not have one more connection now, if it may not; the attempt counts towards its rate.
-
-        Args:
-            rate_max: connections a second.
-        """
-        if connections_max is not None and self.connections.get(address, 0) >= connections_max:
-            return RefusalReason.ADDRESS_CONNECTIONS
-        if rate_max is None:
-            self._buckets.clear()
-            return None
-        return None if self._has_token(address, rate_max) else RefusalReason.ADDRESS_RATE
-
-    def entered(self, address: str) -> None:
-        """The address has one more connection."""
-        self.connections[address] = self.connections.get(address, 0) + 1
-
-    def left(self, address: str) -> None:
-        """It has one less."""
-        left = self.connections.pop(address) - 1
-        if left:
-            self.connections[address] = left
-
-    def _has_token(self, address: str, rate_max: int) -> bool:
-        now_s = self._now_s()
-        burst = rate_max * BURST_S
-        bucket = self._buckets[address] = self._buckets.get(address) or _Bucket(burst, now_s)
-        bucket.tokens = min(burst, bucket.tokens + (now_s - bucket.at_s) * rate_max)
-        bucket.at_s = now_s
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
-
-
-# One log line a spell of trouble: said when it begins, and again when it comes back after a while without.
-
-
-SPELL_S = 60.0
-"""So long without the trouble ends a spell."""
-
-TROUBLES_MAX = 1000
-"""Spells that are remembered: the oldest is forgotten first."""
-
-
-class Spells:
-    """Which trouble there is now.
-
-    Args:
-        now_s: a clock that does not go back.
-    """
-
-    def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
-        self._last_s: BoundedMap[Hashable, float] = BoundedMap(TROUBLES_MAX)
-
-    def begins(self, trouble: Hashable) -> bool:
-        """The trouble is there: whether it is the first time in this spell."""
-        now_s = self._now_s()
-        last_s = self._last_s.get(trouble)
-        self._last_s[trouble] = now_s
-        return last_s is None or now_s - last_s > SPELL_S
-
-    def end(self, trouble: Hashable) -> None:
-        """The trouble is known to be over."""
-        self._last_s.pop(trouble, None)
-
+from proxy.connection.address_limits import AddressLimits
+from proxy.connection.spells import Spells
 
 LOOK_S = 1.0
 

@@ -7,7 +7,7 @@ Rule 2. Where one broker is out of reach and another answers, its client is clos
         who leads now, which it would not look for while it is held.
 Rule 3. A client that has gone is not waited for.
 Rule 4. Bootstrap connections are spread over the servers, in another order each, those that failed recently last; the
-        next is tried before one that does not answer is given up (proxy.upstream.transport).
+        next is tried before one that does not answer is given up (proxy.upstream.first_address).
 """
 
 import fcntl
@@ -25,7 +25,8 @@ import trio
 from metrics.meters import RelayMeter
 from protocol.client.errors import UpstreamError, require_address
 from proxy.connection.address_book import Target
-from proxy.upstream.transport import Transport, open_transport, race
+from proxy.upstream.first_address import race
+from proxy.upstream.transport import Transport, open_transport
 
 CONNECT_S_MAX = 8.0
 """For one address: connection and TLS handshake. Below the 10 s after which librdkafka takes a broker that has not

@@ -18,12 +18,14 @@ from protocol.fetch.messages import (
     PartitionKey,
     key_of,
 )
+from protocol.fetch.node_endpoints import endpoints_of
 from protocol.fetch.response import encode_response
-from protocol.fetch.walker import ENDPOINTS_VERSION_MIN, endpoints_of
+from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
 from protocol.record_batches import Buffer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, UpstreamWire, off_loop
+from proxy.connection.request_handlers import UpstreamWire
+from proxy.connection.slices import ITEMS_AT_ONCE, off_loop
 from proxy.fetch.authorities import Authority
 from proxy.fetch.plan import TierPart
 from storage.reading.reader import TierRecords

@@ -26,7 +26,8 @@ from protocol.record_batches import first_bad_batch
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.audit import ClientAudit
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, ClientReads, off_loop
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.slices import ITEMS_AT_ONCE, off_loop
 from proxy.fetch.answer import FetchAnswer, assemble, lacks_aborts, pass_whole, refusal, tier_answer, withhold_excess
 from proxy.fetch.authorities import Authority
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s

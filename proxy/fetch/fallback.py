@@ -34,7 +34,7 @@ import trio
 from metrics.meters import FallbackMeter, FallbackReason
 from protocol.client.errors import UpstreamError
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import Patience
+from proxy.connection.client_reads import Patience
 from storage.errors import (
     CorruptObjectError,
     IcebergSegmentError,

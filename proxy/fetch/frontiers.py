@@ -19,12 +19,12 @@ import structlog
 import trio
 
 from protocol.client.errors import UpstreamError, UpstreamUnsupportedError
-from protocol.client.messages import OffsetAnswer
+from protocol.client.offset_questions import OffsetAnswer
 from protocol.fetch.messages import PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
-from proxy.upstream.cluster import FrontierClient
 from proxy.upstream.gathered import Gathered
+from proxy.upstream.partition_questions import FrontierClient
 from storage.bounded_map import BoundedMap
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery

@@ -1,4 +1,4 @@
-"""Leader-epoch lineages by partition, built from the leader's own answers (storage.metadata.partition_catalog).
+"""Leader-epoch lineages by partition, built from the leader's own answers (storage.metadata.epoch_history).
 
 Rule 1. A lineage is bound to the leader epoch under which it was built; a newer one has it built again
         (docs/protocol.md#l2).
@@ -13,16 +13,17 @@ import structlog
 import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
-from protocol.client.messages import EpochEndOffset, Partition
+from protocol.client.offset_questions import EpochEndOffset, Partition
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.frontiers import QUESTIONS_MAX, Frontier
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
-from proxy.upstream.cluster import Cluster, FrontierClient, leader_id
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.gathered import Gathered
+from proxy.upstream.partition_questions import FrontierClient, leader_id
 from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.tasks import TaskNursery
 

@@ -21,7 +21,8 @@ from protocol.fetch.messages import (
     PartitionKey,
     key_of,
 )
-from proxy.connection.request_handlers import UpstreamWire, each_slice
+from proxy.connection.request_handlers import UpstreamWire
+from proxy.connection.slices import each_slice
 from proxy.fetch.answer import is_whole
 from proxy.fetch.plan import FetchPlan, bytes_max_of, local_bytes_max
 from proxy.fetch.reads import TierReads

@@ -23,7 +23,7 @@ import trio
 
 from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
 from proxy.fetch.plan import Share, TierPart
 from proxy.fetch.tier import Tier, Under
 from proxy.turns import LATE_S, arrive, move_on_after

@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from protocol.fetch.messages import (
-    NO_SESSION_ID,
-    SESSIONLESS_EPOCH,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    encode_request,
-)
+from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest, FetchResponse
+from protocol.fetch.requests import encode_request
 from protocol.fetch.response import decode_response
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, PendingAnswer, UpstreamWire, off_loop
+from proxy.connection.request_handlers import PendingAnswer, UpstreamWire
+from proxy.connection.slices import ITEMS_AT_ONCE, off_loop
 
 
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:

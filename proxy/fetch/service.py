@@ -23,23 +23,15 @@ from protocol.fetch.messages import (
     FetchPartition,
     FetchRequest,
     PartitionAnswer,
-    decode_request,
     last_mentions,
 )
+from protocol.fetch.requests import decode_request
 from protocol.fetch.sessions import FetchSession, SessionSlots
-from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import (
-    BYTES_AT_ONCE,
-    ITEMS_AT_ONCE,
-    RELAY,
-    Answer,
-    ClientReads,
-    Relay,
-    UpstreamWire,
-    each_slice,
-    off_loop,
-)
+from protocol.wire.request_headers import decode_request_header
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire
+from proxy.connection.slices import BYTES_AT_ONCE, ITEMS_AT_ONCE, each_slice, off_loop
 from proxy.fetch.answer import FetchAnswer, answer_frame
 from proxy.fetch.authorities import Authorities, LogStartGeneration
 from proxy.fetch.exchange import Exchange

@@ -17,18 +17,13 @@ from itertools import chain
 import trio
 
 from metrics.meters import Direction, RelayMeter
-from protocol.fetch.messages import (
-    NO_SESSION_ID,
-    OPENING_EPOCH,
-    SESSIONLESS_EPOCH,
-    FetchRequest,
-    PartitionAnswer,
-    patch_session,
-)
+from protocol.fetch.messages import NO_SESSION_ID, OPENING_EPOCH, SESSIONLESS_EPOCH, FetchRequest, PartitionAnswer
+from protocol.fetch.requests import patch_session
 from protocol.fetch.response import SESSION_HEAD_BYTES, patch_session_id, peek_session
 from protocol.fetch.sessions import FetchSession, SessionSlots, SessionTable, next_epoch
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, Answer, Relay, UpstreamWire, each_slice
+from proxy.connection.request_handlers import Answer, Relay, UpstreamWire
+from proxy.connection.slices import ITEMS_AT_ONCE, each_slice
 from proxy.fetch.answer import FetchAnswer, answer_frame, is_whole, pass_whole
 from proxy.fetch.sent_fetch import close_upstream_session, fetch_whole
 from proxy.tier_owner import Edits

@@ -192,7 +192,7 @@ class Tier:
             committed: READ_COMMITTED: nothing that begins in the broker's log, and with what the tier knows of aborted
                 transactions up to there, as the broker tells the rest up to there only (proxy.fetch.aborted_tails).
             is_caught_up: after `catch_up`.
-            reader: whose read it is (proxy.connection.request_handlers).
+            reader: whose read it is (proxy.connection.client_reads).
             time: as TierReader.read.
 
         Raises:

@@ -36,18 +36,10 @@ from protocol.list_offsets import (
     encode_response,
 )
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import (
-    BYTES_AT_ONCE,
-    ITEMS_AT_ONCE,
-    RELAY,
-    Answer,
-    Relay,
-    UpstreamWire,
-    each_slice,
-    off_loop,
-)
+from protocol.wire.request_headers import decode_request_header
+from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire
+from proxy.connection.slices import BYTES_AT_ONCE, ITEMS_AT_ONCE, each_slice, off_loop
 from proxy.fetch.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.offsets.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from storage.errors import RemoteStorageError

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from protocol.client.connection import drive_async
+from protocol.client.conversation import drive_async
 from protocol.client.errors import OffsetOutOfRangeError, UnknownTopicError, UpstreamError
 from protocol.client.leaders import AskMetadata, AskNode, LeaderQuestions, Step, Steps
 from protocol.list_offsets import OffsetTimestamp

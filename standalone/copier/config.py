@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage.config.keys import BOOLEAN, GIB, KIB, PATH, TEXT, TIB, Kind, Reload, integer, key, optional, size
+from storage.config.keys import Reload, key
+from storage.config.value_kinds import BOOLEAN, GIB, KIB, PATH, TEXT, TIB, Kind, integer, optional, size
 
 _CENTURY_MS = 100 * 365 * 86_400_000
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from protocol.client.connection import ClientSettings
+from protocol.client.settings import ClientSettings
 from storage.config.model import UpstreamConfig
 
 Properties = dict[str, str | int | float | bool]

@@ -10,7 +10,7 @@
 
 from typing import Any, NoReturn, TypeVar
 
-from protocol.client.connection import drive_async
+from protocol.client.conversation import drive_async
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError, UnknownTopicError, UpstreamError
 from protocol.client.leaders import AskMetadata, FetchedRecords, LeaderQuestions, Step, Steps
 from protocol.list_offsets import OffsetTimestamp

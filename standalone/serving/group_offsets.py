@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from protocol.client.connection import drive_async
+from protocol.client.conversation import drive_async
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
 from protocol.client.groups import (
     GroupMember,
@@ -21,7 +21,7 @@ from protocol.client.groups import (
     group_members,
 )
 from protocol.client.leaders import AskMetadata, Step, Steps
-from protocol.client.messages import Partition
+from protocol.client.offset_questions import Partition
 from proxy.upstream.cluster import Cluster
 
 ROLE = "group-offsets"

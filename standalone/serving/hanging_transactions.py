@@ -13,9 +13,10 @@ import trio
 
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import code_name
-from protocol.client.messages import OpenTransaction, producers_question
+from protocol.client.offset_questions import OpenTransaction, producers_question
 from proxy.fetch.frontiers import Frontiers
-from proxy.upstream.cluster import ROLE, Cluster, leader_id
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import ROLE, leader_id
 from storage.model import TopicIdPartition
 from storage.wall_clock import wall_clock_ms
 

@@ -15,7 +15,7 @@ import trio
 
 from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading.segment_finder import LocalLogIsNextError, OffsetNotInTierError, SegmentFinder
 

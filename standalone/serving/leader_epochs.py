@@ -17,9 +17,10 @@ from protocol.offset_for_leader_epoch import (
     decode_response,
     patch,
 )
-from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import BYTES_AT_ONCE, RELAY, Answer, Relay, UpstreamWire, off_loop
+from protocol.wire.request_headers import decode_request_header
+from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire
+from proxy.connection.slices import BYTES_AT_ONCE, off_loop
 from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets, forward
 

@@ -26,7 +26,7 @@ import trio
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
 from protocol.client.groups import LOG_START_GROUP as LOG_START_GROUP
 from protocol.client.groups import GroupOffset
-from protocol.client.messages import Partition
+from protocol.client.offset_questions import Partition
 from proxy.fetch.tier import CatalogTail
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.topic_texts import TopicTexts

@@ -36,17 +36,9 @@ from protocol.list_offsets import (
     encode_response,
 )
 from protocol.wire.errors import ErrorCode, PeerProtocolError
-from protocol.wire.framing import decode_request_header
-from proxy.connection.request_handlers import (
-    BYTES_AT_ONCE,
-    ITEMS_AT_ONCE,
-    RELAY,
-    Answer,
-    Relay,
-    UpstreamWire,
-    each_slice,
-    off_loop,
-)
+from protocol.wire.request_headers import decode_request_header
+from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire
+from proxy.connection.slices import BYTES_AT_ONCE, ITEMS_AT_ONCE, each_slice, off_loop
 from proxy.fetch.fallback import COME_AGAIN, comes_again_s
 from proxy.fetch.frontiers import Frontier
 from proxy.offsets.service import CONSUMER_REPLICA_ID, LOOKUP_TIMEOUT_S, ask_again, ask_broker, by_key, key_of
@@ -54,7 +46,7 @@ from proxy.offsets.timestamp_lookup import Key
 from standalone.serving.tier_offsets import TierOffsets
 from storage.errors import RemoteStorageError
 from storage.log.batch_records import ScanLimitError
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition
 
 _VERSION_NEEDED: Mapping[int, int] = {

@@ -24,7 +24,7 @@ from proxy.turns import move_on_after
 from proxy.upstream.cluster import TOPICS_MAX
 from standalone.serving.holes import Holes, OwnSegments
 from standalone.serving.log_starts import TierLogStarts
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition, Uuid
 from storage.reading.timestamp_search import FoundTimestamp
 

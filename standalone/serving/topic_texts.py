@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.client.errors import UpstreamRefusedError
 from protocol.client.groups import GroupOffset, texts_by_topic_id
-from protocol.client.messages import Partition
+from protocol.client.offset_questions import Partition
 from standalone.serving.group_offsets import GroupOffsets
 from storage.model import TopicIdPartition, uuid_to_text
 

@@ -10,12 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.client.cluster_view import metadata_question
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from protocol.client.leaders import code_name, metadata_question
+from protocol.client.leaders import code_name
 from protocol.client.messages import uuid_bytes
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import TOPICS_MAX, Cluster, FrontierClient
+from proxy.upstream.cluster import TOPICS_MAX, Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
 from storage.errors import TierError

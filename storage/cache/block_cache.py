@@ -26,7 +26,8 @@ from metrics.cache_meters import CacheLevel, CacheMeter
 from storage.bounded_map import BoundedMap
 from storage.cache.blocks import BlockGrid, BlockKey, MemoryBlocks, SegmentBlocks, block_grid
 from storage.cache.disk import DiskBlockKey
-from storage.cache.disk_level import DiskLevel, DiskReads
+from storage.cache.disk_level import DiskLevel
+from storage.cache.disk_reads import DiskReads
 from storage.cache.gets import Gets
 from storage.cache.pace import GET_BYTES
 from storage.cache.segment_entries import Flight

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.cache.disk_folder import FILE_COST_BYTES_MIN, DiskBlockKey
+from storage.cache.block_file import FILE_COST_BYTES_MIN, DiskBlockKey
 from storage.cache.eviction import ScanResistantPolicy, extent_blocks
 from storage.model import Uuid
 

@@ -10,15 +10,12 @@ Rule 4. A run of blocks costs one visit to a thread and a post to the trio threa
 
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
 
 from metrics.cache_meters import CacheLevel, CacheMeter
-from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.segment_entries import Flight
 from storage.errors import CorruptObjectError
 from storage.log.block import Block
 from storage.model import Uuid
@@ -294,91 +291,3 @@ class DiskLevel:
         while True:
             await trio.sleep(EXPIRE_INTERVAL_S)
             await trio.to_thread.run_sync(self._disk.expire)
-
-
-# Blocks that are on their way from disk to memory: who waits for which. They are read in runs, ahead of need as well.
-#
-# Rule 1. A block is on its way once, however many want it. It lands where it is kept before those who wait for it wake.
-# Rule 2. One that is not there after all, or bad, is no error of a reader's: a waiter gets it from the store. What
-#         nobody waits for is left to its next reader.
-# Rule 3. At the application's end all waiters are woken.
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A block on its way; `flight` None: nobody waits for it."""
-
-    size_bytes: int
-    flight: Flight[Block] | None = None
-
-
-class DiskReads:
-    """The blocks on their way. Owned by the trio thread.
-
-    Args:
-        land: keeps a block; the flag says whether somebody waits for it.
-        otherwise: what a block comes from that the disk does not give.
-    """
-
-    def __init__(
-        self,
-        disk: DiskLevel,
-        *,
-        land: Callable[[BlockKey, Block, bool], None],
-        otherwise: Callable[[SegmentBlocks, int], Flight[Block]],
-    ) -> None:
-        self._disk = disk
-        self._land = land
-        self._otherwise = otherwise
-        self._readings: dict[BlockKey, _Reading] = {}
-        self.undemanded_bytes = 0
-        """Bytes of blocks that nobody waits for."""
-
-    def __len__(self) -> int:
-        return len(self._readings)
-
-    def is_under_way(self, key: BlockKey) -> bool:
-        """Return whether the block is being read."""
-        return key in self._readings
-
-    def read(
-        self, source: SegmentBlocks, numbers: Sequence[int], disk_keys: Sequence[DiskBlockKey], reader: Hashable
-    ) -> None:
-        """Read these blocks, none of which is on its way, in this order."""
-
-        def deliver(at: int, data: memoryview | None) -> None:
-            key = source.key(numbers[at])
-            flight = self._take(key)
-            if data is not None:
-                block = Block(data)
-                if not run.is_forgotten:
-                    self._land(key, block, flight is not None)
-                if flight is not None:
-                    flight.land(block)
-            elif flight is not None:
-                flight.follow(self._otherwise(source, numbers[at]))
-
-        def fail(error: Exception) -> None:
-            for number in numbers:
-                key = source.key(number)
-                if key in self._readings and (flight := self._take(key)) is not None:
-                    flight.fail(error)
-
-        run = self._disk.read_run(disk_keys, reader, deliver=deliver, fail=fail)
-        for number in numbers:
-            self._readings[source.key(number)] = _Reading(source.size_bytes(number))
-            self.undemanded_bytes += source.size_bytes(number)
-
-    def wait_for(self, key: BlockKey) -> Flight[Block]:
-        """Somebody waits for a block that is on its way."""
-        reading = self._readings[key]
-        if reading.flight is None:
-            reading.flight = Flight()
-            self.undemanded_bytes -= reading.size_bytes
-        return reading.flight
-
-    def _take(self, key: BlockKey) -> Flight[Block] | None:
-        reading = self._readings.pop(key)
-        if reading.flight is None:
-            self.undemanded_bytes -= reading.size_bytes
-        return reading.flight

@@ -26,12 +26,14 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome, StallReason
+from metrics.cache_meters import CacheMeter, StallReason
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from storage.bounded_map import BoundedMap
 from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
-from storage.cache.pace import Pace, Throttle
+from storage.cache.pace import Pace
 from storage.cache.segment_entries import Flight
+from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -40,7 +42,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     ThrottledError,
 )
-from storage.log.batch_walk import ArrivalWalk
+from storage.log.arriving_batches import ArrivalWalk
 from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh

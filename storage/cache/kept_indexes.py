@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeVar
 
-from storage.cache.disk_folder import DiskBlockKey
+from storage.cache.block_file import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.log.block import Block
 from storage.model import RemoteLogSegmentMetadata

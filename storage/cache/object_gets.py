@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import trio
 
-from metrics.cache_meters import GetMeter, GetObject, GetOutcome
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from storage.cache.gets import outcome_of
-from storage.cache.pace import Throttle
+from storage.cache.throttle import Throttle
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.retries import Attempts, as_retriable_if_fresh

@@ -21,7 +21,8 @@ from typing import Generic, Self, TypeVar
 import structlog
 import trio
 
-from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from storage.bounded_map import BoundedMap
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import outcome_of

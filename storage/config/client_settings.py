@@ -2,8 +2,8 @@
 
 from cryptography.x509 import load_pem_x509_certificate
 
-from protocol.client.connection import ClientSettings
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from storage.config.model import ClientSecurity, UpstreamConfig
 from storage.config.ssl_contexts import client_ssl_context
 

@@ -8,8 +8,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 
 from storage.errors import CorruptObjectError, StorageConfigError
+from storage.formats.aiven.custom_metadata import decode_custom_metadata
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.segment_objects import decode_custom_metadata
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.formats.segment_files import SegmentFiles

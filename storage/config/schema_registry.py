@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from storage.config import ssl_contexts
-from storage.config.keys import FILE, IDENTIFICATION, TEXT, Kind, key, optional
+from storage.config.keys import key
 from storage.config.model import ClientTls
 from storage.config.security import attempt, trusted
 from storage.config.sources import Values
+from storage.config.value_kinds import FILE, IDENTIFICATION, TEXT, Kind, optional
 
 PREFIX = "schema.registry."
 _CERTIFICATE, _KEY = PREFIX + "ssl.certificate.location", PREFIX + "ssl.key.location"

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from storage.config import ssl_contexts
-from storage.config.keys import FILE, HOST_PORTS, IDENTIFICATION, TEXT, Kind, key, one_of, optional
+from storage.config.keys import key
 from storage.config.model import (
     ClientSecurity,
     ClientTls,
@@ -47,6 +47,7 @@ from storage.config.sources import (
     read_settings,
 )
 from storage.config.ssl_contexts import TlsMaterialError
+from storage.config.value_kinds import FILE, HOST_PORTS, IDENTIFICATION, TEXT, Kind, one_of, optional
 
 T = TypeVar("T")
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
+from storage.config.keys import KeyTable, Reload, key
 from storage.config.model import Mode, SaslMechanism, UpstreamConfig
 from storage.config.plugin_settings import plugin_warnings
 from storage.config.schema_registry import SchemaRegistryConfig, SchemaRegistryKeys, schema_registry_config
 from storage.config.security import UpstreamKeys, metadata_clients, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
+from storage.config.value_kinds import FILE, MIB, TEXT, TIB, integer, one_of, optional, size
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
 """Five seconds cap a tier read (docs/protocol.md#l3)."""

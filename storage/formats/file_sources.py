@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.object_store.object_store import LocalFile, ObjectStore, delete_present
+from storage.object_store.local_file import LocalFile
+from storage.object_store.object_store import ObjectStore, delete_present
 from storage.object_store.upload_rate import UploadRate
 
 

@@ -27,7 +27,8 @@ from storage.model import (
     is_topic_name,
     uuid_from_text,
 )
-from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
+from storage.object_store.local_file import LocalFile
+from storage.object_store.object_store import ObjectStore, PlainStream, ask_store, read_whole
 from storage.object_store.upload_rate import UploadRate
 from storage.remote_storage_manager import (
     ObjectContent,

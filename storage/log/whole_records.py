@@ -1,6 +1,6 @@
 """The records of one batch with keys, values and headers, one after another: for tools that show them.
 
-storage.log.batch_records has the rules of what is inflated and how; pipeline.decoding does the same for millions of
+storage.log.inflating has the rules of what is inflated and how; pipeline.decoding does the same for millions of
 records at once. Control records (transaction markers) are not given, as no consumer gets them.
 """
 
@@ -10,14 +10,8 @@ from dataclasses import dataclass
 
 from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from storage.errors import CorruptObjectError
-from storage.log.batch_records import (
-    LOG_APPEND_TIME_MASK,
-    RecordStream,
-    inflated,
-    limited,
-    read_varint,
-    wrapped_messages,
-)
+from storage.log.batch_records import LOG_APPEND_TIME_MASK, RecordStream, limited, read_varint, wrapped_messages
+from storage.log.inflating import inflated
 
 _INT32 = struct.Struct(">i")
 _LEGACY_KEY_AT = (18, 26)

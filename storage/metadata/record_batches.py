@@ -29,7 +29,8 @@ from protocol.record_batches import (
 )
 from protocol.wire.primitives import write_uvarint
 from storage.errors import CorruptMetadataBatchError, CorruptObjectError, UnsupportedMetadataCompressionError
-from storage.log.batch_records import LOG_APPEND_TIME_MASK, inflated, read_varint
+from storage.log.batch_records import LOG_APPEND_TIME_MASK, read_varint
+from storage.log.inflating import inflated
 from storage.metadata.reading import MetadataEvent
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024

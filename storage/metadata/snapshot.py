@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from storage.metadata.catalog import CatalogContents
+from storage.metadata.catalog_contents import CatalogContents
 from storage.metadata.snapshot_stream import (
     ForeignSnapshotError,
     OlderSnapshotError,

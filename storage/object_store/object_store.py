@@ -20,10 +20,9 @@ A wrong configuration is StorageConfigError, raised by the constructor or, where
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from storage.buffers import unfilled
 from storage.errors import (
@@ -244,104 +243,3 @@ def check_read(size_bytes: int, left_bytes: int) -> None:
     """Refuse a read beyond the end of a stream, a caller's bug, with ValueError."""
     if not 0 <= size_bytes <= left_bytes:
         raise ValueError(f"{size_bytes} bytes of a stream with {left_bytes} left")
-
-
-# Cut what a put is given into the parts of a multipart upload, holding one part at a time.
-#
-# S3's rules (User Guide, "Amazon S3 multipart upload limits"): at most 10,000 parts, each at least 5 MiB but the last,
-# an object at most 5 TiB. The length of an iterable is not known before its end, so parts double in size every 900
-# parts: 900 × 5 MiB × (1 + 2 + … + 1,024) is 8.8 TiB within 9,900 parts. Every 1,000 would end just short of 5 TiB.
-
-
-PARTS_MAX = 10_000
-PART_BYTES_MIN = 5 * 1024 * 1024
-PART_BYTES_MAX = 2**31 - 1
-"""Aiven's limit: a Java array's. S3 would take 5 GiB."""
-OBJECT_BYTES_MAX = 5 * 1024**4
-SINGLE_PUT_BYTES_MAX = 5 * 1024**3
-"""Limit for one PutObject, by its API reference."""
-
-_PARTS_OF_ONE_SIZE = 900
-
-
-def part_size_bytes(number: int, first_part_bytes: int) -> int:
-    """Return how large part `number` (from 1) is, unless the object ends in it."""
-    return min(first_part_bytes << ((number - 1) // _PARTS_OF_ONE_SIZE), PART_BYTES_MAX)
-
-
-def parts(source: bytes | Iterable[bytes], first_part_bytes: int) -> Iterator[bytes | bytearray]:
-    """The source in parts, in order: each full but the last; one empty part when the source is empty.
-
-    A part is the consumer's to keep. Errors of the source pass through.
-    """
-    number = 1
-    part = bytearray()
-    for piece in (source,) if isinstance(source, bytes) else source:
-        view = memoryview(piece)
-        while view:
-            room = part_size_bytes(number, first_part_bytes) - len(part)
-            if not room:
-                yield part
-                number, part = number + 1, bytearray()
-                continue
-            part += view[:room]
-            view = view[room:]
-    if part or number == 1:
-        yield part
-
-
-# A file of this machine as what a put is given: read while it is uploaded, never held whole.
-
-
-PIECE_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """An iterable of the file's bytes, from its beginning each time.
-
-    A store that sends a body of known size may open it instead. The file must not change meanwhile.
-    """
-
-    path: Path
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The content in pieces of PIECE_BYTES, the last one shorter; see `pieces`."""
-        return self.pieces(PIECE_BYTES)
-
-    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """The content in pieces of that size, the last one shorter.
-
-        Raises:
-            RemoteStorageError: the file cannot be read. It is not the store's fault, and a later attempt finds the
-                same: the caller has to look.
-        """
-        with self.open() as file:
-            while piece := self._read(file, piece_bytes):
-                yield piece
-
-    def size_bytes(self) -> int:
-        """Return how large the file is; RemoteStorageError as above."""
-        try:
-            return self.path.stat().st_size
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
-        """The file, open for reading; RemoteStorageError as above."""
-        try:
-            file = self.path.open("rb")
-        except OSError as error:
-            raise self._unreadable(error) from error
-        with file:
-            yield file
-
-    def _read(self, file: BinaryIO, size_bytes: int) -> bytes:
-        try:
-            return file.read(size_bytes)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> RemoteStorageError:
-        return RemoteStorageError(f"cannot read the local file {self.path}: {error.strerror}")

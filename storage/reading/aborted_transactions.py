@@ -35,7 +35,7 @@ from storage.cache.segment_parts import OpenAtEnd, OpenTransactions, Transaction
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
 from storage.log.transaction_check import AnswerLog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading.segment_finder import SegmentFinder
 

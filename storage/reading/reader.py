@@ -32,7 +32,8 @@ import trio
 
 from protocol.record_batches import HEADER_BYTES
 from storage.cache.block_cache import AskedBlocks, BlockCache
-from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
+from storage.cache.held_blocks import AnswerBlocks, Room
 from storage.cache.read_ahead import Prefetcher, Read
 from storage.cache.segment_parts import SegmentParts
 from storage.indexes.offset_index import OffsetIndex
@@ -53,7 +54,7 @@ from storage.log.batch_walk import (
 from storage.log.log_walk import CorruptLogError
 from storage.log.transaction_check import AnswerLog
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.reading.aborted_transactions import AbortSearch, TierAborts
 from storage.reading.segment_finder import LocalLogIsNextError, SegmentFinder

@@ -1,7 +1,7 @@
 """Which segment holds an offset."""
 
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 

@@ -25,7 +25,8 @@ import trio
 
 from protocol.record_batches import COMPRESSION_MASK
 from storage.cache.block_cache import BlockCache
-from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
+from storage.cache.held_blocks import AnswerBlocks, Room
 from storage.cache.segment_parts import SegmentParts
 from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import OffsetIndex
@@ -43,7 +44,7 @@ from storage.log.batch_walk import (
 )
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage, filter_epochs
+from storage.metadata.epoch_history import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.reading.reader import quarantine_bad, verify
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError
-from storage.object_store.object_store import LocalFile, ObjectStore
+from storage.object_store.local_file import LocalFile
+from storage.object_store.object_store import ObjectStore
 from tests.support.for_each import for_each
 
 OpenStore = Callable[[], ObjectStore]

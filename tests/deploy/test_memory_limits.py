@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from storage.config.keys import MIB
+from storage.config.value_kinds import MIB
 from tests.support.needs import ROOT
 from tidegate.config.model import SERVE_KEYS
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from pipeline.brokers.client import BrokerClient
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import GroupInUseError
+from protocol.client.settings import ClientSettings
 from tests.support.client_programs import kafka_tool
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.secured_kafka import HOST

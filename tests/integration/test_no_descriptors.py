@@ -12,8 +12,8 @@ import trio
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import connect_reason
-from proxy.connection.server import CrowdListener
-from proxy.connection.slots import Spells
+from proxy.connection.peer_address import CrowdListener
+from proxy.connection.spells import Spells
 from tools.demo.kafka_properties import HOST
 
 pytestmark = pytest.mark.integration

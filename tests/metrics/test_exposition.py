@@ -4,7 +4,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from metrics.meters import Meters
-from metrics.registry import render
+from metrics.page import render
 
 
 def test_plain_text_is_the_default_and_parses(meters: Meters) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.meters import IdleAverage
+from metrics.idle_share import IdleAverage
 
 
 class Clock:

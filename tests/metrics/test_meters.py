@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metrics.cache_meters import CacheLevel, DiskErrorCause, GetObject, GetOutcome, StallReason
+from metrics.cache_meters import CacheLevel, DiskErrorCause, StallReason
+from metrics.get_meter import GetObject, GetOutcome
 from metrics.kip405 import EXPORTED, Writer
 from metrics.meters import (
     AuditOutcome,

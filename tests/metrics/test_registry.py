@@ -6,7 +6,8 @@ from prometheus_client import Counter
 
 from metrics.kip405 import Kind, Kip405Names
 from metrics.meters import Meters
-from metrics.registry import OTHER_LABEL, Children, Registry, render
+from metrics.page import render
+from metrics.registry import OTHER_LABEL, Children, Registry
 
 PREFIX = "kafka_server_brokertopicmetrics_"
 TOPIC = {"topic": "orders"}

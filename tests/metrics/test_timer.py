@@ -1,6 +1,6 @@
 """Kafka's timer: count and sum of all, quantiles of the latest."""
 
-from metrics.registry import QUANTILES, RESERVOIR_SIZE, KafkaTimer
+from metrics.timer import QUANTILES, RESERVOIR_SIZE, KafkaTimer
 
 
 def samples(timer: KafkaTimer) -> dict[str, float]:

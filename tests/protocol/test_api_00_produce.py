@@ -7,10 +7,10 @@ import pytest
 
 from protocol.wire.addresses import find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import write_string
 from protocol.wire.produce import ACKS_WITHIN_BYTES, locate, peek_acks
+from protocol.wire.request_headers import encode_request_header
 from tests.support import kio_frames
 from tests.support.cases import case
 from tests.support.for_each import for_each

@@ -5,8 +5,9 @@ import struct
 import pytest
 
 from protocol.fetch.messages import NO_TAGS
+from protocol.fetch.node_endpoints import endpoints_of
 from protocol.fetch.response import encode_response
-from protocol.fetch.walker import endpoints_of, find_nodes
+from protocol.fetch.walker import find_nodes
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.primitives import write_string, write_uvarint

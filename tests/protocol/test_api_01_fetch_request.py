@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.fetch.messages import (
-    NO_TAGS,
-    TOPIC_ID_VERSION_MIN,
-    FetchPartition,
-    FetchRequest,
-    decode_request,
-    encode_request,
-    patch_session,
-)
+from protocol.fetch.messages import NO_TAGS, TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest
+from protocol.fetch.requests import decode_request, encode_request, patch_session
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 from tests.protocol.fetch_frames import (
     FETCH,
     UNKNOWN_FIELD,

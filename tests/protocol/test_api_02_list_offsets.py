@@ -24,7 +24,7 @@ from protocol.list_offsets import (
     encode_response,
 )
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 from tests.protocol.fetch_frames import UNKNOWN_SECTION, int32s, int64s
 from tests.support import kio_frames
 from tests.support.for_each import for_each

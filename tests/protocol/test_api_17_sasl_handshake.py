@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from protocol.sign_in import decode_request, encode_refusal
+from protocol.sasl_handshake import decode_request, encode_refusal
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
+from protocol.wire.request_headers import encode_request_header
 from tests.support import kio_frames
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut

@@ -10,7 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from protocol.client import errors
-from protocol.client.connection import ClientSettings, ConnectionState, drive
+from protocol.client.connection import ConnectionState
+from protocol.client.conversation import drive
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
@@ -23,6 +24,7 @@ from protocol.client.messages import (
     Values,
 )
 from protocol.client.sasl import SaslCredentials, Step
+from protocol.client.settings import ClientSettings
 from tests.support.fake_kafka import NO_TIME, api_versions_values, encode_response
 from tests.support.for_each import for_each
 

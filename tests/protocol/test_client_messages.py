@@ -21,7 +21,7 @@ from protocol.client.messages import (
     negotiate,
     uuid_bytes,
 )
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 from tests.support import kio_frames
 from tests.support.fake_kafka import api_versions_values, encode_response
 from tests.support.for_each import for_each

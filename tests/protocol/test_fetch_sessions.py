@@ -9,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, decode_request, key_of
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, key_of
+from protocol.fetch.requests import decode_request
 from protocol.fetch.sessions import (
     CONNECTION_SESSIONS_MAX,
     IDLE_S_MIN,
@@ -20,7 +21,7 @@ from protocol.fetch.sessions import (
     next_epoch,
 )
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
 from tests.support.session_model import EPOCH_MAX, ModelSession

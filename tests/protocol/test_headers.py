@@ -3,14 +3,14 @@
 import pytest
 
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import (
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.request_headers import (
     FLEXIBLE_FROM,
     RequestHeader,
     decode_request_header,
     encode_request_header,
     response_body_position,
 )
-from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 from tests.support.for_each import for_each
 from tests.support.hostile_bytes import assert_refused_when_cut

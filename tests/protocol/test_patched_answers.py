@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from protocol import delete_records, offset_for_leader_epoch
 from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import decode_request_header
+from protocol.wire.request_headers import decode_request_header
 from tests.support import kio_frames
 from tests.support.drawn import drawn
 from tests.support.hostile_bytes import assert_all_of_it_is_read

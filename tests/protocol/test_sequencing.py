@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.wire.errors import LocalProtocolError
-from protocol.wire.framing import ResponseSequencer, Turn
+from protocol.wire.response_sequence import ResponseSequencer, Turn
 
 
 class SequencerMachine(RuleBasedStateMachine):

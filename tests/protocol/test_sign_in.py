@@ -9,10 +9,11 @@ from itertools import product
 import pytest
 from kio.schema.errors import ErrorCode
 
-from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SaslHandshakeRequest, SignIn
+from protocol.sasl_handshake import SaslHandshakeRequest
+from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SignIn
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.framing import RequestHeader
 from protocol.wire.identifiers import ApiKey
+from protocol.wire.request_headers import RequestHeader
 from tests.support import kio_frames
 from tests.support.for_each import for_each
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from protocol import list_offsets
-from protocol.fetch import messages as fetch_request
-from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, PartitionAnswer, decode_request
+from protocol.fetch import requests as fetch_request
+from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, PartitionAnswer
+from protocol.fetch.requests import decode_request
 from protocol.fetch.response import decode_response, encode_response
 from protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import decode_request_header
 from protocol.wire.primitives import TAGS_MAX
+from protocol.wire.request_headers import decode_request_header
 from tests.support.for_each import for_each
 from tests.support.tier_world import client_frame, fetch_of
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reading.reader import ReadTime, TierReader, TierRecords
 

@@ -8,8 +8,8 @@ import trio
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import METADATA, Values
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.config import CopyConfig, parse_topic_names

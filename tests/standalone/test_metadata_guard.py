@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from metrics.copy_meters import MetadataTopicMeter
 from metrics.registry import Registry
-from protocol.client.connection import ClientSettings
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.metadata_guard import MetadataTopicGuard

@@ -18,7 +18,7 @@ import pytest
 from protocol.wire.errors import ErrorCode
 from proxy.fetch import fallback
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.segment_objects import main_path
+from storage.formats.aiven.object_keys import main_path
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import open_object_store

@@ -16,8 +16,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.formats.aiven.config import KeyRing, WritingConfig
-from storage.formats.aiven.segment_objects import ObjectPlace, main_path
+from storage.formats.aiven.config import WritingConfig
+from storage.formats.aiven.key_pairs import KeyRing
+from storage.formats.aiven.object_keys import main_path
+from storage.formats.aiven.segment_objects import ObjectPlace
 from storage.formats.aiven.writer import AivenWriter
 from storage.formats.segment_files import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata

@@ -3,7 +3,8 @@
 import io
 from collections.abc import Iterable
 
-from storage.metadata.catalog import Catalog, CatalogContents
+from storage.metadata.catalog import Catalog
+from storage.metadata.catalog_contents import CatalogContents
 from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter
 from storage.model import TopicIdPartition
 from tests.support.metadata_records import PARTITION

@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage.checks.batch_audit import check_segment
 from storage.checks.finding import Finding
-from storage.checks.partition_check import PartitionState, check_partition, check_store
-from storage.checks.segment_check import check_segment
+from storage.checks.partition_check import PartitionState, check_partition
+from storage.checks.strange_objects import check_store
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.segment_objects import main_path
+from storage.formats.aiven.object_keys import main_path
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.object_store.files.store import FileSystemStore
 from storage.remote_storage_manager import RemoteStorageManager

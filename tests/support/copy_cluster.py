@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from protocol.client.cluster_view import METADATA_BY_ID, PartitionLeader, TopicMetadata
 from protocol.client.errors import UpstreamConnectionError, UpstreamUnsupportedError
-from protocol.client.leaders import METADATA_BY_ID, PartitionLeader, TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, Question, kio_uuid, uuid_bytes
 from protocol.wire.errors import ErrorCode
 from storage.errors import RetriableRemoteStorageError

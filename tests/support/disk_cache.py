@@ -19,10 +19,11 @@ import pytest
 
 from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
-from storage.cache import disk_folder
+from storage.cache import block_file
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.disk import RETRY_S, DiskBlocks
-from storage.cache.disk_folder import DiskBlockKey, cost_bytes, file_bytes
+from storage.cache.block_file import DiskBlockKey, cost_bytes, file_bytes
+from storage.cache.disk import DiskBlocks
+from storage.cache.disk_health import RETRY_S
 from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
 from storage.model import Uuid
 from tests.support.segments import uuid_of
@@ -142,13 +143,13 @@ def disk_cache(
 
 def break_writes(patch: pytest.MonkeyPatch, error_number: int, written_bytes: int = 50) -> None:
     """Every write fails from now on, with some bytes on disk already."""
-    write = disk_folder.write_buffers
+    write = block_file.write_buffers
 
     def fail(descriptor: int, buffers: list[memoryview]) -> NoReturn:
         write(descriptor, [buffers[0][:written_bytes]])
         raise OSError(error_number, errno.errorcode[error_number])
 
-    patch.setattr(disk_folder, "write_buffers", fail)
+    patch.setattr(block_file, "write_buffers", fail)
 
 
 def comes_back(cache: DiskCache) -> None:

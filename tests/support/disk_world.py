@@ -17,7 +17,8 @@ from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.disk_level import DiskLevel, DiskReads
+from storage.cache.disk_level import DiskLevel
+from storage.cache.disk_reads import DiskReads
 from storage.cache.segment_entries import Flight
 from storage.log.block import Block
 from tests.support.disk_cache import cost, data_of

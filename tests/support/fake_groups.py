@@ -14,7 +14,8 @@ import trio
 from kio.schema.errors import ErrorCode
 
 from protocol.client.groups import DESCRIBE_GROUPS, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
-from protocol.client.messages import Partition, Values
+from protocol.client.messages import Values
+from protocol.client.offset_questions import Partition
 from tests.support.fake_kafka import FakeKafka
 
 

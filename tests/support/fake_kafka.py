@@ -28,7 +28,6 @@ from kio import index, serial
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.client import BrokerClient
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import TransportError, UpstreamConnectionError
 from protocol.client.messages import (
     API_VERSIONS,
@@ -44,6 +43,7 @@ from protocol.client.messages import (
     build,
     kio_uuid,
 )
+from protocol.client.settings import ClientSettings
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from proxy.upstream.transport import Transport
 from storage.model import TopicIdPartition

@@ -20,7 +20,8 @@ import trio
 from kio.schema import errors as kio_errors
 
 from protocol import list_offsets
-from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer, decode_request
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
+from protocol.fetch.requests import decode_request
 from protocol.fetch.response import encode_response
 from protocol.fetch.walker import ENDPOINTS_VERSION_MIN, RecordDropper
 from protocol.list_offsets import (
@@ -32,8 +33,8 @@ from protocol.list_offsets import (
 )
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import RequestHeader, decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
+from protocol.wire.request_headers import RequestHeader, decode_request_header
 from proxy.connection.request_handlers import PendingAnswer
 from storage.model import TopicIdPartition
 from tests.support import kio_frames

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from tests.support.vectors import vector

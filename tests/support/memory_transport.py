@@ -26,13 +26,14 @@ from metrics.registry import Registry
 from protocol.client.errors import TransportError
 from protocol.list_offsets import decode_request as decode_list_offsets
 from protocol.wire.addresses import NodeAddress
-from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
+from protocol.wire.request_headers import decode_request_header
 from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.audit import Audit
+from proxy.connection.client_reads import ClientReads
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.names import Groups
-from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Exchange, Relay, RequestHandlers, UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, Exchange, Relay, RequestHandlers, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 from tests.support.waiting import HANG_S_MAX

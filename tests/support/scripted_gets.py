@@ -18,13 +18,15 @@ from typing import Any, cast
 
 import trio
 
-from metrics.cache_meters import CacheMeter, GetMeter
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.gets import Gets
-from storage.cache.pace import Pace, Throttle
+from storage.cache.pace import Pace
 from storage.cache.segment_entries import Flight
+from storage.cache.throttle import Throttle
 from storage.log.block import Block
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream

@@ -9,20 +9,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from protocol.fetch.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionAnswer,
-    PartitionKey,
-    decode_request,
-    key_of,
-)
+from protocol.fetch.messages import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer, PartitionKey, key_of
+from protocol.fetch.requests import decode_request
 from protocol.fetch.response import decode_response, encode_response
 from protocol.fetch.walker import edit_partitions
 from protocol.wire.errors import ErrorCode
-from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
+from protocol.wire.request_headers import decode_request_header
 from proxy.connection.request_handlers import Relay
 from tests.support.fake_wire import FakeBrokerLog
 from tests.support.tier_world import FakeFetcher, client_frame

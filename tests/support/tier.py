@@ -23,7 +23,7 @@ from storage.cache.disk import DiskBlocks
 from storage.cache.segment_parts import OffsetIndexes, OpenedSegments
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import (
     IndexType,
     RemoteLogSegmentMetadata,

@@ -16,17 +16,19 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
+from protocol.client.cluster_view import PartitionLeader, TopicMetadata
 from protocol.client.errors import UpstreamError
-from protocol.client.leaders import PartitionLeader, TopicMetadata
-from protocol.client.messages import EpochEndOffset, OffsetAnswer, OffsetQuery
-from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse, encode_request
+from protocol.client.offset_questions import EpochEndOffset, OffsetAnswer, OffsetQuery
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
+from protocol.fetch.requests import encode_request
 from protocol.fetch.response import decode_response
 from protocol.fetch.sessions import SessionSlots
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.audit import ClientAudit
-from proxy.connection.request_handlers import ClientReads, Relay
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.request_handlers import Relay
 from proxy.fetch.authorities import LogStartGeneration
 from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.fetch.frontiers import Frontiers
@@ -34,11 +36,12 @@ from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from standalone.serving.log_starts import TierLogStarts
 from standalone.serving.owner import WeOwnIt
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -11,7 +11,8 @@ import trio
 
 from metrics.meters import ReloadOutcome
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook, KnownBrokersFile
+from proxy.connection.address_book import AddressBook
+from proxy.connection.brokers_file import KnownBrokersFile
 from tests.support.config_files import load_lines
 from tests.support.opened_bytes import ReadOnlyManager
 from tidegate import exit_codes

@@ -11,8 +11,8 @@ import trio.testing
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH, Values
+from protocol.client.settings import ClientSettings
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC

@@ -10,7 +10,7 @@ from metrics.meters import Meters
 from metrics.registry import Registry
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
-from tidegate.reload import CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from tidegate.certificate_dates import CertificateWatch, certificates_in_use, expires_at_s, shown_date
 
 pytestmark = pytest.mark.autojump
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.reload import FileWatch, look
+from tidegate.changed_files import FileWatch, look
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from metrics.meters import Meters
-from tidegate.upkeep import watch_loop
+from tidegate.loop_stall import watch_loop
 
 
 def value(meters: Meters, name: str) -> float | None:
@@ -34,7 +34,7 @@ async def test_a_blocked_loop_shows_as_lateness(mock_clock: MockClock, nursery: 
 
 async def test_lost_log_lines_are_counted(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     meters, lost = Meters(), [2, 2, 5]
-    monkeypatch.setattr("tidegate.upkeep.lines_lost", lambda: lost.pop(0) if len(lost) > 1 else lost[0])
+    monkeypatch.setattr("tidegate.loop_stall.lines_lost", lambda: lost.pop(0) if len(lost) > 1 else lost[0])
     with trio.move_on_after(0.55):
         await watch_loop(meters.loop)
     assert meters.registry.sample_value("tidegate_log_lines_lost_total") == 5

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from storage.config.keys import MIB
+from storage.config.value_kinds import MIB
 from tests.support.config_files import load_lines
 from tidegate.memory_limit import memory_bytes, memory_shortage
 

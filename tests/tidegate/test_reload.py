@@ -17,8 +17,9 @@ from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.tier_config_files import tier_file
 from tests.support.waiting import settled
+from tidegate.certificate_dates import expires_at_s
 from tidegate.config import Config, load
-from tidegate.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes, expires_at_s
+from tidegate.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
 
 CERTIFICATE, KEY = "proxy.tls.certificate.file", "proxy.tls.key.file"
 

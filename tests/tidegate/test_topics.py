@@ -8,8 +8,8 @@ from trio.testing import MockClock
 
 from metrics.meters import FallbackReason, Meters
 from metrics.registry import Registry
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import METADATA
+from protocol.client.settings import ClientSettings
 from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from storage.metadata.catalog import Catalog

@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from metrics.meters import Meters
 from metrics.registry import Registry
 from metrics.troubles import TroubleId
+from protocol.client.cluster_view import BrokerNode
 from protocol.client.errors import UpstreamConnectionError
-from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.tier_owner import BROKERS_OWN_IT

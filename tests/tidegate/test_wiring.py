@@ -18,8 +18,8 @@ import trio
 
 from metrics.meters import ReloadOutcome
 from proxy.connection.accounts import Accounts
+from proxy.connection.client_reads import ClientReads
 from proxy.connection.handshakes import FAILED_MIN
-from proxy.connection.request_handlers import ClientReads
 from proxy.connection.server import Server
 from standalone.copying import Copying
 from standalone.serving.log_starts import TierLogStarts

@@ -16,18 +16,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import trio
 
 from metrics.troubles import TROUBLES, TroubleId
+from protocol.client.cluster_view import TopicMetadata
 from protocol.client.errors import UpstreamError
-from protocol.client.leaders import TopicMetadata
-from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Partition, Question
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.addresses import NodeAddress
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from proxy.upstream.partition_questions import FrontierClient
 from storage.checks.finding import FindingKind
 from storage.checks.partition_check import PartitionState, check_partition
 from storage.config.client_settings import client_settings, kafka_principal
@@ -48,6 +49,9 @@ from tidegate.config.model import Config
 from tidegate.logs import configure_logs
 from tidegate.reasons import Reasons, catalog_full
 from tidegate.upkeep import BROKER_ANSWER_S_MAX
+
+if TYPE_CHECKING:
+    from protocol.client.offset_questions import Partition
 
 ROLE = "check"
 

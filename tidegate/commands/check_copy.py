@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from metrics.troubles import TroubleId
-from protocol.client.connection import drive_async
+from protocol.client.conversation import drive_async
 from protocol.client.errors import GroupAuthorizationError, UpstreamError
 from protocol.client.groups import DESCRIBE_GROUPS, find_coordinator
 from protocol.client.leaders import AskMetadata, Step, code_name

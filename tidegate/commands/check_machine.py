@@ -20,7 +20,8 @@ import trio
 
 from metrics.troubles import TROUBLES, TroubleId
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook, SniPattern, Target, open_listeners
+from proxy.connection.address_book import AddressBook, Target, open_listeners
+from proxy.connection.server_names import SniPattern
 from proxy.readiness import Readiness
 from storage.cache.disk import SURVIVABLE
 from storage.cache.disk_folder import FolderInUseError, examine_folder

@@ -18,7 +18,8 @@ import trio
 
 from protocol.client.errors import UpstreamError, UpstreamProtocolError, UpstreamUnsupportedError
 from protocol.client.leaders import FETCH_BY_NAME, code_name
-from protocol.client.messages import CONSUMER_REPLICA, FETCH, OffsetAnswer, Question, kio_uuid, offset_questions
+from protocol.client.messages import FETCH, Question, kio_uuid
+from protocol.client.offset_questions import CONSUMER_REPLICA, OffsetAnswer, offset_questions
 from protocol.fetch.messages import FetchResponse, PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import MOVED_CODES

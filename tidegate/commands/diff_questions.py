@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.client.messages import OffsetAnswer
+from protocol.client.offset_questions import OffsetAnswer
 from protocol.fetch.messages import PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.record_batches import Buffer, CorruptBatchError, check_crc, iterate_batches, slice_rope

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from protocol.client.connection import ClientSettings
+from protocol.client.settings import ClientSettings
 from storage.config.client_settings import client_settings
 from storage.config.model import ClientSecurity, ClientTls, HostPort, SecurityProtocol, UpstreamConfig
 from storage.config.security import client_file_security

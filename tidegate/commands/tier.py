@@ -23,7 +23,7 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.client.connection import drive_async
+from protocol.client.conversation import drive_async
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import AskMetadata, LeaderQuestions, Step, Steps
 from proxy.upstream.cluster import Cluster

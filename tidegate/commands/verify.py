@@ -18,16 +18,18 @@ from typing import TextIO
 
 import trio
 
+from protocol.client.cluster_view import TopicMetadata
 from protocol.client.errors import UpstreamError
-from protocol.client.leaders import LeaderEpochAnswers, LeaderQuestions, Steps, TopicMetadata
-from protocol.client.messages import OffsetAnswer
+from protocol.client.leaders import LeaderEpochAnswers, LeaderQuestions, Steps
+from protocol.client.offset_questions import OffsetAnswer
 from protocol.list_offsets import OffsetTimestamp
 from storage.checks.audit_result import AuditResult, by_kind, in_order, still_true
+from storage.checks.batch_audit import SegmentReport, check_segment
 from storage.checks.finding import Finding, FindingKind, partition_finding
-from storage.checks.partition_check import PartitionState, check_partition, check_store
-from storage.checks.segment_check import SegmentReport, check_segment
+from storage.checks.partition_check import PartitionState, check_partition
+from storage.checks.strange_objects import check_store
 from storage.config.model import Mode
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -22,13 +22,14 @@ from typing import Final
 from proxy.settings import NODE_ID_VARIABLE, ClientAuth, ProxyConfig, ServerTls
 from standalone.copier.config import METADATA_TOPIC_KEYS, CopyConfig, MetadataTopicConfig
 from standalone.copier.seams import KEEP
-from storage.config.keys import MIB, Key, format_size
+from storage.config.keys import Key
 from storage.config.model import Mode
 from storage.config.plugin_settings import plugin_keys
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
 from storage.config.tier_client import STORAGE_MANAGER_CLASS, refused_identities, tier_client_fields
+from storage.config.value_kinds import MIB, format_size
 from storage.plugin_keys import ACTS, instead_of
 from tidegate.config.model import (
     BUDGET_SHARES,

@@ -16,27 +16,12 @@ from typing import Final
 from metrics.kip405 import Kip405Names
 from proxy.settings import HOSTS, LISTEN, ProxyConfig
 from standalone.copier.config import CopyConfig, MetadataTopicConfig
-from storage.config.keys import (
-    BOOLEAN,
-    GIB,
-    KIB,
-    MIB,
-    PATH,
-    TEXT,
-    TIB,
-    KeyTable,
-    Kind,
-    Reload,
-    integer,
-    key,
-    one_of,
-    optional,
-    size,
-)
+from storage.config.keys import KeyTable, Reload, key
 from storage.config.model import HostPort
 from storage.config.schema_registry import SchemaRegistryKeys
 from storage.config.security import UpstreamKeys
 from storage.config.tier_client import PluginKeys, TierClientConfig, TierReadsConfig
+from storage.config.value_kinds import BOOLEAN, GIB, KIB, MIB, PATH, TEXT, TIB, Kind, integer, one_of, optional, size
 
 DAY_MS: Final = 86_400_000
 """More than any age or interval here can sensibly be."""

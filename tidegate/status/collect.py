@@ -21,7 +21,7 @@ from metrics.meters import Meters
 from metrics.troubles import TroubleId
 from protocol.client.errors import UpstreamError
 from proxy.connection.server import Server
-from proxy.connection.slots import Spells
+from proxy.connection.spells import Spells
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.frontiers import Frontier, Frontiers
 from proxy.readiness import Readiness

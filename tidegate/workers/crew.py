@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from proxy.connection.address_book import Target
-from proxy.connection.slots import Spells
+from proxy.connection.spells import Spells
 from proxy.tasks import Tasks
 from tidegate import exit_codes
 from tidegate.workers.assignment import Assignment

@@ -168,7 +168,7 @@ class Together:
 
 
 class Collected(Collector):
-    """Metrics that have been collected, for `metrics.registry.render`."""
+    """Metrics that have been collected, for `metrics.page.render`."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = [*metrics]

@@ -21,14 +21,17 @@ import structlog
 import trio
 
 from metrics.meters import RelayMeter
-from metrics.registry import render
+from metrics.page import render
 from metrics.troubles import TroubleId
 from protocol.client.messages import preload_schemas
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, Target
+from proxy.connection.address_limits import AddressLimits
 from proxy.connection.names import join_groups
-from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
-from proxy.connection.slots import AddressLimits, SlotLimits, Spells
+from proxy.connection.peer_address import CrowdListener, own_address
+from proxy.connection.server import REFUSALS, TargetFor
+from proxy.connection.slots import SlotLimits
+from proxy.connection.spells import Spells
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
 from storage.tasks import TaskNursery
 from tidegate.admin import readiness_report

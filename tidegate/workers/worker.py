@@ -14,13 +14,14 @@ import socket as stdlib_socket
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
 
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import Book, KnownBrokersFile, SniAddressBook, Target
+from proxy.connection.address_book import Book, Target
+from proxy.connection.brokers_file import KnownBrokersFile
 from proxy.connection.names import group_rows
 from proxy.connection.server import Server
 from proxy.readiness import Readiness
@@ -46,6 +47,9 @@ from tidegate.workers.frames import Frame, FrameKind
 from tidegate.workers.samples import samples_of
 from tidegate.workers.shares import share_of
 from tidegate.workers.template import Work
+
+if TYPE_CHECKING:
+    from proxy.connection.server_names import SniAddressBook
 
 _log = structlog.get_logger(__name__)
 

@@ -25,17 +25,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocol.wire.primitives import write_string, write_uvarint
 from storage.errors import RemoteStorageError
-from storage.formats.aiven.manifest import (
-    INDEX_MEMBERS,
-    INT32_MAX,
-    VERSION,
-    FixedChunkIndex,
-    Manifest,
-    StoredIndex,
-    VariableChunkIndex,
-)
-from storage.formats.aiven.opened_segment import DATA_KEY_BYTES, IV_BYTES, OVERHEAD_BYTES
-from storage.formats.aiven.segment_objects import CustomMetadataFields
+from storage.formats.aiven.checked_json import INT32_MAX
+from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
+from storage.formats.aiven.cipher import DATA_KEY_BYTES, IV_BYTES, OVERHEAD_BYTES
+from storage.formats.aiven.custom_metadata import CustomMetadataFields
+from storage.formats.aiven.manifest import INDEX_MEMBERS, VERSION, Manifest, StoredIndex
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
 
 AAD_BYTES = 32

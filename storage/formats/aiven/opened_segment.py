@@ -9,110 +9,18 @@
 """
 
 import sys
-import threading
-
-import zstandard
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from storage.buffers import unfilled
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RemoteStorageError
-from storage.formats.aiven.manifest import FixedChunkIndex, Manifest
-from storage.formats.aiven.segment_objects import ObjectBody, ObjectSuffix, SegmentObjects
+from storage.formats.aiven.chunk_index import FixedChunkIndex
+from storage.formats.aiven.cipher import OVERHEAD_BYTES, ChunkCipher
+from storage.formats.aiven.compression import decompress
+from storage.formats.aiven.manifest import Manifest
+from storage.formats.aiven.object_keys import ObjectSuffix
+from storage.formats.aiven.segment_objects import ObjectBody, SegmentObjects
 from storage.model import IndexType
 from storage.object_store.object_store import PlainStream, check_read, read_whole
 from storage.remote_storage_manager import SegmentStream
-
-# One zstd frame for each chunk (docs/formats.md#aiven-compression).
-#
-# A frame says in its header how large its content is; the plugin needs that too. Here it has to be just what the
-# chunk index says, so that memory is taken for what the manifest promised and never for what a frame claims.
-
-
-WINDOW_BYTES_MAX = 8 * 1024 * 1024
-"""Every decoder should support that much (RFC 8878 §3.1.1.1.2); level 3 takes at most 2 MiB, level 19 takes these 8."""
-
-
-class _ThreadState(threading.local):
-    """A decompressor has state, and is costly enough to keep: each thread has its own."""
-
-    def __init__(self) -> None:
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
-
-
-_thread_state = _ThreadState()
-
-
-def decompress(stored: bytes | bytearray | memoryview, plaintext_bytes: int, name: str) -> bytes:
-    """The content of exactly one frame: plaintext_bytes bytes. `name` is for the message. Thread-safe.
-
-    Raises:
-        CorruptObjectError: not one whole frame, bytes behind it, no content size, or another than plaintext_bytes.
-    """
-    try:
-        content_bytes = zstandard.frame_content_size(stored)
-        if content_bytes != plaintext_bytes:
-            said = "no content size" if content_bytes < 0 else f"a content size of {content_bytes}"
-            raise CorruptObjectError(f"{name}: its zstd frame has {said}, its chunk has {plaintext_bytes} bytes")
-        if content_bytes == 0:
-            # The library would answer this by the header alone, whatever follows it.
-            raise CorruptObjectError(f"{name}: its zstd frame is empty, and no chunk is")
-        plaintext = _thread_state.decompressor.decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise CorruptObjectError(f"{name}: {error}") from error
-    if len(plaintext) != plaintext_bytes:
-        raise CorruptObjectError(f"{name}: {len(plaintext)} bytes decompressed, its chunk has {plaintext_bytes}")
-    return plaintext
-
-
-# AES-256-GCM of one segment's chunks and indexes (docs/formats.md#aiven-encryption).
-#
-#     stored = IV (12 bytes, random, another for each) ‖ ciphertext ‖ tag (16 bytes)
-#
-# Key and additional data are the segment's, the same for all its chunks and indexes. The plugin binds neither a chunk's
-# number nor its object into them, so chunks that changed places pass here; the record batches' own checksums and
-# offsets are what finds those.
-
-
-DATA_KEY_BYTES = 32
-IV_BYTES = 12
-TAG_BYTES = 16
-OVERHEAD_BYTES = IV_BYTES + TAG_BYTES
-"""By these a stored chunk is longer than its plaintext."""
-
-
-class ChunkCipher:
-    """Decrypts one segment's chunks and indexes. Thread-safe: nothing changes after construction.
-
-    Raises:
-        ValueError: the data key is not 32 bytes long.
-    """
-
-    __slots__ = ("_aad", "_aead")
-
-    def __init__(self, data_key: bytes, aad: bytes) -> None:
-        if len(data_key) != DATA_KEY_BYTES:
-            raise ValueError(f"a data key has {DATA_KEY_BYTES} bytes, not {len(data_key)}")
-        self._aead = AESGCM(data_key)
-        self._aad = aad
-
-    def decrypt(self, stored: bytes | bytearray | memoryview, name: str) -> bytes:
-        """The plaintext, OVERHEAD_BYTES shorter than `stored`, of which nothing is copied. `name` is for the message.
-
-        Raises:
-            CorruptObjectError: too short, or the tag does not hold.
-        """
-        view = memoryview(stored)
-        if len(view) < OVERHEAD_BYTES:
-            raise CorruptObjectError(f"{name}: {len(view)} bytes are too few for an encrypted chunk")
-        try:
-            return self._aead.decrypt(view[:IV_BYTES], view[IV_BYTES:], self._aad)
-        except InvalidTag:
-            # Without a cause: InvalidTag says nothing more.
-            raise CorruptObjectError(
-                f"{name}: AES-GCM tag does not hold: damaged, or encrypted with another key or other additional data"
-            ) from None
-
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
 """For a chunk that is decoded, in the store and as plaintext: it is held whole in both forms. Aiven advises 4 MiB."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
-from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.encoding import encode_json
+from storage.formats.aiven.key_pairs import KeyRing
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, decode_manifest
-from storage.formats.aiven.segment_objects import ObjectSuffix, parse_object_key
+from storage.formats.aiven.object_keys import ObjectSuffix, parse_object_key
 from storage.object_store.object_store import ObjectStore, read_whole
 from storage.object_store.retries import Wait, call_with_retries, wait_in_thread
 

@@ -17,7 +17,9 @@ import structlog
 from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, check_crc, read_header
 from protocol.wire.errors import ProtocolError
 from storage.errors import RemoteStorageError, StorageConfigError
-from storage.formats.aiven.config import DEFAULT_PREFIX, KeyRing, WritingConfig
+from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
+from storage.formats.aiven.config import WritingConfig
+from storage.formats.aiven.custom_metadata import CustomMetadataFields
 from storage.formats.aiven.encoding import (
     ChunkEncryption,
     LogEncoder,
@@ -26,18 +28,14 @@ from storage.formats.aiven.encoding import (
     encode_manifest,
     fixed_chunk_index,
 )
-from storage.formats.aiven.manifest import (
-    INDEX_MEMBERS,
-    FixedChunkIndex,
-    Manifest,
-    SegmentEncryption,
-    StoredIndex,
-    VariableChunkIndex,
-)
+from storage.formats.aiven.key_pairs import DEFAULT_PREFIX, KeyRing
+from storage.formats.aiven.manifest import INDEX_MEMBERS, Manifest, SegmentEncryption, StoredIndex
+from storage.formats.aiven.object_keys import ObjectSuffix
 from storage.formats.aiven.opened_segment import CHUNK_BYTES_MAX, INDEX_BYTES_MAX
-from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectPlace, ObjectSuffix
+from storage.formats.aiven.segment_objects import ObjectPlace
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata
-from storage.object_store.object_store import LocalFile, ObjectStore, delete_present
+from storage.object_store.local_file import LocalFile
+from storage.object_store.object_store import ObjectStore, delete_present
 from storage.object_store.upload_rate import UploadRate
 
 Source = Path | bytes

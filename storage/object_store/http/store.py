@@ -24,7 +24,8 @@ from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
 from storage.object_store.http.tokens import Token, Tokens
-from storage.object_store.object_store import ObjectHead, parts
+from storage.object_store.multipart import parts
+from storage.object_store.object_store import ObjectHead
 from storage.object_store.refusals import DELETE, DELETE_MANY, proxy_words
 from storage.object_store.uploads import PartUpload, UploadRetries, upload_parts
 

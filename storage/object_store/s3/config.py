@@ -20,7 +20,7 @@ import javaproperties
 from storage.errors import StorageConfigError
 from storage.object_store.config_keys import CONNECT_TIMEOUT_S, DEFAULT_PREFIX, READ_TIMEOUT_S, StoreKeys, StoreSettings
 from storage.object_store.credentials_file import CredentialsFile
-from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
+from storage.object_store.multipart import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3.errors import BUCKET_KEY, REGION_KEY
 
 # Who we are to S3: keys that stand in the configuration, a file that is read again when it changes, nobody, or None

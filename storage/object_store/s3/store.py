@@ -27,7 +27,9 @@ from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body
 from storage.object_store.clock import StoreClock
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http.get import Answer, OpenSockets
-from storage.object_store.object_store import LIFECYCLE_HINT, PIECE_BYTES, LocalFile, ObjectHead, PendingUpload, parts
+from storage.object_store.local_file import PIECE_BYTES, LocalFile
+from storage.object_store.multipart import parts
+from storage.object_store.object_store import LIFECYCLE_HINT, ObjectHead, PendingUpload
 from storage.object_store.refusals import DELETE, DELETE_MANY
 from storage.object_store.s3.client import make_client, translated
 from storage.object_store.s3.config import S3Settings

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.client import BrokerClient
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import PartitionLeader, TopicMetadata
 from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -22,7 +22,7 @@ from protocol.client.errors import (
     UpstreamDeadlineError,
     UpstreamRefusedError,
 )
-from protocol.client.leaders import LeaderEpochAnswers, PartitionLeader, TopicMetadata
+from protocol.client.leaders import LeaderEpochAnswers
 from protocol.client.messages import (
     API_VERSIONS,
     FETCH,
@@ -30,9 +30,10 @@ from protocol.client.messages import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     SASL_HANDSHAKE,
-    OffsetAnswer,
 )
+from protocol.client.offset_questions import OffsetAnswer
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from tests.support.cases import case
 from tests.support.fake_kafka import FakeKafka, FakeLog, FakeTopic
 from tests.support.for_each import for_each

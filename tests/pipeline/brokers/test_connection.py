@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import metadata_question
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamError,
@@ -20,9 +20,9 @@ from protocol.client.errors import (
     UpstreamTimeoutError,
     UpstreamTlsError,
 )
-from protocol.client.leaders import metadata_question
 from protocol.client.messages import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Values, encode_request
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from tests.support.fake_kafka import SILENCE, FakeBroker, FakeKafka
 from tests.support.for_each import for_each
 from tests.support.waiting import wait_until

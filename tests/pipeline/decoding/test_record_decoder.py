@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.decoding import record_decoder
-from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.decoding import inflated_batches
+from pipeline.decoding.inflated_batches import RecordDecoder
 from pipeline.schema import COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
 from tests.support.for_each import for_each
@@ -133,7 +133,7 @@ def test_produced_batches_are_bounded_in_rows_and_bytes() -> None:
     small = record_batch(0, [Given(n) for n in range(40_000)])
     batches = produced([small] * 3, columns=("offset",))
     assert sum(batch.num_rows for batch in batches) == 120_000
-    assert max(batch.num_rows for batch in batches) <= record_decoder.RECORDS_MAX
+    assert max(batch.num_rows for batch in batches) <= inflated_batches.RECORDS_MAX
 
 
 @for_each("size", [0, 1, 2, len(COLUMNS)])

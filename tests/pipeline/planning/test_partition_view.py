@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pipeline.planning.partition_view import PartitionView, ServedSegment, partition_view
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.metadata_records import DELETE_STARTED, PARTITION, apply_all, finish, moved, started
 

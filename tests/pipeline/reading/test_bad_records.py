@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pipeline.reading import segment_task
-from pipeline.reading.segment_task import BadBatch, BadRecords
+from pipeline.reading import left_out
+from pipeline.reading.left_out import BadBatch, BadRecords
 from tests.pipeline.reading.test_segment_task import task_of
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
@@ -34,7 +34,7 @@ def test_a_task_with_bad_batches_writes_one_file_and_a_repeat_replaces_it(tmp_pa
 
 
 def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_task, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(left_out, "ENTRIES_MAX", 3)
     bad = BadRecords(TASK)
     for position in range(5):
         bad.add(BadBatch(position, 1, "bad"))

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from pipeline.reading.segment_task import BadRecords, SegmentBatches
+from pipeline.reading.left_out import BadRecords
+from pipeline.reading.segment_task import SegmentBatches
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.log.log_walk import BatchTooLargeError, WalkedBatch

@@ -3,8 +3,8 @@
 import pytest
 
 from metrics.meters import RefusalReason
-from proxy.connection import slots
-from proxy.connection.slots import BURST_S, AddressLimits
+from proxy.connection import address_limits
+from proxy.connection.address_limits import BURST_S, AddressLimits
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 
@@ -47,7 +47,7 @@ def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> Non
 
 
 def test_the_table_forgets_who_came_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "ADDRESSES_MAX", 2)
+    monkeypatch.setattr(address_limits, "ADDRESSES_MAX", 2)
     world = World()
     for address in (HERE, THERE):
         assert world.admitted(address, 1000, rate_max=1) == BURST_S

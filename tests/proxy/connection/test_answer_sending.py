@@ -10,8 +10,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.errors import TransportError
 from proxy.connection.accounts import Wait
-from proxy.connection.frame_stream import AnswerSending, ConnectionEnd
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.frame_stream import ConnectionEnd
+from proxy.connection.slow_answer import AnswerSending
 from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
 from tests.support.cases import case

@@ -16,9 +16,10 @@ from protocol.sign_in_name import SignInName
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Wait
 from proxy.connection.audit import ROWS_MAX, Audit, ClientAudit, Reader, Row, Rows
-from proxy.connection.frame_stream import AnswerSending
+from proxy.connection.client_reads import ClientReads
 from proxy.connection.names import GROUPS_MAX, ClientName, Groups, group_rows, join_groups
-from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
+from proxy.connection.request_handlers import Answer, UpstreamWire
+from proxy.connection.slow_answer import AnswerSending
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords

@@ -8,7 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.fetch.messages import key_of
-from proxy.connection.request_handlers import ClientReads, UpstreamWire
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.fetch.answer import assemble, encode_answer, tier_answer
 from proxy.fetch.authorities import Authority
 from proxy.fetch.frontiers import Frontier

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
+from proxy.connection.brokers_file import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
 from tests.support.cases import case
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)

@@ -6,10 +6,12 @@ from typing import cast
 
 import trio
 
-from protocol.client.leaders import BrokerNode
+from protocol.client.cluster_view import BrokerNode
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook
+from proxy.connection.address_book import AddressBook
+from proxy.connection.brokers_file import KnownBrokers
 from proxy.connection.server import Server
+from proxy.connection.server_names import SniAddressBook
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from tests.support.certificates import server_certificate

@@ -16,7 +16,7 @@ from metrics.meters import CloseCause, RefusalReason
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.proxy_header import V2_SIGNATURE
 from proxy.connection import server as server_module
-from proxy.connection.server import HEADER_S_MAX, ClientAddress, UntrustedPeerError, original_address, own_address
+from proxy.connection.peer_address import HEADER_S_MAX, ClientAddress, UntrustedPeerError, original_address, own_address
 from proxy.connection.slots import SlotLimits
 from tests.proxy.connection.test_server import ASK, ask, ends, world
 from tests.proxy.upstream.test_transport import contexts

@@ -19,13 +19,15 @@ import trio.testing
 from metrics.meters import CloseCause, Meters, RefusalReason
 from metrics.registry import Registry
 from protocol.sign_in_name import SignInName
+from proxy.connection import peer_address, upstream_connect
 from proxy.connection import server as server_module
-from proxy.connection import upstream_connect
-from proxy.connection.address_book import Target, hear_server_names
+from proxy.connection.address_book import Target
 from proxy.connection.audit import Audit
 from proxy.connection.names import ClientName, Groups
 from proxy.connection.server import Server, ServerSettings
-from proxy.connection.slots import SlotLimits, Spells
+from proxy.connection.server_names import hear_server_names
+from proxy.connection.slots import SlotLimits
+from proxy.connection.spells import Spells
 from proxy.settings import Network
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
@@ -248,13 +250,13 @@ async def test_a_certificate_that_is_asked_for_names_the_client(tmp_path: Path) 
 async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
     """Failed before: a newcomer waited one turn of a busy loop for each that came before it. Over Unix sockets, where
     who has connected is in the queue for certain."""
-    path, count = tmp_path / "socket", server_module.ACCEPTED_AT_ONCE_MAX + 1
+    path, count = tmp_path / "socket", peer_address.ACCEPTED_AT_ONCE_MAX + 1
     listening = trio.socket.socket(trio.socket.AF_UNIX)
     await listening.bind(str(path))
     listening.listen(count)
     async with AsyncExitStack() as stack:
         inner = trio.SocketListener(listening)
-        crowds = server_module.CrowdListener(inner, Spells(trio.current_time), Meters(Registry()).relay)
+        crowds = peer_address.CrowdListener(inner, Spells(trio.current_time), Meters(Registry()).relay)
         listener = await stack.enter_async_context(crowds)
         for number in range(count):
             client = await stack.enter_async_context(await trio.open_unix_socket(path))
@@ -274,7 +276,7 @@ async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", ["clients", "their broker"])
 async def test_while_many_end_at_once_others_wait_a_few_turns(side: str) -> None:
     """Failed before: when 5,000 clients closed, or their broker did, others waited for all of these in one turn."""
-    count = 20 * server_module.BEGUN_AND_ENDED_MAX
+    count = 20 * peer_address.BEGUN_AND_ENDED_MAX
     async with (
         world(slots=SlotLimits(connections_max=count + 1)) as made,
         AsyncExitStack() as stack,
@@ -303,7 +305,7 @@ async def test_while_many_end_at_once_others_wait_a_few_turns(side: str) -> None
             while made.server.connections > 1:
                 waits.append(await waited())
         assert max(waits) <= 4 * quiet
-        assert max(before - after for before, after in pairwise(left)) <= 2 * server_module.BEGUN_AND_ENDED_MAX
+        assert max(before - after for before, after in pairwise(left)) <= 2 * peer_address.BEGUN_AND_ENDED_MAX
         nursery.cancel_scope.cancel()
 
 

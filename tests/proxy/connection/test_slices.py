@@ -5,7 +5,7 @@ import threading
 import pytest
 import trio
 
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, each_slice, off_loop
+from proxy.connection.slices import ITEMS_AT_ONCE, each_slice, off_loop
 
 
 async def beside(log: list[str], times: int) -> None:

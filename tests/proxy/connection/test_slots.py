@@ -8,7 +8,8 @@ import structlog
 
 from metrics.meters import CloseCause, RefusalReason
 from proxy.connection import slots as slots_module
-from proxy.connection.slots import GRACE_S, LOOK_S, SPELL_S, STUCK_S, Slot, SlotLimits, Slots, Spells
+from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, Slot, SlotLimits, Slots
+from proxy.connection.spells import SPELL_S, Spells
 
 
 @dataclass

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import SniAddressBook, SniPattern, Target, hear_server_names
+from proxy.connection.address_book import Target
+from proxy.connection.server_names import SniAddressBook, SniPattern, hear_server_names
 from tests.proxy.upstream.test_transport import contexts
 
 PATTERN = SniPattern("broker-$(nodeId).Kafka.example.org")

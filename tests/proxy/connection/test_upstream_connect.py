@@ -18,7 +18,8 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target
 from proxy.connection.upstream_connect import FAILED_AGE_S_MAX, UpstreamConnector, has_left
-from proxy.upstream.transport import NEXT_ATTEMPT_S, Transport
+from proxy.upstream.first_address import NEXT_ATTEMPT_S
+from proxy.upstream.transport import Transport
 from tests.support.waiting import until
 from tidegate.config.model import SERVE_KEYS
 

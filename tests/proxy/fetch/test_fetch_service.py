@@ -6,11 +6,12 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from protocol.client.cluster_view import PartitionLeader
 from protocol.client.errors import UpstreamConnectionError
-from protocol.client.leaders import PartitionLeader
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import ITEMS_AT_ONCE, RELAY, Relay
+from proxy.connection.request_handlers import RELAY, Relay
+from proxy.connection.slices import ITEMS_AT_ONCE
 from proxy.fetch.service import FetchSettings
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import tier_batch
@@ -269,7 +270,7 @@ async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
     stretches = Stretches()
     monkeypatch.setattr("protocol.fetch.response.PartitionAnswer", stretches(PartitionAnswer))
     if not is_tier:  # else the broker's decoding would count too
-        monkeypatch.setattr("protocol.fetch.messages.FetchPartition", stretches(FetchPartition))
+        monkeypatch.setattr("protocol.fetch.requests.FetchPartition", stretches(FetchPartition))
     monkeypatch.setattr(world.tier, "partition", stretches(world.tier.partition))
     frame = memoryview(bytearray(client_frame(fetch_of(asked, api_version=version))))
     client = world.client()
@@ -287,7 +288,7 @@ async def test_what_names_too_much_is_the_brokers_unread(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """Failed before: all of it was decoded, and its names asked for."""
-    monkeypatch.setattr("protocol.fetch.messages.PARTITIONS_MAX", 2)
+    monkeypatch.setattr("protocol.fetch.requests.PARTITIONS_MAX", 2)
     partition = world.add_partition()
     looked_up = Stretches()
     monkeypatch.setattr(world.tier, "partition", looked_up(world.tier.partition))

@@ -5,12 +5,13 @@ import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS
+from protocol.client.settings import ClientSettings
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.frontiers import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.segments import topic_partition

@@ -18,7 +18,7 @@ def world(nursery: trio.Nursery) -> World:
 
 @pytest.fixture
 def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("messages", "sessions"):
+    for module in ("requests", "sessions"):
         monkeypatch.setattr(f"protocol.fetch.{module}.PARTITIONS_MAX", 2)
 
 

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
+from protocol.client.cluster_view import PartitionLeader
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
-from protocol.client.leaders import PartitionLeader
 from protocol.wire.errors import ErrorCode
 from storage.model import TopicIdPartition
 from tests.support.segments import uuid_of

@@ -9,7 +9,7 @@ import trio
 
 from protocol.fetch.messages import FetchPartition, key_of
 from protocol.wire.errors import ErrorCode
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
 from proxy.fetch.own_fetch import ASK_AGAIN_S, OwnFetch
 from proxy.fetch.plan import FetchPlan, plan_fetch, share_out, tier_parts
 from proxy.fetch.reads import TierReads

@@ -14,12 +14,12 @@ import trio
 from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
 from proxy.fetch.plan import Share, TierPart
 from proxy.fetch.reads import FINISH_S, READS_AT_ONCE_MAX, TierReads
 from proxy.turns import LATE_S, TURNS
-from storage.cache.blocks import AnswerBlocks
 from storage.cache.byte_budget import ByteBudget
+from storage.cache.held_blocks import AnswerBlocks
 from storage.errors import RetriableRemoteStorageError
 from storage.log.block import Block
 from storage.log.log_walk import CorruptLogError

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from proxy.offsets.timestamp_lookup import SearchSlots
+from proxy.offsets.search_slots import SearchSlots
 
 
 class Searches:

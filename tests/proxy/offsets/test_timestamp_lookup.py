@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.list_offsets import ListOffsetsPartition
-from proxy.connection.request_handlers import ITEMS_AT_ONCE
+from proxy.connection.slices import ITEMS_AT_ONCE
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
 from storage.reading.timestamp_search import FoundTimestamp

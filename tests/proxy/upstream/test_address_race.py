@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from proxy.upstream.transport import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
+from proxy.upstream.first_address import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
 
 pytestmark = pytest.mark.autojump
 

@@ -10,15 +10,15 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import BrokerNode, PartitionLeader
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamError
-from protocol.client.leaders import BrokerNode, PartitionLeader
 from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from proxy.upstream import cluster as cluster_module
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.connection import open_broker_connection
-from proxy.upstream.transport import NEXT_ATTEMPT_S
+from proxy.upstream.first_address import NEXT_ATTEMPT_S
 from tests.support.fake_kafka import NO_TIME, FakeBroker, FakeKafka, FakeTopic
 
 pytestmark = pytest.mark.autojump

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import metadata_question
 from protocol.client.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamTimeoutError
-from protocol.client.leaders import metadata_question
 from protocol.client.messages import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.memory_transport import transport_pair

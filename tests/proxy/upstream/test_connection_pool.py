@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError, UpstreamRefusedError
-from proxy.upstream.connection import BrokerConnection, PooledConnection, start_broker_connection
+from protocol.client.settings import ClientSettings
+from proxy.upstream.connection import BrokerConnection, start_broker_connection
+from proxy.upstream.shared_connection import PooledConnection
 from tests.support.fake_kafka import FakeBroker
 from tests.support.memory_transport import transport_pair
 from tests.support.outcomes import outcomes

@@ -4,11 +4,13 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
-from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, EpochEndOffset, OffsetAnswer
+from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
+from protocol.client.offset_questions import EpochEndOffset, OffsetAnswer
+from protocol.client.settings import ClientSettings
 from protocol.list_offsets import OffsetTimestamp
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from tests.support.fake_kafka import FakeBroker, FakeKafka, FakeLog, FakeTopic
 
 

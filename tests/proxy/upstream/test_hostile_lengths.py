@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import metadata_question
 from protocol.client.errors import UpstreamProtocolError
-from protocol.client.leaders import metadata_question
 from protocol.client.messages import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
@@ -20,9 +19,9 @@ from protocol.client.messages import (
     PRODUCE,
     Api,
     Question,
-    epoch_question,
-    offset_questions,
 )
+from protocol.client.offset_questions import epoch_question, offset_questions
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import open_broker_connection
 from tests.support.fake_kafka import FakeBroker
 from tests.support.socket_broker import socket_broker

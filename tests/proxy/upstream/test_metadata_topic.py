@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH, PRODUCE, Values
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError

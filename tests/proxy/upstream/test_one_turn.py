@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import TransportError, UpstreamError
 from protocol.client.messages import API_VERSIONS, Question
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection
 from tests.support.fake_kafka import api_versions_values, encode_response
 from tests.support.memory_transport import MemoryTransport

@@ -11,8 +11,8 @@ import trio.testing
 
 from protocol.client.errors import TransportError, UpstreamConnectionError
 from proxy.connection.accounts import Wait
-from proxy.connection.frame_stream import AnswerSending
-from proxy.connection.request_handlers import ClientReads
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.slow_answer import AnswerSending
 from proxy.upstream import transport
 from proxy.upstream.transport import (
     IOV_MAX,

@@ -4,8 +4,8 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from standalone.copier.seams import LogRange, OffsetBelowLogStartError, TopicGoneError
 from standalone.serving.broker_log import ClusterBrokerLog

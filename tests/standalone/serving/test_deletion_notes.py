@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from protocol.client.connection import ClientSettings
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from standalone.copier.waits import WAVES, Noted, Wave
 from standalone.serving.deletion_notes import DeletionNotes

@@ -4,7 +4,6 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     GroupAuthorizationError,
     GroupInUseError,
@@ -13,6 +12,7 @@ from protocol.client.errors import (
     UpstreamRefusedError,
 )
 from protocol.client.groups import COMMITTED_BY, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, GroupOffset
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from standalone.serving.group_offsets import PARTITIONS_MAX, GroupOffsets
 from tests.support.fake_groups import FakeGroup

@@ -10,11 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.client.connection import ClientSettings
 from protocol.client.messages import DESCRIBE_PRODUCERS
+from protocol.client.settings import ClientSettings
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.frontiers import Frontiers
-from proxy.upstream.cluster import Cluster, FrontierClient
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.partition_questions import FrontierClient
 from standalone.serving.hanging_transactions import LOOK_S, HangingTransactions
 from standalone.serving.log_starts import TierLogStarts
 from standalone.serving.owner import WeOwnIt

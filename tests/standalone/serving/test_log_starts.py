@@ -5,8 +5,8 @@ import structlog
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamError, UpstreamRefusedError
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import (

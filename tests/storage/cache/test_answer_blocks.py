@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from trio.testing import wait_all_tasks_blocked
 
-from storage.cache.blocks import AnswerBlocks, Room
 from storage.cache.byte_budget import LARGE_BYTES, ByteBudget
+from storage.cache.held_blocks import AnswerBlocks, Room
 from storage.log.block import Block
 
 BUDGET_BYTES = 1000

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from metrics.cache_meters import DiskErrorCause
-from storage.cache import disk_folder
+from storage.cache import block_file
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.disk import RETRY_S
-from storage.cache.disk_folder import VERSION, DiskBlockKey, cost_bytes, file_bytes
+from storage.cache.block_file import VERSION, DiskBlockKey, cost_bytes, file_bytes
+from storage.cache.disk_health import RETRY_S
 from tests.support.disk_cache import (
     START_S,
     Clock,
@@ -127,7 +127,8 @@ def test_what_was_written_otherwise_is_dropped_at_the_start(tmp_path: Path, monk
     for number, (version, before, after) in enumerate(others):
         path = tmp_path / str(number)
         with monkeypatch.context() as patch:
-            patch.setattr("storage.cache.disk_folder.VERSION", version)
+            for module in ("block_file", "disk_folder"):
+                patch.setattr(f"storage.cache.{module}.VERSION", version)
             with disk_cache(path, **before) as cache:
                 cache.write(FIRST)
         with disk_cache(path, **after) as cache:
@@ -243,8 +244,8 @@ class DiskBlocksMachine(RuleBasedStateMachine):
         self.identity = "a store"
         self.cipher: BlockCipher | None = None
         self.foreign: list[Path] = []
-        self.write_buffers = disk_folder.write_buffers
-        self.patch.setattr(disk_folder, "write_buffers", self.watched_write)
+        self.write_buffers = block_file.write_buffers
+        self.patch.setattr(block_file, "write_buffers", self.watched_write)
 
     def teardown(self) -> None:
         self.process.close()

@@ -12,7 +12,7 @@ import pytest
 
 from metrics.cache_meters import CacheMeter, DiskErrorCause
 from metrics.registry import Registry
-from storage.cache.disk import RETRY_S, DiskHealth
+from storage.cache.disk_health import RETRY_S, DiskHealth
 from storage.errors import StorageConfigError
 from tests.support.cases import case
 from tests.support.disk_cache import (

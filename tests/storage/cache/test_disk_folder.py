@@ -13,18 +13,16 @@ import pytest
 from crc32c import crc32c
 
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.disk_folder import (
+from storage.cache.block_file import (
     HEADER_BYTES,
     BlockFiles,
     DiskBlockKey,
-    DiskFolder,
-    ListedFile,
     cost_bytes,
-    examine_folder,
     file_bytes,
     identity_digest,
     write_buffers,
 )
+from storage.cache.disk_folder import DiskFolder, ListedFile, examine_folder
 from storage.errors import CorruptObjectError, StorageConfigError
 from storage.model import Uuid
 from tests.support.cases import case

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from storage.cache.disk_folder import FILE_COST_BYTES_MIN, DiskBlockKey
+from storage.cache.block_file import FILE_COST_BYTES_MIN, DiskBlockKey
 from storage.cache.disk_index import DiskIndex, Doomed, Room
 from tests.support.disk_cache import key_of
 

@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_meters import GetMeter, GetObject, GetOutcome
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from metrics.registry import Registry
 from storage.cache.gets import outcome_of
 from storage.cache.object_gets import ObjectGets
-from storage.cache.pace import Throttle
+from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.cache_meters import GetObject
+from metrics.get_meter import GetObject
 from storage.cache import segment_parts
 from storage.cache.segment_parts import FAILURE_AGE_S_MAX
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError

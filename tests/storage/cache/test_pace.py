@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from metrics.cache_meters import GetMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.pace import (
     BEST_PERIOD_S,
@@ -34,8 +34,8 @@ from storage.cache.pace import (
     SLOW_S_MIN,
     STEP,
     Pace,
-    Throttle,
 )
+from storage.cache.throttle import Throttle
 from storage.errors import RetriableRemoteStorageError, ThrottledError
 from storage.object_store.retries import RETRY_AFTER_S_MAX
 

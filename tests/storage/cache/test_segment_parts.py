@@ -12,12 +12,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.cache_meters import CacheMeter, GetMeter
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.object_gets import ObjectGets
-from storage.cache.pace import Throttle
 from storage.cache.segment_entries import SegmentEntries
 from storage.cache.segment_parts import SegmentParts
+from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from protocol.record_batches import BatchHeader, read_header
 from storage.checks.finding import FindingKind
+from storage.checks.index_audit import SegmentIndexes, leader_epochs_problem
 from storage.checks.index_checks import BatchCheck, OffsetIndexCheck, ProducerSnapshotCheck, TimeIndexCheck, cut_problem
-from storage.checks.segment_check import SegmentIndexes, leader_epochs_problem
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage.checks.finding import Finding, FindingKind, partition_finding, segment_finding
-from storage.checks.partition_check import GRACE_MS, UNFINISHED_AGE_MS, PartitionState, check_partition, check_store
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.checks.partition_check import UNFINISHED_AGE_MS, PartitionState, check_partition
+from storage.checks.strange_objects import GRACE_MS, check_store
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState, uuid_to_text
 from tests.support.checked_tier import NOW_MS, CheckedTier, aiven_tier, local_tier, no_wait
 from tests.support.segments import filled_segment, metadata_of, topic_partition, uuid_of

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from protocol.record_batches import read_header
+from storage.checks.batch_audit import FAULTS_MAX, LogCheck, check_segment
 from storage.checks.finding import Finding, FindingKind
-from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.leader_epochs import encode_leader_epochs

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config import sources
-from storage.config.keys import (
+from storage.config import java_properties
+from storage.config.java_properties import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
+from storage.config.model import HostPort, SecurityProtocol
+from storage.config.value_kinds import (
     BOOLEAN,
     GIB,
     HOST_PORTS,
@@ -25,8 +27,6 @@ from storage.config.keys import (
     parse_size,
     size,
 )
-from storage.config.model import HostPort, SecurityProtocol
-from storage.config.sources import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
 from tests.support.for_each import for_each
 
 
@@ -50,7 +50,7 @@ def test_a_bad_escape_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "FILE_BYTES_MAX", 8)
+    monkeypatch.setattr(java_properties, "FILE_BYTES_MAX", 8)
     file = tmp_path / "a.properties"
     file.write_text("a=12345678")
     with pytest.raises(PropertiesError, match="larger than 8 bytes"):
@@ -111,7 +111,7 @@ def test_declared_names_stand_for_kafkas_classes(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_found_is_named(text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "VALUE_BYTES_MAX", 16)
+    monkeypatch.setattr(java_properties, "VALUE_BYTES_MAX", 16)
     (tmp_path / "present.properties").write_text("a=1")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "large").write_text("x" * 17)

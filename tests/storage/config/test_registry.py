@@ -12,8 +12,8 @@ from storage.config.registry import (
     stored_bytes,
 )
 from storage.errors import StorageConfigError
+from storage.formats.aiven.custom_metadata import CustomMetadataFields
 from storage.formats.aiven.encoding import encode_custom_metadata
-from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.model import CustomMetadata

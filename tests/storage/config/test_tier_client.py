@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from protocol.client.connection import ClientSettings
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from storage.config.client_settings import client_settings
 from tests.support.certificates import server_certificate
 from tests.support.for_each import for_each

@@ -9,7 +9,7 @@ from storage.errors import DeletionRefusedError, RemoteStorageError, StorageConf
 from storage.formats.file_sources import put_segment_files
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
-from storage.object_store.object_store import PIECE_BYTES
+from storage.object_store.local_file import PIECE_BYTES
 from storage.object_store.upload_rate import UploadRate
 from tests.support.for_each import for_each
 from tests.support.memory_store import Killed, MemoryStore, MortalStore

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
 from storage.log import batch_records
-from storage.log.batch_records import PIECE_BYTES, SNAPPY_BLOCK_BYTES_MAX, inflated, iterate_records
+from storage.log.batch_records import iterate_records
+from storage.log.inflating import PIECE_BYTES, SNAPPY_BLOCK_BYTES_MAX, inflated
 from tests.support.cases import case
 from tests.support.segments import control_batch, data_batch
 from tests.support.timed_batches import (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from protocol.record_batches import HEADER_BYTES
 from storage.errors import CorruptObjectError
+from storage.log.arriving_batches import ArrivalWalk
 from storage.log.batch_walk import (
-    ArrivalWalk,
     FoundBatch,
     IndexMismatchError,
     SegmentWindow,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError, RemoteStorageError
 from storage.metadata import catalog as catalog_module
-from storage.metadata.catalog import Catalog, CatalogContents
-from storage.metadata.epoch_state import Arena, SegmentColumns
+from storage.metadata.catalog import Catalog
+from storage.metadata.catalog_contents import CatalogContents
+from storage.metadata.segment_table import Arena, SegmentColumns
 from storage.metadata.serde import MetadataRecord
 from storage.metadata.snapshot_stream import UnreadableSnapshotError
 from storage.model import (

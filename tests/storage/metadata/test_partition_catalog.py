@@ -11,12 +11,8 @@ import structlog
 
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import (
-    LeaderEpochLineage,
-    filter_epochs,
-    is_legal_transition,
-    is_possible_when_compacted,
-)
+from storage.metadata.epoch_history import LeaderEpochLineage, filter_epochs
+from storage.metadata.segment_states import is_legal_transition, is_possible_when_compacted
 from storage.model import RemoteLogSegmentMetadata
 from storage.model import RemoteLogSegmentState as State
 from tests.storage.metadata.catalog_sizes import KEY, a_look_up_by_time_looks_at_few_segments, first_reaching

@@ -14,7 +14,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.object_store.files.store import FileSystemStore
-from storage.object_store.object_store import PIECE_BYTES, LocalFile
+from storage.object_store.local_file import PIECE_BYTES, LocalFile
 from tests.contract.object_store import fetched
 from tests.support.for_each import for_each
 

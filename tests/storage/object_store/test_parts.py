@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.object_store.object_store import (
+from storage.object_store.multipart import (
     OBJECT_BYTES_MAX,
     PART_BYTES_MAX,
     PART_BYTES_MIN,

@@ -18,7 +18,8 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store.object_store import LocalFile, ObjectHead
+from storage.object_store.local_file import LocalFile
+from storage.object_store.object_store import ObjectHead
 from storage.object_store.refusals import RETRY_AFTER_S_MAX, retry_after_s
 from storage.object_store.s3.config import (
     AnonymousCredentials,

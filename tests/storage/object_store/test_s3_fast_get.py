@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import RemoteStorageError, ThrottledError
 from storage.object_store.s3.config import AnonymousCredentials, ChecksumMode
-from storage.object_store.s3.fast_get import SigningKeys
+from storage.object_store.s3.signed_get import SigningKeys
 from storage.object_store.s3.store import S3Store
 from tests.contract.object_store import fetched
 from tests.support.certificates import server_certificate

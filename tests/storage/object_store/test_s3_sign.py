@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from urllib3 import HTTPResponse
 
-from storage.object_store.s3.fast_get import GetSigner, SigningKeys
+from storage.object_store.s3.signed_get import GetSigner, SigningKeys
 from tests.support.for_each import for_each
 
 EMPTY_HASH = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading import aborted_transactions as module
 from storage.reading.aborted_transactions import AbortSearch, TierAborts

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import trio
 
-from storage.checks.segment_check import leader_epochs_problem
+from storage.checks.index_audit import leader_epochs_problem
 from storage.errors import CorruptObjectError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot

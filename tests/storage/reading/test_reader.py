@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from protocol.record_batches import iterate_batches
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import encode_offset_index
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import IndexType
 from storage.reading.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
 from tests.support.cases import case

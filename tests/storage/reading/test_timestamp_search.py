@@ -15,7 +15,7 @@ from storage.errors import CorruptObjectError
 from storage.log.batch_records import ScanLimitError
 from storage.log.batch_walk import IndexMismatchError, find_batch_by_time
 from storage.log.log_walk import CorruptLogError
-from storage.metadata.partition_catalog import LeaderEpochLineage
+from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.metadata.serde import MetadataRecord
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.reading import timestamp_search

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.client.messages import OffsetAnswer
+from protocol.client.offset_questions import OffsetAnswer
 from protocol.fetch.messages import PartitionAnswer
 from tests.support.metadata_records import named_partition
 from tests.support.segments import Record, data_batch

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from standalone.copier.config import MetadataTopicConfig
-from storage.config.keys import GIB, MIB
 from storage.config.sources import variable_name
+from storage.config.value_kinds import GIB, MIB
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown
 from tidegate.config.load import copy_problems

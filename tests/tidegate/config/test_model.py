@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from proxy.settings import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NETWORKS, SNI_PATTERN
-from storage.config.keys import Kind
 from storage.config.model import HostPort
 from storage.config.tier_client import LATER, TIER_CLIENT_KEYS
+from storage.config.value_kinds import Kind
 from tidegate.config.model import SERVE_KEYS
 
 

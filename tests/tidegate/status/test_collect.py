@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from proxy.fetch.frontiers import Frontier
+from storage.formats.aiven.custom_metadata import CustomMetadataFields
 from storage.formats.aiven.encoding import encode_custom_metadata
-from storage.formats.aiven.segment_objects import CustomMetadataFields
 from storage.metadata.catalog import PartitionSummary
 from storage.model import TopicIdPartition
 from tests.support.config_files import load_lines

@@ -6,7 +6,8 @@ import pytest
 
 from metrics.kip405 import Kind
 from metrics.meters import Direction, FallbackReason, Meters
-from metrics.registry import Registry, render
+from metrics.page import render
+from metrics.registry import Registry
 from tidegate.workers.samples import RULES, Collected, Rule, Together, samples_of
 
 

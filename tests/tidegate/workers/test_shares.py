@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.config import ConfigError
-from storage.config.keys import MIB
+from storage.config.value_kinds import MIB
 from tests.support.config_files import load_lines
 from tidegate.config import Config
 from tidegate.workers.shares import AUTO_MAX, share_of, usable_cores, worker_count

@@ -16,10 +16,10 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ClientSettings
+from protocol.client.cluster_view import metadata_question
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamProtocolError
-from protocol.client.leaders import metadata_question
 from protocol.client.messages import METADATA, Values
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
 from tests.support.fake_kafka import FakeBroker
 from tests.support.outcomes import Outcomes, outcomes

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from storage.cache.disk import RETRY_S
-from storage.cache.disk_folder import DiskFolder, identity_digest
+from storage.cache.block_file import identity_digest
+from storage.cache.disk_folder import DiskFolder
+from storage.cache.disk_health import RETRY_S
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import comes_back, data_of, disk_cache, files_below, key_of
 

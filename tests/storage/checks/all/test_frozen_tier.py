@@ -2,8 +2,9 @@
 
 import pytest
 
-from storage.checks.partition_check import PartitionState, check_partition, check_store
-from storage.checks.segment_check import check_segment
+from storage.checks.batch_audit import check_segment
+from storage.checks.partition_check import PartitionState, check_partition
+from storage.checks.strange_objects import check_store
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState
 from tests.support.checked_tier import NOW_MS

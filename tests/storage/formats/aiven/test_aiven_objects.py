@@ -8,7 +8,7 @@ from pathlib import Path
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import Manifest, decode_manifest
-from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
 from storage.model import (
     IndexType,
     RemoteLogSegmentId,

@@ -13,7 +13,8 @@ from storage.errors import (
     RemoteStorageError,
     StorageConfigError,
 )
-from storage.formats.aiven.config import KeyRing, WritingConfig
+from storage.formats.aiven.config import WritingConfig
+from storage.formats.aiven.key_pairs import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import ObjectPlace
 from storage.formats.aiven.writer import AivenWriter

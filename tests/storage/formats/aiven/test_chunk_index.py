@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
-from storage.formats.aiven.manifest import (
+from storage.formats.aiven.checked_json import INT32_MAX, JsonObject
+from storage.formats.aiven.chunk_index import (
     BINARY_BYTES_MAX,
-    INT32_MAX,
     FixedChunkIndex,
-    JsonObject,
     VariableChunkIndex,
     decode_chunk_index,
     decode_chunk_sizes,
 )
+from storage.formats.aiven.encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
 from tests.support.for_each import for_each
 
 FIXED = {

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
+from storage.formats.aiven.cipher import IV_BYTES, OVERHEAD_BYTES, ChunkCipher
+from storage.formats.aiven.compression import WINDOW_BYTES_MAX, decompress
 from storage.formats.aiven.encoding import ChunkEncryption, compress
-from storage.formats.aiven.opened_segment import IV_BYTES, OVERHEAD_BYTES, WINDOW_BYTES_MAX, ChunkCipher, decompress
 from tests.support.for_each import for_each
 
 MAGIC = b"\x28\xb5\x2f\xfd"

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, KeyRing, WritingConfig, aiven_config
+from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, WritingConfig, aiven_config
+from storage.formats.aiven.key_pairs import KeyRing
 from tests.support.aiven_writer import make_key_pair, wrap_data_key
 from tests.support.for_each import for_each
 

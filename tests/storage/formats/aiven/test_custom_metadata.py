@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.encoding import encode_custom_metadata
-from storage.formats.aiven.segment_objects import (
+from storage.formats.aiven.custom_metadata import (
     CUSTOM_METADATA_BYTES_MAX,
-    KEY_BYTES_MAX,
     CustomMetadataFields,
     decode_custom_metadata,
 )
+from storage.formats.aiven.encoding import encode_custom_metadata
+from storage.formats.aiven.object_keys import KEY_BYTES_MAX
 from storage.model import CustomMetadata
 from tests.support.for_each import for_each
 

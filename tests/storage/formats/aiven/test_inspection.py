@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import RemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.segment_objects import main_path
+from storage.formats.aiven.object_keys import main_path
 from storage.model import CustomMetadata, RemoteLogSegmentMetadata
 from storage.object_store.files.store import FileSystemStore
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
-from storage.formats.aiven.config import DECRYPTION_ERROR, KEY_FILE_BYTES_MAX, KeyRing, has_key_pairs
+from storage.formats.aiven.key_pairs import DECRYPTION_ERROR, KEY_FILE_BYTES_MAX, KeyRing, has_key_pairs
 from tests.support.aiven_writer import make_key_pair, wrap_data_key
 from tests.support.for_each import for_each
 

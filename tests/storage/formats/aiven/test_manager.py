@@ -13,10 +13,11 @@ from storage.errors import (
     RemoteStorageError,
     StorageConfigError,
 )
+from storage.formats.aiven.custom_metadata import CustomMetadataFields
 from storage.formats.aiven.encoding import encode_custom_metadata
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
-from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import ObjectStore

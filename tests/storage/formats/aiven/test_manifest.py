@@ -9,18 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, IcebergSegmentError, RemoteStorageError
+from storage.formats.aiven.checked_json import INT32_MAX, JsonObject, parse_json_object
+from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
 from storage.formats.aiven.encoding import encode_manifest
-from storage.formats.aiven.manifest import (
-    INT32_MAX,
-    FixedChunkIndex,
-    JsonObject,
-    Manifest,
-    SegmentEncryption,
-    StoredIndex,
-    VariableChunkIndex,
-    decode_manifest,
-    parse_json_object,
-)
+from storage.formats.aiven.manifest import Manifest, SegmentEncryption, StoredIndex, decode_manifest
 from storage.model import IndexType
 from tests.support.aiven_manifest import metadata_in
 from tests.support.for_each import for_each

@@ -14,14 +14,8 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from storage.formats.aiven.segment_objects import (
-    ObjectPlace,
-    ObjectSuffix,
-    SegmentObjects,
-    main_path,
-    object_key,
-    parse_object_key,
-)
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key, parse_object_key
+from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text
 from storage.object_store.files.store import FileSystemStore
 from tests.support.for_each import for_each

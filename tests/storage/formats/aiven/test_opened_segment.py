@@ -17,16 +17,13 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
+from storage.formats.aiven.cipher import OVERHEAD_BYTES, ChunkCipher
 from storage.formats.aiven.encoding import ChunkEncryption, compress
-from storage.formats.aiven.manifest import FixedChunkIndex, Manifest, StoredIndex, VariableChunkIndex
-from storage.formats.aiven.opened_segment import (
-    CHUNK_BYTES_MAX,
-    INDEX_BYTES_MAX,
-    OVERHEAD_BYTES,
-    AivenSegment,
-    ChunkCipher,
-)
-from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
+from storage.formats.aiven.manifest import Manifest, StoredIndex
+from storage.formats.aiven.object_keys import ObjectSuffix
+from storage.formats.aiven.opened_segment import CHUNK_BYTES_MAX, INDEX_BYTES_MAX, AivenSegment
+from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
 from storage.model import IndexType
 from storage.object_store.files.store import FileSystemStore
 from tests.support.for_each import for_each

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.files.store import FileSystemStore
 from storage.object_store.object_store import ObjectStore

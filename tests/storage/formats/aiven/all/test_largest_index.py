@@ -2,7 +2,7 @@
 
 import struct
 
-from storage.formats.aiven.manifest import BINARY_BYTES_MAX
+from storage.formats.aiven.chunk_index import BINARY_BYTES_MAX
 from tests.storage.formats.aiven.test_chunk_index import VARIABLE, decoded, framed
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.formats.aiven.config import KeyRing
+from storage.formats.aiven.key_pairs import KeyRing
 from tests.storage.formats.aiven.test_key_ring import (
     DATA_KEY,
     PRIVATE_NAME,

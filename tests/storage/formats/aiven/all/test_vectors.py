@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 
 from storage.errors import CorruptObjectError, RemoteStorageError
-from storage.formats.aiven.config import KeyRing
+from storage.formats.aiven.chunk_index import FixedChunkIndex
+from storage.formats.aiven.custom_metadata import decode_custom_metadata
 from storage.formats.aiven.encoding import encode_custom_metadata, encode_manifest
-from storage.formats.aiven.manifest import FixedChunkIndex, Manifest, SegmentEncryption, StoredIndex, decode_manifest
-from storage.formats.aiven.segment_objects import (
-    ObjectSuffix,
-    decode_custom_metadata,
-    main_path,
-    masked_object_key,
-    object_key,
-)
+from storage.formats.aiven.key_pairs import KeyRing
+from storage.formats.aiven.manifest import Manifest, SegmentEncryption, StoredIndex, decode_manifest
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, masked_object_key, object_key
 from storage.model import CustomMetadata, IndexType
 from tests.storage.formats.aiven.test_object_keys import PATH, SEGMENT
 from tests.support.aiven_manifest import metadata_in
