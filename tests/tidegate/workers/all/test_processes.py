@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,26 @@ def begun(served: Serving, trouble: str) -> list[str | None]:
     return [event.get("worker") for event in served.events("trouble_begun") if event["id"] == trouble]
 
 
+def wait_heard(broker: socket.socket, request: bytes, kept: ExitStack) -> None:
+    """Accept connections, which stay open, until one of them has brought the request."""
+    heard = list[socket.socket]()
+    broker.setblocking(False)
+
+    def has_come() -> bool:
+        with suppress(BlockingIOError):
+            while True:
+                heard.append(kept.enter_context(broker.accept()[0]))
+                heard[-1].setblocking(False)
+        return any(request in received(each) for each in heard)
+
+    def received(connection: socket.socket) -> bytes:
+        with suppress(BlockingIOError):
+            return connection.recv(64 * 1024, socket.MSG_PEEK)
+        return b""
+
+    wait_until(has_come, "the request at the broker")
+
+
 def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
     with serving(tmp_path, two_workers(tmp_path)) as served:
         served.wait_log('"worker_started"', times=2)
@@ -47,7 +67,7 @@ def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_pat
 
 def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Path) -> None:
     """Failed before: it refused its configuration, which systemd takes for never again."""
-    with socket.create_server(("127.0.0.1", 0)) as hung_broker:
+    with socket.create_server(("127.0.0.1", 0)) as hung_broker, ExitStack() as heard:
         host, port = hung_broker.getsockname()
         properties = two_workers(
             tmp_path,
@@ -62,10 +82,10 @@ def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Pat
             killed.wait_log('"worker_started"', times=2)
             family = family_of(killed)
             with RawClient(*address_of(properties)) as client:
-                client.send_bytes(
-                    announced(1000, HEARTBEAT, 4) + bytes(992)
-                )  # not answered, so its worker's drain lasts
-                wait_until(lambda: connections_of(killed) == [1, 0], "the connection")
+                request = announced(1000, HEARTBEAT, 4) + bytes(992)
+                client.send_bytes(request)
+                wait_heard(hung_broker, request, heard)  # and not answered, so its worker's drain lasts
+                wait_until(lambda: connections_of(killed) == [1, 0], "the first worker to have it")
                 killed.process.kill()
                 killed.process.wait()
                 with serving(tmp_path / "next", properties) as served:
