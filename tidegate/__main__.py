@@ -1,4 +1,4 @@
-"""`python -m proxy` is `tidegate`."""
+"""`python -m tidegate` is `tidegate`."""
 
 import sys
 

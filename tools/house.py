@@ -32,11 +32,14 @@ _LOADED = (
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table, and what each file is for."""
     texts = {name: text for name, text in files_now() if name.partition("/")[0] in PRODUCT}
     trees = {name: ast.parse(text) for name, text in texts.items()}
     for said, figure in rows(texts, trees):
         print(f"{said:66} {figure}")
+    for name, tree in sorted(trees.items()):
+        said, _, _ = (ast.get_docstring(tree) or "").partition("\n")
+        print(f"{name:50} {said}")
     return 0
 
 
