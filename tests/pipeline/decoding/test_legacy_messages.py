@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from pipeline.decoding import record_decoder
+from pipeline.decoding import inflated_batches
 from pipeline.decoding.inflation import RecordTooLargeError
 from storage.errors import CorruptObjectError
 from tests.pipeline.decoding.test_record_decoder import produced, rows_and_skipped, rows_of
@@ -38,7 +38,7 @@ def test_null_keys_and_values_stay_null() -> None:
 
 
 def test_a_wrapper_with_many_messages_comes_in_bounded_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_decoder, "RECORDS_MAX", 70)
+    monkeypatch.setattr(inflated_batches, "RECORDS_MAX", 70)
     blobs = [timed_messages(1, [(n, n) for n in range(500)], codec=GZIP)]
     batches = produced(blobs)
     assert max(batch.num_rows for batch in batches) == 70
