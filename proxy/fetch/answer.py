@@ -122,12 +122,13 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
 
 def withhold_excess(
     request: FetchRequest, answers: MutableMapping[PartitionKey, PartitionAnswer], exceeding: Collection[PartitionKey]
-) -> None:
-    """Empty those answers beyond their limit that stand behind one with records (rule 4).
+) -> set[PartitionKey]:
+    """Empty those answers beyond their limit that stand behind one with records (rule 4), and return which.
 
     A Fetch of our own grants the first partition that has records a batch beyond its limit; in the client's request
     that right may be another's, and there is one.
     """
+    withheld: set[PartitionKey] = set()
     are_records_given = False
     for asked in request.partitions if exceeding else ():
         key = key_of(asked)
@@ -136,7 +137,21 @@ def withhold_excess(
             continue
         if are_records_given and key in exceeding:
             answers[key] = replace(answer, records=(), aborted_transactions=None)
+            withheld.add(key)
         are_records_given = True
+    return withheld
+
+
+def starved_behind(
+    withheld: Collection[PartitionKey], asked: Sequence[FetchPartition], answers: Mapping[PartitionKey, PartitionAnswer]
+) -> list[FetchPartition]:
+    """Return what was asked for and is empty behind a withheld partition, which may have taken what the broker would
+    have given it."""
+    keys = [key_of(each) for each in asked]
+    first = next((at for at, key in enumerate(keys) if key in withheld), len(keys))
+    behind = ((each, answers.get(key)) for each, key in zip(asked[first:], keys[first:], strict=True))
+    empty = [each for each, answer in behind if answer and not (answer.records_bytes or answer.error_code)]
+    return [each for each in empty if key_of(each) not in withheld]
 
 
 def assemble(

@@ -28,7 +28,16 @@ from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.audit import ClientAudit
 from proxy.connection.client_reads import ClientReads
 from proxy.connection.slices import ITEMS_AT_ONCE, off_loop
-from proxy.fetch.answer import FetchAnswer, assemble, lacks_aborts, pass_whole, refusal, tier_answer, withhold_excess
+from proxy.fetch.answer import (
+    FetchAnswer,
+    assemble,
+    lacks_aborts,
+    pass_whole,
+    refusal,
+    starved_behind,
+    tier_answer,
+    withhold_excess,
+)
 from proxy.fetch.authorities import Authority
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.own_fetch import OwnFetch
@@ -79,7 +88,9 @@ class Exchange:
             return pass_whole(whole)
         brokers = self.own_fetch.by_key
         answers = {**sorted_parts.answers, **brokers}
-        withhold_excess(self.request, answers, {*sorted_parts.exceeding, *self.own_fetch.exceeding})
+        await self._withhold_excess(answers, sorted_parts)
+        if (whole := self._whole) is not None:
+            return pass_whole(whole)
         by_tier = {key: answers[key] for key in sorted_parts.answers.keys() - brokers.keys()}
         relay = self.meters.relay
         relay.on_tier_served(sum(answer.records_bytes for answer in by_tier.values()))
@@ -250,6 +261,18 @@ class Exchange:
                 parts.answers[key_of(part.asked)] = tier_answer(self.request, part, authority, None)
             else:
                 parts.answers[key_of(part.asked)] = refusal(part.asked, COME_AGAIN)
+
+    async def _withhold_excess(self, answers: dict[PartitionKey, PartitionAnswer], parts: "_Sorted") -> None:
+        """Empty what is beyond its limit and not due, and ask once more for local partitions that had to do without."""
+        request, own_fetch = self.request, self.own_fetch
+        withheld = withhold_excess(request, answers, {*parts.exceeding, *own_fetch.exceeding})
+        # Each round has fewer: those that were withheld are not asked for again.
+        while starved := starved_behind(withheld, self.plan.local, answers):
+            left_bytes = bytes_max_of(request) - sum(answer.records_bytes for answer in answers.values())
+            await own_fetch.ask(request, starved, left_bytes)
+            keys = {key_of(asked) for asked in starved}
+            answers |= {key: own_fetch.by_key[key] for key in keys}
+            withheld = withhold_excess(request, answers, own_fetch.exceeding & keys)
 
     def _note_reads(
         self, audit: ClientAudit, by_tier: Mapping[PartitionKey, PartitionAnswer], reads: TierReads

@@ -7,7 +7,8 @@ Rule 3. Tier partitions get what the local ones did not take, in request order: 
         as at the broker. One that is refused, or answered otherwise, takes nothing.
 Rule 4. One batch in the whole answer may exceed a limit: that of the first partition in request order that has
         records. The broker grants that right to a local one; a tier partition in front of it has it too. If both use
-        it, the local one is emptied (`proxy.fetch.answer.withhold_excess`), and takes nothing.
+        it, the local one is emptied (`proxy.fetch.answer.withhold_excess`) and takes nothing: local ones behind it that
+        had to do without are asked for once more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

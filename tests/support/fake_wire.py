@@ -199,7 +199,7 @@ class FakeBrokerLog:
                 if count > 0:
                     batches = [broker_batch(asked.partition, first + number) for number in range(count)]
                     answer.records = [log.batches.get(first + at, batch) for at, batch in enumerate(batches)]
-                    left, minimum_one = max(0, left - count * BATCH_BYTES), False
+                    left, minimum_one = max(0, left - sum(map(len, answer.records))), False
                 if committed:
                     answer.aborted_transactions = [
                         (producer_id, start)

@@ -319,3 +319,12 @@ async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind
         for _ in range(2)
     ]
     assert sizes == [[0, 1000], [0, 1000]]
+
+
+async def test_a_batch_that_is_not_due_takes_nothing_from_those_behind_it(world: TierWorld) -> None:
+    """It took all that local partitions may bring, and has to go: the broker would not have read it. Failed before."""
+    cold, large, small = (world.add_partition("orders", number, high_watermark=1500) for number in range(3))
+    world.log(large).batches[1100] = bytes(10 * BATCH_BYTES)
+    asked = [ask(each, offset, max_bytes=BATCH_BYTES) for each, offset in ((cold, 17), (large, 1100), (small, 1100))]
+    response = await world.client().fetch(asked, max_bytes=6 * BATCH_BYTES)
+    assert [len(each) for each in records_of(response)] == [BATCH_BYTES, 0, BATCH_BYTES]
