@@ -269,6 +269,8 @@ class Exchange:
         # Each round has fewer: those that were withheld are not asked for again.
         while starved := starved_behind(withheld, self.plan.local, answers):
             left_bytes = bytes_max_of(request) - sum(answer.records_bytes for answer in answers.values())
+            if left_bytes <= 0:
+                break  # they would have had nothing of it
             await own_fetch.ask(request, starved, left_bytes)
             keys = {key_of(asked) for asked in starved}
             answers |= {key: own_fetch.by_key[key] for key in keys}

@@ -328,3 +328,6 @@ async def test_a_batch_that_is_not_due_takes_nothing_from_those_behind_it(world:
     asked = [ask(each, offset, max_bytes=BATCH_BYTES) for each, offset in ((cold, 17), (large, 1100), (small, 1100))]
     response = await world.client().fetch(asked, max_bytes=6 * BATCH_BYTES)
     assert [len(each) for each in records_of(response)] == [BATCH_BYTES, 0, BATCH_BYTES]
+    response = await world.client().fetch(asked, max_bytes=BATCH_BYTES // 2)
+    assert [len(each) for each in records_of(response)] == [BATCH_BYTES, 0, 0], "nothing is left for them"
+    assert [answer.error_code for answer in response.partitions] == [0, 0, 0]
