@@ -5,7 +5,7 @@ Rule 2. A throttled GET (`storage.errors.ThrottledError`) halves the limit, from
         before the last halving says nothing new: so the limit is halved at most once for each round trip.
 Rule 3. A GET that succeeds adds 1/limit, so that a round of them adds one, as TCP does (RFC 5681 §3.1). At `gets_max`
         the limit is gone.
-Rule 4. While the store wants to be left alone (Retry-After), no GET is sent, whichever of them was told.
+Rule 4. A Retry-After in any answer of the store holds all GETs back until it has passed.
 
 Each GET waits on its own besides, before it is tried again (`retries`): that keeps one GET from repeating itself, and
 this keeps all of them together from being too many.

@@ -108,7 +108,7 @@ class LogCheck:
             self._last_offset = last_offset
             return True
         if fits and not inside and self._wrong_offsets:
-            return False  # the rest of what was told of already
+            return False  # part of a fault that has been reported
         if expected is not None:
             self._expected |= {offset + header.last_offset_delta + 1 for offset in expected}
         self._wrong_offsets += 1

@@ -76,7 +76,7 @@ class PluginKeys:
     metadata_manager_class_name: str = key(
         METADATA_MANAGER_CLASS,
         TEXT,
-        "`tidegate.InMemory` is for tests and imports.",
+        "`tidegate.InMemory` is for tests: it knows of no segment.",
         default="org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
         of_broker=True,
     )
