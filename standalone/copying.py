@@ -57,7 +57,10 @@ _log = structlog.get_logger(__name__)
 
 UNOWNED_NAMED_MAX = 3
 
-_NOT_OF_ONE_MIND = "other copiers of the group have another copy.topics"
+GROUP_LOOK_S_MAX = 5.0
+"""Between two looks at a group that keeps us from deleting: it may only be dealing partitions out."""
+
+NOT_OF_ONE_MIND = "other copiers of the group have another copy.topics"
 
 MakeCopier = Callable[[Publish, CopyTopics], Copier]
 
@@ -133,9 +136,9 @@ class Copying:
         unowned = f"{len(self._unowned)} partitions have no copier in group {self.group_id}, such as {named}"
         stopped = self._parts.deletions_stopped() if self._parts.guard.admitted.is_set() else None
         left = [
-            f"topic {name} is in the tier, and copied no more; nothing of it is deleted: {reason or _NOT_OF_ONE_MIND}"
+            f"topic {name} is in the tier, and copied no more; nothing of it is deleted: {reason or NOT_OF_ONE_MIND}"
             for name, reason in self.topics.left.items()
-            if reason is not None or not self._is_of_one_mind
+            if reason is not None or name in self.left_to_group()
         ]
         return {
             TroubleId.TOPIC_NOT_COPIED: [
@@ -163,6 +166,10 @@ class Copying:
     def partitions(self) -> set[Partition]:
         """Those that the group is to share."""
         return self.topics.partitions(self._taken_part_for())
+
+    def left_to_group(self) -> list[str]:
+        """Return the topics that are copied no more and could be deleted from, if all of the group named the same."""
+        return [] if self._is_of_one_mind else [*self.topics.held()]
 
     def _taken_part_for(self) -> dict[str, Uuid]:
         return self.topics.copied() | (self.topics.held() if self._is_of_one_mind else {})
@@ -295,7 +302,8 @@ class Copying:
 
     async def _follow_topics(self, copier: Copier, membership: Membership) -> None:
         while True:
-            await trio.sleep(self._parts.settings.interval_ms / 1000)
+            interval_s = self._parts.settings.interval_ms / 1000
+            await trio.sleep(min(interval_s, GROUP_LOOK_S_MAX) if self.left_to_group() else interval_s)
             try:
                 await self._look()
             except UpstreamError as error:

@@ -25,7 +25,7 @@ from protocol.client.errors import UpstreamError
 from proxy.readiness import Readiness
 from standalone.copier.membership import MembershipError
 from standalone.copier.progress import PartitionProgress
-from standalone.copying import Copying
+from standalone.copying import NOT_OF_ONE_MIND, Copying
 from standalone.serving.group_offsets import GroupOffsets
 from standalone.serving.log_starts import LOG_START_GROUP, CommittedLogStarts
 from storage.errors import StorageConfigError
@@ -260,22 +260,26 @@ def _records(progress: Iterable[PartitionProgress]) -> tuple[int, int]:
 
 async def _end_when_copied(copying: Copying, stop: trio.MemorySendChannel[int], outcome: _Outcome) -> None:
     await copying.joined.wait()
-    wanted = copying.partitions()
-    mine: set[tuple[str, int]] = set()
-    deadline_s = trio.current_time() + ONCE_ASSIGNED_S_MAX
-    while not wanted <= mine and trio.current_time() < deadline_s:
-        await trio.sleep(ONCE_POLL_S)
-        mine = {(each.topic, each.partition) for each in copying.assigned()}
-    if missing := len(wanted - mine):
-        _log.warning("copy_once_partial", partitions=missing, reason="other members of the group have these partitions")
+    poisoned: dict[tuple[str, int], bool] = {}  # of those that are done
+    had_all_s = trio.current_time()
     while True:
-        progress = [each for each in copying.progress() if (each.topic, each.partition) in mine]
-        is_copied = len(progress) == len(mine) and all(each.looks > 0 or each.is_poisoned for each in progress)
-        if is_copied and all(each.deletion or each.last_error for each in copying.gone()):
+        wanted, mine = copying.partitions(), {(each.topic, each.partition) for each in copying.assigned()}
+        for each in copying.progress():
+            if each.looks or each.is_poisoned:
+                poisoned[each.topic, each.partition] = each.is_poisoned
+        done, left = poisoned.keys(), copying.left_to_group()
+        if wanted <= mine | done and not left:
+            had_all_s = trio.current_time()
+        is_waiting = trio.current_time() < had_all_s + ONCE_ASSIGNED_S_MAX
+        is_done = wanted <= done and not left if is_waiting else mine <= done
+        if is_done and all(each.deletion or each.last_error for each in copying.gone()):
             break
         await trio.sleep(ONCE_POLL_S)
-    poisoned = sum(each.is_poisoned for each in progress)
-    if poisoned or missing or copying.topics.refused:
+    if missing := len(wanted - done):
+        _log.warning("copy_once_partial", partitions=missing, reason="other members of the group have these partitions")
+    if left:
+        _log.warning("copy_once_partial", topics=left, reason="nothing is deleted of these: " + NOT_OF_ONE_MIND)
+    if missing or left or any(poisoned.values()) or copying.topics.refused:
         outcome.exit_code = exit_codes.FOUND_WRONG
-    _log.info("copy_once_done", partitions=len(mine), poisoned=poisoned)
+    _log.info("copy_once_done", partitions=len(done), poisoned=sum(poisoned.values()))
     await stop.send(signal.SIGTERM)
