@@ -12,17 +12,18 @@ yields (and looks for a cancellation) only when FAIR_BYTES have passed since the
 A stream that may be silent for long receives by `receive_late`, which asks for a buffer only when bytes have come.
 Connections are kept alive by TCP on both sides, so that a machine that is gone is noticed. TCP_USER_TIMEOUT is set
 nowhere: Linux ends a live peer by it whose window stays closed, which is what a consumer that pauses looks like.
-TLS goes through trio.SSLStream. A peer that ends without TLS close_notify is taken as ended: Kafka's frames carry
-their length, so a cut stream shows itself one layer up.
+TLS is OpenSSL in memory over such a socket. trio.SSLStream would yield two or three times a record of 16 KiB, which
+costs three times what encryption does. A peer that ends without TLS close_notify is taken as ended: Kafka's frames
+carry their length, so a cut stream shows itself one layer up.
 """
 
 import os
-import select
 import socket as stdlib_socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Protocol, cast
 
 import trio
 from cryptography import x509
@@ -40,10 +41,15 @@ FAIR_BYTES = 1024 * 1024
 FAIR_CALL_BYTES = 16 * 1024
 """What a call counts at least towards FAIR_BYTES, however little it moved."""
 
+TLS_FAIR_TIMES = 3
+"""A byte of TLS counts so often more: it takes as much longer."""
+
 TLS_BYTES_MAX = 32 * 1024
-"""So much is encrypted for one send, and received at once, over TLS. OpenSSL's buffers stay as large as they have been
-once: with 256 KiB a thousand clients that have read a lot keep 250 MiB, and sending costs a third less. What is sent is
-copied first, a twentieth of the cost of its encryption: while it waits it needs nobody's views."""
+"""So much is encrypted for one send, and received at once, over TLS: OpenSSL's buffers stay as large as they have been
+once, and with 256 KiB a thousand clients that have read a lot keep 250 MiB."""
+
+_ciphertext, _first_record = memoryview(bytearray(TLS_BYTES_MAX)), memoryview(bytearray(TLS_BYTES_MAX))
+"""For all TLS connections: nobody else runs while one is filled and emptied."""
 
 LINGER_S = 1.0
 """How long `aclose` waits for a peer to take what was sent: closing with bytes unread resets the connection, and
@@ -53,9 +59,6 @@ LINGER_BYTES_MAX = 1024 * 1024
 """How much of what such a peer still sends is dropped before it is reset after all."""
 
 LINGER_READ_BYTES = 4096
-
-TLS_CLOSE_TIMEOUT_S = 1.0
-"""How long `aclose` tries to send close_notify to a peer that does not read."""
 
 KEEPALIVE_IDLE_S = 60
 KEEPALIVE_INTERVAL_S = 15
@@ -129,21 +132,19 @@ async def open_transport(
         raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {connect_reason(error)}") from error
     if tls is None:
         return plain_transport(stream.socket)
-    secure: trio.SSLStream[_TlsSocket] = trio.SSLStream(
-        _TlsSocket(stream), tls, server_hostname=server_hostname or host, https_compatible=True
-    )
+    secure = TlsTransport(stream.socket, tls, server_hostname=server_hostname or host)
     try:
-        await secure.do_handshake()
-    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-        await trio.aclose_forcefully(secure)
+        await secure.handshake()
+    except TransportError as error:
+        secure.abort()
         reason = error.__cause__ or error
         raise UpstreamConnectionError(
             f"TLS handshake with {host}:{port} failed: {reason}; {_tls_hint(reason)}"
         ) from error
     except BaseException:
-        await trio.aclose_forcefully(secure)
+        secure.abort()
         raise
-    return TlsTransport(secure)
+    return secure
 
 
 def _tls_hint(reason: BaseException) -> str:
@@ -182,30 +183,27 @@ async def tls_server_transport(
     Raises:
         TransportError: the handshake failed.
     """
-    name = peer_name or peer_name_of(sock)
-    stream: trio.SSLStream[_TlsSocket] = trio.SSLStream(
-        _TlsSocket(trio.SocketStream(sock)), context, server_side=True, https_compatible=True
-    )
+    secure = TlsTransport(sock, context, peer_name)
     try:
-        await stream.do_handshake()
-    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-        await trio.aclose_forcefully(stream)
-        raise TransportError(f"TLS handshake with {name} failed: {error.__cause__ or error}") from error
+        await secure.handshake()
+    except TransportError as error:
+        secure.abort()
+        raise TransportError(f"TLS handshake with {secure.peer_name} failed: {error.__cause__ or error}") from error
     except BaseException:
-        await trio.aclose_forcefully(stream)
+        secure.abort()
         raise
-    return TlsTransport(stream, name)
+    return secure
 
 
 class PlainTransport:
     """A transport over a trio socket."""
 
-    __slots__ = ("_peer_name", "_sending", "_since_yield_bytes", "socket")
+    __slots__ = ("_peer_name", "_since_yield_bytes", "is_sending", "socket")
 
     def __init__(self, sock: trio.socket.SocketType, peer_name: str | None = None) -> None:
         self.socket = sock
         self._since_yield_bytes = 0
-        self._sending = False
+        self.is_sending = False
         self._peer_name = peer_name or peer_name_of(sock)
         _keep_alive(sock)
         if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
@@ -220,63 +218,60 @@ class PlainTransport:
 
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"
-        try:
-            while True:
-                # Before the call: a cancellation after it would lose what was received.
-                if self._since_yield_bytes >= FAIR_BYTES:
-                    await self._be_fair()
-                try:
-                    return self._counted(os.readv(self._descriptor(), (view,)))
-                except BlockingIOError:
-                    await self._wait(trio.lowlevel.wait_readable)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._broken(error) from error
+        while True:
+            await self.be_fair()  # before the call: a cancellation after it would lose what was received
+            if (size := self.receive_now(view)) is not None:
+                return size
+            await self.wait_readable()
 
     async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
-        try:
-            while True:
-                # Cheaper than trio's own order, which tries first and then waits: a silent stream has nothing yet.
-                self._descriptor()
-                await self._wait(trio.lowlevel.wait_readable)
-                try:
-                    return os.readv(self._descriptor(), (space()[:size_max],))
-                except BlockingIOError:
-                    continue
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._broken(error) from error
+        while True:
+            # Cheaper than trio's own order, which tries first and then waits: a silent stream has nothing yet.
+            await self.wait_readable()
+            if (size := self.receive_now(space()[:size_max])) is not None:
+                return size
 
     async def send_all(self, data: Bytes) -> None:
-        self._require_one_sender()
-        self._sending = True
+        self.begin_to_send()
         left = memoryview(data)
         try:
             while len(left):
-                if self._since_yield_bytes >= FAIR_BYTES:
-                    await self._be_fair()
-                try:
-                    left = left[self._counted(os.write(self._descriptor(), left)) :]
-                except BlockingIOError:
-                    await self._wait(trio.lowlevel.wait_writable)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._broken(error) from error
+                await self.be_fair()
+                if size := self.send_now((left,)):
+                    left = left[size:]
+                else:
+                    await self.wait_writable()
         finally:
-            self._sending = False
+            self.is_sending = False
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
-        if self._since_yield_bytes >= FAIR_BYTES:
-            await self._be_fair()
-        self._require_one_sender()
+        await self.be_fair()
+        self.begin_to_send()
+        self.is_sending = False
+        return self.send_now(buffers)
+
+    async def wait_readable(self) -> None:
+        """Return once there are bytes to receive, or the stream has ended."""
+        await self._wait(trio.lowlevel.wait_readable)
+
+    async def wait_writable(self) -> None:
+        await self._wait(trio.lowlevel.wait_writable)
+
+    def receive_now(self, view: memoryview) -> int | None:
+        """Receive what is there; None: nothing is."""
         try:
-            return self._counted(os.writev(self._descriptor(), buffers))
+            return self.counted(os.readv(self._descriptor(), (view,)))
         except BlockingIOError:
-            return 0
+            return None
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
-    async def wait_writable(self) -> None:
+    def send_now(self, buffers: Sequence[Bytes]) -> int:
+        """Send what the socket takes."""
         try:
-            self._descriptor()
-            await self._wait(trio.lowlevel.wait_writable)
+            return self.counted(os.writev(self._descriptor(), buffers))
+        except BlockingIOError:
+            return 0
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
@@ -296,9 +291,17 @@ class PlainTransport:
     def abort(self) -> None:
         self.socket.close()
 
-    def _require_one_sender(self) -> None:
-        if self._sending:
+    async def be_fair(self) -> None:
+        """Let others run, if FAIR_BYTES have passed since they could."""
+        if self._since_yield_bytes >= FAIR_BYTES:
+            self._since_yield_bytes = 0
+            await trio.lowlevel.checkpoint()
+
+    def begin_to_send(self) -> None:
+        """No other task may send until `is_sending` is false again."""
+        if self.is_sending:
             raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
+        self.is_sending = True
 
     def _descriptor(self) -> int:
         descriptor = self.socket.fileno()
@@ -307,15 +310,16 @@ class PlainTransport:
         return descriptor
 
     async def _wait(self, ready: Callable[[trio.socket.SocketType], Awaitable[None]]) -> None:
-        await ready(self.socket)
+        try:
+            self._descriptor()
+            await ready(self.socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
         self._since_yield_bytes = 0
 
-    async def _be_fair(self) -> None:
-        self._since_yield_bytes = 0
-        await trio.lowlevel.checkpoint()
-
-    def _counted(self, moved_bytes: int) -> int:
-        self._since_yield_bytes += max(moved_bytes, FAIR_CALL_BYTES)
+    def counted(self, moved_bytes: int, times: int = 1) -> int:
+        """Count so much towards FAIR_BYTES."""
+        self._since_yield_bytes += max(times * moved_bytes, FAIR_CALL_BYTES)
         return moved_bytes
 
     def _broken(self, error: BaseException) -> TransportError:
@@ -323,120 +327,178 @@ class PlainTransport:
         return TransportError(f"connection with {self._peer_name} broke: {reason}")
 
 
-class _TlsSocket(trio.abc.Stream):
-    """A SocketStream that gives no more than TLS_BYTES_MAX at once."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.socket = stream.socket
-        self._stream = stream
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(min(max_bytes or TLS_BYTES_MAX, TLS_BYTES_MAX))
-
-    async def send_all(self, data: Bytes) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
 class TlsTransport:
-    """A transport over trio.SSLStream; the handshake is done."""
+    """A transport over a plain one, encrypted by OpenSSL in memory; `handshake` comes first.
 
-    __slots__ = ("_peer_name", "stream")
+    Rule 1. A record goes to the socket in the order of its encryption: `_unsent` before what `_outgoing` holds.
+    Rule 2. As many records as are at hand are decrypted at once; a yield costs as much as several of them.
+    """
 
-    def __init__(self, stream: "trio.SSLStream[_TlsSocket]", peer_name: str | None = None) -> None:
-        self.stream = stream
-        self._peer_name = peer_name or peer_name_of(stream.transport_stream.socket)
-        _keep_alive(stream.transport_stream.socket)
+    __slots__ = ("_ended", "_incoming", "_outgoing", "_plain", "_tls", "_unsent")
+
+    def __init__(
+        self,
+        sock: trio.socket.SocketType,
+        context: ssl.SSLContext,
+        peer_name: str | None = None,
+        *,
+        server_hostname: str | None = None,
+    ) -> None:
+        """
+        Args:
+            server_hostname: whom we connect to; None: we are the server.
+        """
+        self._plain = PlainTransport(sock, peer_name)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
+        )
+        self._unsent = b""
+        self._ended = False
 
     @property
     def peer_name(self) -> str:
-        return self._peer_name
+        return self._plain.peer_name
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        """Return what it goes through."""
+        return self._plain.socket
 
     @property
     def server_name(self) -> str | None:
         """The server's name in the handshake. On the server's side None, unless its context hears of it."""
-        name: str | None = self.stream.server_hostname
-        return name
+        return self._tls.server_hostname
 
     @property
     def peer_subject(self) -> str | None:
         """The subject of the peer's certificate (RFC 4514), which the handshake has verified if the context says so;
         None: it has shown none, or one whose subject cannot be read."""
-        der: bytes | None = self.stream.getpeercert(binary_form=True)
+        der = self._tls.getpeercert(binary_form=True)
         try:
             return None if der is None else x509.load_der_x509_certificate(der).subject.rfc4514_string()
         except ValueError:
             return None
 
+    async def handshake(self) -> None:
+        """Do it.
+
+        Raises:
+            TransportError: it failed; the cause is OpenSSL's, if that refused it.
+        """
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    return await self._flush()
+                except ssl.SSLWantReadError:
+                    await self._flush()
+                    await self._plain.wait_readable()
+                    self._feed_now()
+        except ssl.SSLError as error:
+            with suppress(TransportError):
+                self._flush_now()  # the peer is to hear why
+            raise self._broken(error) from error
+
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"
-        return await self.receive_late(len(view), lambda: view)
+        while True:
+            await self._plain.be_fair()
+            if (size := self._decrypt(view)) is not None:
+                return size
+            await self._plain.wait_readable()
 
     async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
-        try:
-            data = await self.stream.receive_some(size_max)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
-            raise self._broken(error) from error
-        if data:
-            space()[: len(data)] = data
-        return len(data)
+        size = await self.receive_into(_first_record[:size_max])
+        if size:
+            space()[:size] = _first_record[:size]
+        return size
 
     async def send_all(self, data: Bytes) -> None:
+        self._plain.begin_to_send()
         left = memoryview(data)
-        while len(left):
-            if not self._is_writable():
-                await self.wait_writable()
-            await self._send(left[:TLS_BYTES_MAX])
-            left = left[TLS_BYTES_MAX:]
+        try:
+            await self._flush()
+            while len(left):
+                await self._plain.be_fair()
+                left = left[self._encrypt(left[:TLS_BYTES_MAX]) :]
+                await self._flush()
+        finally:
+            self._plain.is_sending = False
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
-        if not self._is_writable():
-            return 0  # nothing is encrypted for a peer that takes nothing
         data = joined(buffers, TLS_BYTES_MAX)
         del buffers
-        await self._send(data)
+        await self.send_all(data)
         return len(data)
 
-    async def _send(self, data: Bytes) -> None:
-        try:
-            await self.stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
-            raise self._broken(error) from error
-
-    def _is_writable(self) -> bool:
-        """Return whether the socket has room for a good part of what it holds at most, or is broken."""
-        descriptor = self.stream.transport_stream.socket.fileno()
-        if descriptor < 0:
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLOUT)
-        return bool(poll.poll(0))
-
     async def wait_writable(self) -> None:
-        try:
-            await trio.lowlevel.wait_writable(self.stream.transport_stream.socket)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._broken(error) from error
+        await self._plain.wait_writable()
 
     async def aclose(self) -> None:
-        with trio.move_on_after(TLS_CLOSE_TIMEOUT_S):
+        with suppress(ssl.SSLError, ValueError, TransportError):
             try:
-                await self.stream.aclose()
-            except (trio.BrokenResourceError, ssl.SSLError, OSError):
-                # the peer is gone already, so nobody misses the farewell; aclose has closed the socket
-                self.abort()
+                self._tls.unwrap()
+            finally:
+                self._flush_now()  # close_notify, if the socket takes it
+        await self._plain.aclose()
 
     def abort(self) -> None:
-        self.stream.transport_stream.socket.close()
+        self._plain.abort()
+
+    def _decrypt(self, view: memoryview) -> int | None:
+        """Decrypt what is at hand, as far as there is room; 0: the end; None: nothing is at hand."""
+        size = 0
+        try:
+            while size < len(view) and not self._ended:
+                try:
+                    read_bytes = cast(int, self._tls.read(len(view) - size, view[size:]))  # bytes without a view
+                    size += read_bytes
+                    self._ended = not read_bytes
+                except ssl.SSLWantReadError:
+                    if not self._feed_now():
+                        break
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._ended = True
+        except ssl.SSLError as error:
+            raise self._broken(error) from error
+        self._plain.counted(size, TLS_FAIR_TIMES)
+        if self._outgoing.pending:
+            self._flush_now()  # what TLS itself has to say
+        return size if size or self._ended else None
+
+    def _feed_now(self) -> bool:
+        """Take what has come of the peer's bytes, or of their end; whether anything has."""
+        size = self._plain.receive_now(_ciphertext)
+        if size:
+            self._incoming.write(_ciphertext[:size])
+        elif size == 0:
+            self._incoming.write_eof()
+        return size is not None
+
+    def _encrypt(self, piece: memoryview) -> int:
+        try:
+            size = 0
+            while size < len(piece):
+                size += self._tls.write(piece[size:])
+        except ssl.SSLError as error:
+            raise self._broken(error) from error
+        return self._plain.counted(size, TLS_FAIR_TIMES)
+
+    async def _flush(self) -> None:
+        while not self._flush_now():
+            await self._plain.wait_writable()
+
+    def _flush_now(self) -> bool:
+        """Send what is encrypted, as far as the socket takes it; whether that was all."""
+        if self._outgoing.pending:
+            self._unsent += self._outgoing.read()
+        if self._unsent:
+            self._unsent = self._unsent[self._plain.send_now((self._unsent,)) :]
+        return not self._unsent
 
     def _broken(self, error: BaseException) -> TransportError:
-        reason = "closed by us" if isinstance(error, trio.ClosedResourceError) else str(error.__cause__ or error)
-        return TransportError(f"TLS connection with {self._peer_name} broke: {reason}")
+        return TransportError(f"TLS connection with {self.peer_name} broke: {error}")
 
 
 def joined(buffers: Sequence[Bytes], bytes_max: int) -> bytes:

@@ -215,6 +215,38 @@ async def test_a_late_receive_over_tls_gets_also_what_was_decrypted_already(tls_
         assert bytes(view[: len(half)]) == half
 
 
+async def test_one_receive_over_tls_takes_all_records_that_have_come(tls_pair: Pair) -> None:
+    # Failed before: one record of 16 KiB a receive, and two or three turns of the loop for each of them.
+    ours, theirs = tls_pair
+    await ours.send_all(bytes(100_000))
+    await socket_of(theirs).recv(100_000, stdlib_socket.MSG_PEEK | stdlib_socket.MSG_WAITALL)
+    assert await theirs.receive_into(memoryview(bytearray(200_000))) == 100_000
+
+
+async def test_a_tls_peer_is_told_farewell(listener: trio.socket.SocketType, tmp_path: Path) -> None:
+    # Failed before: no close_notify, so a peer that is strict about it took every end for an attack.
+    server, client = contexts(tmp_path)
+    stream = await trio.open_tcp_stream(*listener.getsockname())
+    strict = trio.SSLStream(stream, client, server_hostname="localhost")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(strict.do_handshake)
+        ours = await tls_server_transport((await listener.accept())[0], server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.aclose)
+        assert await strict.receive_some() == b""
+        await strict.aclose()
+
+
+async def test_what_is_no_tls_breaks_a_tls_connection(tls_pair: Pair) -> None:
+    ours, theirs = tls_pair
+    await socket_of(ours).send(b"no record of TLS")
+    with pytest.raises(TransportError, match="broke"):
+        await theirs.receive_into(memoryview(bytearray(10)))
+    theirs.abort()
+    with pytest.raises(TransportError, match="broke"):
+        await ours.send_all(bytes(10_000_000))
+
+
 async def test_a_tls_peer_that_leaves_without_farewell_is_the_end(tls_pair: Pair) -> None:
     ours, theirs = tls_pair
     theirs.abort()
@@ -244,9 +276,7 @@ async def send_each(transport: Transport, buffers: Sequence[Bytes]) -> None:
 
 
 def socket_of(transport: Transport) -> trio.socket.SocketType:
-    if isinstance(transport, TlsTransport):
-        return transport.stream.transport_stream.socket
-    assert isinstance(transport, PlainTransport)
+    assert isinstance(transport, PlainTransport | TlsTransport)
     return transport.socket
 
 
