@@ -1,10 +1,8 @@
 """Meters of the caches and of read-ahead; see `metrics.meters` for the rules that they keep."""
 
 import enum
+import threading
 
-from prometheus_client import Counter
-
-from metrics.page import value_of
 from metrics.registry import Children, LabelLimit, Registry
 
 _INDEX_TYPES_MAX = 8
@@ -83,35 +81,37 @@ class CacheMeter:
         self._quarantined = registry.counter(
             "tidegate_cache_quarantined_blocks", "Blocks set aside because their checksum did not hold."
         )
-        rebuilds = registry.counter(
+        rebuilds = registry.counters(
             "tidegate_index_rebuilds",
             "Indexes rebuilt from the segment's batches because the object was missing or corrupt.",
             "index",
         )
-        self._index_rebuilds = Children[str, Counter](rebuilds, LabelLimit(_INDEX_TYPES_MAX))
+        self._index_rebuilds = Children[str](rebuilds, LabelLimit(_INDEX_TYPES_MAX))
+        self._lock = threading.Lock()
+        """The disk cache's threads count, too."""
 
     def on_hit(self, level: CacheLevel, block_bytes: int) -> None:
         """A block was found at this level."""
-        self._hits[level].inc()
-        self._hit_bytes[level].inc(block_bytes)
+        self._hits[level].value += 1
+        self._hit_bytes[level].value += block_bytes
 
     def on_miss(self, level: CacheLevel) -> None:
         """A block was not found at this level."""
-        self._misses[level].inc()
+        self._misses[level].value += 1
 
     def looked_up(self, level: CacheLevel) -> tuple[int, int]:
         """Return how often a block was found at this level, and how often not."""
-        return value_of(self._hits[level]), value_of(self._misses[level])
+        return int(self._hits[level].value), int(self._misses[level].value)
 
     def on_fill(self, block_bytes: int, duration_s: float) -> None:
         """A block came from the store; `block_bytes` is its plaintext."""
-        self._fills.inc()
-        self._fill_bytes.inc(block_bytes)
+        self._fills.value += 1
+        self._fill_bytes.value += block_bytes
         self._fill_seconds.observe(duration_s)
 
     def on_fill_failed(self) -> None:
         """A fill failed."""
-        self._fill_failures.inc()
+        self._fill_failures.value += 1
 
     def on_fill_waited(self, duration_s: float) -> None:
         """A reader waited this long for a fill."""
@@ -119,39 +119,44 @@ class CacheMeter:
 
     def on_evicted(self, level: CacheLevel, blocks: int = 1) -> None:
         """Blocks made room for others."""
-        self._evictions[level].inc(blocks)
+        with self._lock:
+            self._evictions[level].value += blocks
 
     def on_expired(self, level: CacheLevel, blocks: int = 1) -> None:
         """Blocks were dropped because nobody had read them for long."""
-        self._expired[level].inc(blocks)
+        with self._lock:
+            self._expired[level].value += blocks
 
     def on_disk_error(self, cause: DiskErrorCause) -> None:
         """A block could not be written to or read from disk."""
-        self._disk_errors[cause].inc()
+        with self._lock:
+            self._disk_errors[cause].value += 1
 
     def on_disk_available(self, available: bool) -> None:
         """The disk cache works, or is done without."""
-        self._disk_available.set(available)
+        self._disk_available.value = available
 
     def on_disk_skipped(self, blocks: int = 1) -> None:
         """Blocks were not written to disk."""
-        self._disk_skipped.inc(blocks)
+        with self._lock:
+            self._disk_skipped.value += blocks
 
     def on_opened_segments(self, segments: int) -> None:
         """Note how many segments have their manifest in memory now."""
-        self._opened_segments.set(segments)
+        self._opened_segments.value = segments
 
     def on_quarantined(self) -> None:
         """A block's checksum did not hold."""
-        self._quarantined.inc()
+        with self._lock:
+            self._quarantined.value += 1
 
     def on_resident(self, level: CacheLevel, resident_bytes: int) -> None:
         """The level now holds this much."""
-        self._resident[level].set(resident_bytes)
+        self._resident[level].value = resident_bytes
 
     def on_index_rebuilt(self, index: str) -> None:
         """An index, by KIP-405's name of its type, was rebuilt from the segment."""
-        self._index_rebuilds[index].inc()
+        self._index_rebuilds[index].value += 1
 
 
 class StallReason(enum.StrEnum):
@@ -201,24 +206,24 @@ class ReadAheadMeter:
 
     def on_stalled(self, reason: StallReason) -> None:
         """Read-ahead of a stream went no further, for another reason than before."""
-        self._stalls[reason].inc()
+        self._stalls[reason].value += 1
 
     def on_arrived(self, block_bytes: int) -> None:
         """A block arrived before anyone asked for it."""
-        self._fetched.inc(block_bytes)
+        self._fetched.value += block_bytes
 
     def on_used(self, block_bytes: int) -> None:
         """A block that was read ahead is read for the first time."""
-        self._used.inc(block_bytes)
+        self._used.value += block_bytes
 
     def on_wasted(self, block_bytes: int) -> None:
         """A block that was read ahead is dropped unread."""
-        self._wasted.inc(block_bytes)
+        self._wasted.value += block_bytes
 
     def on_unread(self, unread_bytes: int) -> None:
         """Blocks that nobody has read yet hold this much."""
-        self._unread.set(unread_bytes)
+        self._unread.value = unread_bytes
 
     def on_streams(self, streams: int) -> None:
         """Note how many sequential readers are known."""
-        self._streams.set(streams)
+        self._streams.value = streams

@@ -5,13 +5,11 @@ furthest behind. What was told of a partition is forgotten when it is released.
 """
 
 import enum
-import threading
 from collections.abc import Callable, Iterable
-
-from prometheus_client import Counter, Gauge
 
 from metrics.idle_share import IdleAverage
 from metrics.registry import Children, Registry
+from metrics.series import Labelled, Number
 
 
 class Stall(enum.StrEnum):
@@ -45,10 +43,10 @@ class CopyMeter:
         self._copy_lag_segments = _TopicGauge(registry, _kip405(registry, "RemoteCopyLagSegments"), sum)
         self._delete_lag_bytes = _TopicGauge(registry, _kip405(registry, "RemoteDeleteLagBytes"), sum)
         self._delete_lag_segments = _TopicGauge(registry, _kip405(registry, "RemoteDeleteLagSegments"), sum)
-        self._size_time = Children[str, Gauge](_kip405(registry, "RemoteLogSizeComputationTime"), registry.topics)
+        self._size_time = Children[str](_kip405(registry, "RemoteLogSizeComputationTime"), registry.topics)
         self._idle = IdleAverage()
         idle = registry.kip405_gauge("RemoteLogManager.RemoteLogManagerTasksAvgIdlePercent")
-        idle.set_function(self._idle.idle_share)
+        idle.labels().ask = self._idle.idle_share
         self._gaps = registry.counter(
             "tidegate_copy_gaps", "Stretches of offsets that upstream had deleted before they were copied."
         )
@@ -65,7 +63,7 @@ class CopyMeter:
         registry.gauge(
             "tidegate_copy_poisoned_partitions",
             "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
-        ).set_function(lambda: [*self._stalls.values()].count(Stall.POISON))
+        ).ask = lambda: [*self._stalls.values()].count(Stall.POISON)
         self._stalled = registry.gauge_by(
             "tidegate_copy_stalled_partitions",
             "Partitions with records that are not copied because of something that does not pass by itself.",
@@ -74,14 +72,14 @@ class CopyMeter:
         )
         self._age = _TopicGauge(
             registry,
-            registry.gauge(
+            registry.gauges(
                 "tidegate_copy_age_seconds",
                 "Age of the oldest record that is due for the tier and not in it, of all partitions; 0: there is none.",
                 "topic",
             ),
             max,
         )
-        share = registry.gauge(
+        share = registry.gauges(
             "tidegate_copy_upstream_retention_share",
             "What is due for the tier and not in it, as a share of what upstream keeps by `retention.ms` or "
             "`retention.bytes`, of all partitions; from 1 on upstream deletes what is not copied.",
@@ -111,26 +109,26 @@ class CopyMeter:
     def on_copy_started(self, topic: str) -> None:
         """A segment is to be uploaded."""
         if topic not in self._copies:
-            self._copy_errors[topic].inc(0)  # there before the first error, or a rate would miss that one
-        self._copies[topic].inc()
+            self._copy_errors[topic].value += 0  # there before the first error, or a rate would miss that one
+        self._copies[topic].value += 1
 
     def on_copied(self, topic: str, log_bytes: int) -> None:
         """A segment is finished: that many bytes of log are in the tier."""
-        self._bytes[topic].inc(log_bytes)
+        self._bytes[topic].value += log_bytes
 
     def on_copy_error(self, topic: str) -> None:
         """An upload failed."""
-        self._copy_errors[topic].inc()
+        self._copy_errors[topic].value += 1
 
     def on_delete_started(self, topic: str) -> None:
         """A segment's objects are to be deleted."""
         if topic not in self._deletions:
-            self._delete_errors[topic].inc(0)
-        self._deletions[topic].inc()
+            self._delete_errors[topic].value += 0
+        self._deletions[topic].value += 1
 
     def on_delete_error(self, topic: str) -> None:
         """They could not be deleted."""
-        self._delete_errors[topic].inc()
+        self._delete_errors[topic].value += 1
 
     def on_copy_lag(self, partition: Partition, lag_bytes: int, lag_segments: int) -> None:
         """Note how much of a partition is due to be copied."""
@@ -150,7 +148,7 @@ class CopyMeter:
 
     def on_clock(self, offset_s: float) -> None:
         """The store's clock is so far ahead of ours."""
-        self._clock_offset.set(offset_s)
+        self._clock_offset.value = offset_s
 
     def on_dead(self, partition: Partition, segments: int, size_bytes: int) -> None:
         """Note how much of a partition holds only records that upstream has lost."""
@@ -164,7 +162,7 @@ class CopyMeter:
             self._stalls[partition] = stall
         for changed in {before, stall}:
             if changed is not None:
-                self._stalled[changed].set([*self._stalls.values()].count(changed))
+                self._stalled[changed].value = [*self._stalls.values()].count(changed)
 
     def on_age(self, partition: Partition, age_s: float, retention_share: float) -> None:
         """The oldest record of a partition that is not in the tier yet is so old; 0: there is none.
@@ -177,7 +175,7 @@ class CopyMeter:
 
     def on_size_walk(self, topic: str, duration_s: float) -> None:
         """A partition's segments were added up."""
-        self._size_time[topic].set(duration_s * 1000)
+        self._size_time[topic].value = duration_s * 1000
 
     def on_slots(self, busy: int, total: int) -> None:
         """Note how many of the slots for copying and deleting are taken now."""
@@ -185,16 +183,16 @@ class CopyMeter:
 
     def on_gap(self, records: int) -> None:
         """Upstream has deleted that many offsets before they were copied."""
-        self._gaps.inc()
-        self._gap_records.inc(records)
+        self._gaps.value += 1
+        self._gap_records.value += records
 
     def on_superseded(self) -> None:
         """Another copier has a partition that this one took for its own."""
-        self._superseded.inc()
+        self._superseded.value += 1
 
     def on_unowned(self, partitions: int) -> None:
         """Note how many partitions that are to be copied have no owner in the whole group."""
-        self._unowned.set(partitions)
+        self._unowned.value = partitions
 
     def on_released(self, partition: Partition) -> None:
         """Forget the partition: another copier has it now, or its copy restarts."""
@@ -218,35 +216,34 @@ class CopyMeter:
 class _TopicGauge:
     """A gauge per topic, of what its partitions have."""
 
-    def __init__(self, registry: Registry, gauge: Gauge, combine: Callable[[Iterable[float]], float]) -> None:
-        self._gauges = Children[str, Gauge](gauge, registry.topics)
+    def __init__(
+        self, registry: Registry, gauge: Labelled[Number], combine: Callable[[Iterable[float]], float]
+    ) -> None:
+        self._gauges = Children[str](gauge, registry.topics)
         self._combine = combine
         self._values: dict[str, dict[int, float]] = {}
-        self._lock = threading.Lock()
 
     def set(self, partition: Partition, value: float) -> None:
         topic, number = partition
-        with self._lock:
-            values = self._values.setdefault(topic, {})
-            values[number] = value
-            self._gauges[topic].set(self._combine(values.values()))
+        values = self._values.setdefault(topic, {})
+        values[number] = value
+        self._gauges[topic].value = self._combine(values.values())
 
     def forget(self, partition: Partition) -> None:
         topic, number = partition
-        with self._lock:
-            values = self._values.get(topic)
-            if values is None or values.pop(number, None) is None:
-                return
-            self._gauges[topic].set(self._combine(values.values()) if values else 0)
-            if not values:
-                del self._values[topic]
+        values = self._values.get(topic)
+        if values is None or values.pop(number, None) is None:
+            return
+        self._gauges[topic].value = self._combine(values.values()) if values else 0
+        if not values:
+            del self._values[topic]
 
 
-def _by_topic(registry: Registry, name: str) -> Children[str, Counter]:
-    return Children[str, Counter](registry.kip405_counter(f"BrokerTopicMetrics.{name}"), registry.topics)
+def _by_topic(registry: Registry, name: str) -> Children[str]:
+    return Children[str](registry.kip405_counter(f"BrokerTopicMetrics.{name}"), registry.topics)
 
 
-def _kip405(registry: Registry, name: str) -> Gauge:
+def _kip405(registry: Registry, name: str) -> Labelled[Number]:
     return registry.kip405_gauge(f"BrokerTopicMetrics.{name}")
 
 
@@ -261,8 +258,8 @@ class MetadataTopicMeter:
 
     def on_look(self, is_unsafe: bool) -> None:
         """It was looked at."""
-        self._is_unsafe.set(int(is_unsafe))
+        self._is_unsafe.value = int(is_unsafe)
 
 
-def _own(registry: Registry, name: str, help_text: str) -> Gauge:
-    return registry.gauge(name, help_text, "topic")
+def _own(registry: Registry, name: str, help_text: str) -> Labelled[Number]:
+    return registry.gauges(name, help_text, "topic")

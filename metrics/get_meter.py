@@ -5,10 +5,8 @@ answers that the store gave, and a rate by outcome is a rate of errors.
 """
 
 import enum
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from prometheus_client import Counter, Histogram
 
 from metrics.registry import Registry
 
@@ -42,10 +40,10 @@ class GetMeter:
     """GETs of the object store."""
 
     def __init__(self, registry: Registry) -> None:
-        self._gets = registry.counter(
+        self._gets = registry.counters(
             "tidegate_gets", "GETs of the object store that have ended.", "store", "object", "outcome"
         )
-        self._bytes = registry.counter(
+        self._bytes = registry.counters(
             "tidegate_get_bytes",
             "Bytes received from the object store by GETs of segments' logs, as stored.",
             "store",
@@ -54,12 +52,12 @@ class GetMeter:
         self._retries = registry.counter(
             "tidegate_get_retries", "GETs repeated after one that failed, for what it had not delivered."
         )
-        self._first_byte_seconds = registry.histogram(
+        self._first_byte_seconds = registry.histograms(
             "tidegate_get_first_byte_seconds",
             "Time from a GET of a segment's log to the beginning of its answer.",
             "store",
         )
-        self._seconds = registry.histogram(
+        self._seconds = registry.histograms(
             "tidegate_get_seconds", "Time from a GET to the end of its answer, or to its failure.", "store", "outcome"
         )
         self._in_flight = registry.gauge("tidegate_gets_in_flight", "GETs under way.")
@@ -74,73 +72,61 @@ class GetMeter:
         self._inflight_bytes = registry.gauge(
             "tidegate_inflight_bytes", "Bytes held by GETs under way and by answers not yet sent."
         )
-        self._of_store: _StoreSeries | None = None
+        self._store = UNNAMED_STORE
+        self._lock = threading.Lock()
+        """GETs of manifests and indexes end in worker threads."""
         self.ended = 0
         """GETs that have ended, of any object and in any way."""
 
     def on_store(self, store: str) -> None:
         """GETs go to a store of this kind: `s3`, `filesystem`, `local`; told once, before the first."""
-        self._begin(store)
+        self._store = store  # and all its series are there from zero: a rate needs that before the first event
+        for kind in GetObject:
+            for outcome in GetOutcome:
+                self._gets.labels(store, kind, outcome)
+        for outcome in GetOutcome:
+            self._bytes.labels(store, outcome)
+            self._seconds.labels(store, outcome)
+        self._first_byte_seconds.labels(store)
 
     def on_end(self, kind: GetObject, outcome: GetOutcome, duration_s: float, received_bytes: int = 0) -> None:
         """A GET has ended; `received_bytes` is of a segment's log, as stored (0 for other objects)."""
-        series = self._of_store or self._begin(UNNAMED_STORE)
-        self.ended += 1
-        series.gets[kind, outcome].inc()
-        series.bytes[outcome].inc(received_bytes)
-        series.seconds[outcome].observe(duration_s)
+        with self._lock:
+            self.ended += 1
+            self._gets.labels(self._store, kind, outcome).value += 1
+            self._bytes.labels(self._store, outcome).value += received_bytes
+            self._seconds.labels(self._store, outcome).observe(duration_s)
 
     def on_retry(self) -> None:
         """A GET is sent again for what the last one did not deliver."""
-        self._retries.inc()
+        self._retries.value += 1
 
     def on_first_byte(self, duration_s: float) -> None:
         """The answer to a GET of a segment's log has begun."""
-        series = self._of_store or self._begin(UNNAMED_STORE)
-        series.first_byte_seconds.observe(duration_s)
+        self._first_byte_seconds.labels(self._store).observe(duration_s)
 
     def on_gets(self, in_flight: int, queued: int) -> None:
         """Note how many GETs are under way, and how many wait."""
-        self._in_flight.set(in_flight)
-        self._queued.set(queued)
+        self._in_flight.value = in_flight
+        self._queued.value = queued
 
     def on_limit(self, gets_max: int) -> None:
         """Note how many GETs may be in flight at once: all that configuration allows, or fewer as the store has
         asked."""
-        self._limit.set(gets_max)
+        self._limit.value = gets_max
 
     def on_hedge(self) -> None:
         """A second GET was sent for a first byte that is late."""
-        self._hedges.inc()
+        self._hedges.value += 1
 
     def on_hedge_won(self) -> None:
         """The second GET answered first."""
-        self._hedges_won.inc()
+        self._hedges_won.value += 1
 
     def on_split(self) -> None:
         """A slow GET's rest was given to another connection."""
-        self._splits.inc()
+        self._splits.value += 1
 
     def inflight_bytes_from(self, held_bytes: Callable[[], int]) -> None:
         """Tells what GETs under way and answers not yet sent hold: at scrape time, since it changes twice a read."""
-        self._inflight_bytes.set_function(held_bytes)
-
-    def _begin(self, store: str) -> "_StoreSeries":
-        """All series of a store, from zero: a rate needs the zero before the first event."""
-        self._of_store = _StoreSeries(
-            gets={
-                (kind, outcome): self._gets.labels(store, kind, outcome) for kind in GetObject for outcome in GetOutcome
-            },
-            bytes={outcome: self._bytes.labels(store, outcome) for outcome in GetOutcome},
-            seconds={outcome: self._seconds.labels(store, outcome) for outcome in GetOutcome},
-            first_byte_seconds=self._first_byte_seconds.labels(store),
-        )
-        return self._of_store
-
-
-@dataclass(frozen=True, slots=True)
-class _StoreSeries:
-    gets: dict[tuple[GetObject, GetOutcome], Counter]
-    bytes: dict[GetOutcome, Counter]
-    seconds: dict[GetOutcome, Histogram]
-    first_byte_seconds: Histogram
+        self._inflight_bytes.ask = held_bytes

@@ -1,7 +1,8 @@
 """Meters: what the rest of Tidegate tells about itself, in its own words. No other file touches a metrics library.
 
 Rules:
-1. A verb never raises, waits or logs, and may be called from any thread.
+1. A verb never raises, waits or logs. It is called in the trio thread, as `metrics.series` tells why; those that worker
+   threads call, too, count under their meter's lock: the disk cache's, and the end of a GET.
 2. A verb of the hot path is one lookup and one addition.
 3. Label values come from the enumerations below, from Kafka's numbers, or are topics under the registry's limit.
 
@@ -9,11 +10,8 @@ The question to a broker that a tier read rides on is a probe; `RelayMeter.on_pr
 """
 
 import enum
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from prometheus_client import Counter, Gauge
 
 from metrics.cache_meters import CacheMeter, ReadAheadMeter
 from metrics.get_meter import GetMeter
@@ -166,17 +164,11 @@ class TierMeter:
 
     def __init__(self, registry: Registry) -> None:
         topics = registry.topics
-        self._requests = Children[str, Counter](
-            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchRequestsPerSec"), topics
-        )
-        self._bytes = Children[str, Counter](
-            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec"), topics
-        )
-        self._errors = Children[str, Counter](
-            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchErrorsPerSec"), topics
-        )
-        self._expired = registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
-        self._look_ups_expired = Children[tuple[str, int], Counter](
+        self._requests = Children[str](registry.kip405_counter("BrokerTopicMetrics.RemoteFetchRequestsPerSec"), topics)
+        self._bytes = Children[str](registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec"), topics)
+        self._errors = Children[str](registry.kip405_counter("BrokerTopicMetrics.RemoteFetchErrorsPerSec"), topics)
+        self._expired = registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec").labels()
+        self._look_ups_expired = Children[tuple[str, int]](
             registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
         self._deadline_misses = registry.counter_by(
@@ -185,21 +177,21 @@ class TierMeter:
             "request",
             DeadlineRequest,
         )
-        unread = registry.counter(
+        unread = registry.counters(
             "tidegate_requests_unread",
             "Fetch and ListOffsets requests of more than 10,000 partitions or 1 MiB, left to the broker.",
             "api_key",
         )
-        self._unread = Children[int, Counter](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
+        self._unread = Children[int](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
         self._holes = registry.counter(
             "tidegate_tier_holes_stepped_over",
             "Holes in a tier of our own that reads stepped over: what a broker deleted before it was copied.",
         )
         self._timer = registry.kip405_timer("RemoteLogManager.RemoteLogReaderFetchRateAndTimeMs")
-        self._queue = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderTaskQueueSize")
+        self._queue = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderTaskQueueSize").labels()
         self._idle = IdleAverage()
         idle = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderAvgIdlePercent")
-        idle.set_function(self._idle.idle_share)
+        idle.labels().ask = self._idle.idle_share
         waiting = (
             registry.kip405_gauge("DelayedOperationPurgatory.PurgatorySize"),
             registry.kip405_gauge("DelayedOperationPurgatory.NumDelayedOperations"),
@@ -210,64 +202,64 @@ class TierMeter:
     def on_remote_fetch_started(self, topic: str) -> None:
         """A read was submitted."""
         if topic not in self._requests:
-            self._errors[topic].inc(0)  # there before the first error, or a rate would miss that one
-        self._requests[topic].inc()
+            self._errors[topic].value += 0  # there before the first error, or a rate would miss that one
+        self._requests[topic].value += 1
 
     def on_remote_fetch(self, topic: str, bytes_read: int) -> None:
         """A read returned `bytes_read` bytes of records."""
-        self._bytes[topic].inc(bytes_read)
+        self._bytes[topic].value += bytes_read
 
     def on_remote_fetch_error(self, topic: str) -> None:
         """A read failed; an offset out of range is no failure."""
-        self._errors[topic].inc()
+        self._errors[topic].value += 1
 
     def on_remote_fetch_expired(self) -> None:
         """A read missed its Fetch's deadline."""
-        self._expired.inc()
-        self._deadline_misses[DeadlineRequest.FETCH].inc()
+        self._expired.value += 1
+        self._deadline_misses[DeadlineRequest.FETCH].value += 1
 
     def on_hole(self) -> None:
         """A hole in a tier of our own was met for the first time."""
-        self._holes.inc()
+        self._holes.value += 1
 
     def on_delayed_fetch_parked(self) -> None:
         """A Fetch began to wait for the tier."""
         for gauge in self._waiting:
-            gauge.inc()
+            gauge.value += 1
 
     def on_delayed_fetch_completed(self) -> None:
         """A Fetch that waited for the tier was answered or given up."""
         for gauge in self._waiting:
-            gauge.dec()
+            gauge.value -= 1
 
     def on_look_up_expired(self, topic: str, partition: int) -> None:
         """A look-up by time missed its ListOffsets' deadline."""
-        self._look_ups_expired[topic, partition].inc()
-        self._deadline_misses[DeadlineRequest.LIST_OFFSETS].inc()
+        self._look_ups_expired[topic, partition].value += 1
+        self._deadline_misses[DeadlineRequest.LIST_OFFSETS].value += 1
 
     def on_request_unread(self, api_key: int) -> None:
         """A request that may have been the tier's names too much to be read: it is the broker's."""
-        self._unread[api_key].inc()
+        self._unread[api_key].value += 1
 
     @contextmanager
     def look_up_waiting(self) -> Iterator[None]:
         """A ListOffsets waits for the tier meanwhile."""
         for gauge in self._look_ups_waiting:
-            gauge.inc()
+            gauge.value += 1
         try:
             yield
         finally:
             for gauge in self._look_ups_waiting:
-                gauge.dec()
+                gauge.value -= 1
 
     def on_reader_slots(self, busy: int, total: int, waiting: int) -> None:
         """The read limiter changed: slots taken, slots in all, reads that wait for one."""
         self._idle.on_slots(busy, total)
-        self._queue.set(waiting)
+        self._queue.value = waiting
 
     def remote_fetch_timer(self) -> Timing:
         """To enter: time one read, also one that fails or is cancelled."""
-        return self._timer.timing()
+        return Timing(self._timer)
 
 
 class RelayMeter:
@@ -300,23 +292,22 @@ class RelayMeter:
             "direction",
             Direction,
         )
-        requests = registry.counter(
+        requests = registry.counters(
             "tidegate_requests",
             "Requests of clients, by Kafka api key and by what was done with them.",
             "api_key",
             "route",
         )
-        self._requests = Children[tuple[int, Route], Counter](requests, LabelLimit(_API_KEYS_MAX))
-        self._served = registry.counter("tidegate_served_tier_bytes", "Record bytes from the tier sent to clients.")
+        self._requests = Children[tuple[int, Route]](requests, LabelLimit(_API_KEYS_MAX))
         self.served_bytes = 0
-        """The same."""
+        served = registry.counter("tidegate_served_tier_bytes", "Record bytes from the tier sent to clients.")
+        served.ask = lambda: self.served_bytes
         self._malformed = registry.counter(
             "tidegate_malformed_frames", "Frames of a peer that closed their connection."
         )
         self._held_bytes = 0
-        registry.gauge(
-            "tidegate_held_bytes", "Bytes of requests and responses that are held whole for clients."
-        ).set_function(lambda: self._held_bytes)
+        held = registry.gauge("tidegate_held_bytes", "Bytes of requests and responses that are held whole for clients.")
+        held.ask = lambda: self._held_bytes
         self._released = registry.counter(
             "tidegate_answers_released_bytes",
             "Bytes of blocks that answers gave up because their clients took nothing while others waited.",
@@ -346,46 +337,45 @@ class RelayMeter:
 
     def on_connection_accepted(self) -> None:
         """A client connected."""
-        self._accepted.inc()
-        self._active.inc()
+        self._accepted.value += 1
+        self._active.value += 1
 
     def on_connection_closed(self, cause: CloseCause) -> None:
         """A client connection that was accepted has ended."""
-        self._active.dec()
-        self._closed[cause].inc()
+        self._active.value -= 1
+        self._closed[cause].value += 1
 
     def on_connection_refused(self, reason: RefusalReason) -> None:
         """A connection was closed before it was accepted."""
-        self._refused[reason].inc()
+        self._refused[reason].value += 1
 
     def on_not_accepted(self) -> None:
         """Nothing could be accepted: no open file is left."""
-        self._not_accepted.inc()
+        self._not_accepted.value += 1
 
     def on_handshake(self, outcome: HandshakeOutcome) -> None:
         """A client's TLS handshake has ended."""
-        self._handshakes[outcome].inc()
+        self._handshakes[outcome].value += 1
 
     def on_connect_waiting(self, connections: int) -> None:
         """Note how many client connections wait for a connection to their broker."""
-        self._connect_waits.set(connections)
+        self._connect_waits.value = connections
 
     def on_relayed(self, direction: Direction, byte_count: int) -> None:
         """Bytes went through unread or rewritten; those of Tidegate's own answers are not among them."""
-        self._relayed[direction].inc(byte_count)
+        self._relayed[direction].value += byte_count
 
     def on_tier_served(self, byte_count: int) -> None:
         """Record bytes from the tier were put into an answer."""
-        self._served.inc(byte_count)
         self.served_bytes += byte_count
 
     def on_request(self, api_key: int, route: Route) -> None:
         """A request's way was decided."""
-        self._requests[api_key, route].inc()
+        self._requests[api_key, route].value += 1
 
     def on_malformed_frame(self) -> None:
         """A peer's frame could not be read; its connection closes."""
-        self._malformed.inc()
+        self._malformed.value += 1
 
     def on_held_bytes(self, byte_count: int) -> None:
         """Note how much is held of requests and responses now."""
@@ -393,28 +383,28 @@ class RelayMeter:
 
     def on_answer_released(self, byte_count: int) -> None:
         """An answer gave up blocks that its client did not take."""
-        self._released.inc(byte_count)
+        self._released.value += byte_count
 
     def on_batch_too_large(self) -> None:
         """A partition's batch could not be held, and its client has to come again."""
-        self._too_large.inc()
+        self._too_large.value += 1
 
     def on_fetch_sessions(self, sessions: int) -> None:
         """Note how many Fetch sessions are open now."""
-        self._fetch_sessions.set(sessions)
+        self._fetch_sessions.value = sessions
 
     def on_probe_sent(self) -> None:
         """A probe went to a broker."""
-        self._probes_sent.inc()
+        self._probes_sent.value += 1
 
     def on_probes_reused(self, partitions: int) -> None:
         """Count partitions for which an earlier probe was still held."""
-        self._probes_reused.inc(partitions)
+        self._probes_reused.value += partitions
 
     def on_probe_answered(self, duration_s: float, discarded_bytes: int) -> None:
         """A probe's answer came, good or not, with this many record bytes to throw away."""
         self._probe_seconds.observe(duration_s)
-        self._probe_discarded.inc(discarded_bytes)
+        self._probe_discarded.value += discarded_bytes
 
     def on_frontier_used(self, age_s: float) -> None:
         """A partition was routed by offsets that were seen this long ago."""
@@ -442,8 +432,8 @@ class FallbackMeter:
             "tidegate_fallback_refused",
             "Partition reads put off because the broker had `fallback.partitions.max` already, or lacks the offset.",
         )
-        self._corrupt = Children[str, Counter](
-            registry.counter(
+        self._corrupt = Children[str](
+            registry.counters(
                 "tidegate_corrupt_answers",
                 "Partition reads answered with CORRUPT_MESSAGE: the broker's own batch was damaged as the tier's.",
                 "topic",
@@ -453,20 +443,20 @@ class FallbackMeter:
 
     def on_spell(self, reason: FallbackReason, partitions: int) -> None:
         """Note how many partitions are left to the brokers for this reason now."""
-        self._partitions[reason].set(partitions)
+        self._partitions[reason].value = partitions
 
     def on_read(self, reason: FallbackReason, records_bytes: int) -> None:
         """A broker has read a partition in the tier's place."""
-        self._reads[reason].inc()
-        self._bytes.inc(records_bytes)
+        self._reads[reason].value += 1
+        self._bytes.value += records_bytes
 
     def on_corrupt(self, topic: str) -> None:
         """A broker's batch was damaged, too."""
-        self._corrupt[topic].inc()
+        self._corrupt[topic].value += 1
 
     def on_refused(self, partitions: int) -> None:
         """The broker is not to have these too at the moment."""
-        self._refused.inc(partitions)
+        self._refused.value += partitions
 
 
 class CatalogMeter:
@@ -478,12 +468,12 @@ class CatalogMeter:
             "tidegate_catalog_undecodable_records",
             "Records of the metadata topic that could not be decoded and were skipped.",
         )
-        lag = registry.gauge(
+        lag = registry.gauges(
             "tidegate_catalog_lag_records",
             "Records of a metadata partition that the catalog has not yet read.",
             "metadata_partition",
         )
-        self._lag = Children[int, Gauge](lag, LabelLimit(_METADATA_PARTITIONS_MAX))
+        self._lag = Children[int](lag, LabelLimit(_METADATA_PARTITIONS_MAX))
         self._refused = registry.gauge(
             "tidegate_catalog_refused_partitions", "Partitions that the full catalog did not take in."
         )
@@ -509,7 +499,7 @@ class CatalogMeter:
 
     def on_segments(self, segments: int) -> None:
         """The catalog now holds this many segments."""
-        self._segments.set(segments)
+        self._segments.value = segments
 
     def on_topic(self, topic: str, segments: int, size_bytes: int) -> None:
         """A topic now has this many segments in the catalog, in any state, of this size together."""
@@ -518,37 +508,37 @@ class CatalogMeter:
 
     def on_record_undecodable(self) -> None:
         """A metadata record was skipped."""
-        self._undecodable.inc()
+        self._undecodable.value += 1
 
     def on_partition_lag(self, metadata_partition: int, records: int) -> None:
         """A metadata partition has this many records that are not yet read."""
-        self._lag[metadata_partition].set(records)
+        self._lag[metadata_partition].value = records
 
     def on_refused_partitions(self, partitions: int) -> None:
         """The full catalog now keeps out this many partitions."""
-        self._refused.set(partitions)
+        self._refused.value = partitions
 
     def on_memory(self, memory_bytes: int) -> None:
         """The catalog takes about this much."""
-        self._memory.set(memory_bytes)
+        self._memory.value = memory_bytes
 
     def on_snapshot_written(self, size_bytes: int, at_s: float) -> None:
         """A snapshot was written; `at_s` is Unix time."""
-        self._snapshot_writes[_SnapshotWrite.OK].inc()
+        self._snapshot_writes[_SnapshotWrite.OK].value += 1
         self.on_snapshot_kept(size_bytes, at_s)
 
     def on_snapshot_kept(self, size_bytes: int, at_s: float) -> None:
         """The snapshot that is there, written now or by an earlier process."""
-        self._snapshot_bytes.set(size_bytes)
-        self._snapshot_at.set(at_s)
+        self._snapshot_bytes.value = size_bytes
+        self._snapshot_at.value = at_s
 
     def on_snapshot_failed(self) -> None:
         """A snapshot could not be written; the one before it stays."""
-        self._snapshot_writes[_SnapshotWrite.ERROR].inc()
+        self._snapshot_writes[_SnapshotWrite.ERROR].value += 1
 
     def on_snapshot_loaded(self, outcome: SnapshotOutcome) -> None:
         """The start looked for a snapshot."""
-        self._snapshot_loads[outcome].inc()
+        self._snapshot_loads[outcome].value += 1
 
 
 class Meters:
@@ -586,13 +576,11 @@ class _TopicSums:
     """A gauge per topic, set by differences, so that topics which share `__other__` add up there."""
 
     def __init__(self, registry: Registry, bean: str) -> None:
-        self._gauges = Children[str, Gauge](registry.kip405_gauge(bean), registry.topics)
+        self._gauges = Children[str](registry.kip405_gauge(bean), registry.topics)
         self._values: dict[str, int] = {}
-        self._lock = threading.Lock()
 
     def set(self, topic: str, value: int) -> None:
-        with self._lock:
-            before = self._values.pop(topic, 0)
-            if value:  # a topic that is gone costs nothing here
-                self._values[topic] = value
-        self._gauges[topic].inc(value - before)
+        before = self._values.pop(topic, 0)
+        if value:  # a topic that is gone costs nothing here
+            self._values[topic] = value
+        self._gauges[topic].value += value - before

@@ -1,6 +1,5 @@
 """The page behind `/metrics`: Prometheus' text format, or OpenMetrics for those who ask for it."""
 
-from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -15,8 +14,3 @@ def render(registry: Collector, accept: str = "") -> tuple[str, bytes]:
     # The library is given a header of ours: its own parsing raises on versions that it cannot read.
     encoder, content_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
     return content_type, encoder(registry)
-
-
-def value_of(counter: Counter) -> int:
-    """Return what one series has counted so far, of whole things."""
-    return int(sum(sample.value for family in counter.collect() for sample in family.samples if "total" in sample.name))

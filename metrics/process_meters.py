@@ -3,11 +3,8 @@
 import enum
 import importlib.metadata
 import platform
-import threading
 from collections import deque
 from collections.abc import Container
-
-from prometheus_client import Counter, Gauge
 
 from metrics.registry import Children, LabelLimit, Registry
 from metrics.troubles import TroubleId
@@ -47,13 +44,13 @@ class HealthMeter:
     def __init__(self, registry: Registry) -> None:
         self._ready = registry.gauge("tidegate_ready", "1 while clients should be sent here, as /readyz says.")
         self._degraded = registry.gauge("tidegate_degraded", "1 while ready with complaints, as /readyz says.")
-        conditions = registry.gauge(
+        conditions = registry.gauges(
             "tidegate_condition_state",
             "What readiness depends on: 1 for the state that holds, 0 for the others.",
             "condition",
             "state",
         )
-        self._conditions = Children[tuple[str, str], Gauge](conditions, LabelLimit(_CONDITIONS_MAX))
+        self._conditions = Children[tuple[str, str]](conditions, LabelLimit(_CONDITIONS_MAX))
         self._partition_problems = registry.gauge(
             "tidegate_metadata_partition_problems", "Metadata partitions that are not being read."
         )
@@ -65,22 +62,22 @@ class HealthMeter:
 
     def on_state(self, ready: bool, degraded: bool) -> None:
         """Clients should be sent here, or not; something is served worse than it should be, or not."""
-        self._ready.set(ready)
-        self._degraded.set(degraded)
+        self._ready.value = ready
+        self._degraded.value = degraded
 
     def on_condition(self, condition: str, state: str) -> None:
         """A condition (`catalog`, `upstream`, `tier`, `tasks`) is now `pending`, `met` or `degraded`."""
         for possible in _CONDITION_STATES:
-            self._conditions[condition, possible].set(possible == state)
+            self._conditions[condition, possible].value = possible == state
 
     def on_partition_problems(self, count: int) -> None:
         """Note how many metadata partitions are not being read."""
-        self._partition_problems.set(count)
+        self._partition_problems.value = count
 
     def on_troubles(self, lasting: Container[TroubleId]) -> None:
         """These last now, and no others."""
         for trouble in TroubleId:
-            self._troubles[trouble].set(trouble in lasting)
+            self._troubles[trouble].value = trouble in lasting
 
 
 class ConfigMeter:
@@ -105,26 +102,26 @@ class ConfigMeter:
             at_s: Unix time.
             restart_needed: keys that differ from what runs and cannot change while it runs.
         """
-        self._reloads[outcome].inc()
+        self._reloads[outcome].value += 1
         if outcome is not ReloadOutcome.REFUSED:
-            self._reloaded_at.set(at_s)
-        self._restart_needed.set(restart_needed)
+            self._reloaded_at.value = at_s
+        self._restart_needed.value = restart_needed
 
 
 class TlsMeter:
     """Certificates in use."""
 
     def __init__(self, registry: Registry) -> None:
-        expiry = registry.gauge(
+        expiry = registry.gauges(
             "tidegate_certificate_expiry_timestamp_seconds",
             "Unix time at which a certificate in use expires, by the configuration key that names it.",
             "key",
         )
-        self._expiry = Children[str, Gauge](expiry, LabelLimit(_CERTIFICATES_MAX))
+        self._expiry = Children[str](expiry, LabelLimit(_CERTIFICATES_MAX))
 
     def on_certificate(self, key: str, expires_at_s: float) -> None:
         """The certificate that configuration key `key` names is in use until `expires_at_s`, Unix time."""
-        self._expiry[key].set(expires_at_s)
+        self._expiry[key].value = expires_at_s
 
 
 class AuditOutcome(enum.StrEnum):
@@ -147,25 +144,25 @@ class AuditMeter:
 
     def on_lines(self, outcome: AuditOutcome, count: int) -> None:
         """Count lines that were written, or could not be."""
-        self._lines[outcome].inc(count)
+        self._lines[outcome].value += count
 
 
 class TaskMeter:
     """Background tasks that failed (proxy.tasks)."""
 
     def __init__(self, registry: Registry) -> None:
-        failures = registry.counter(
+        failures = registry.counters(
             "tidegate_task_failures", "Times that a background task ended by a fault of ours, by task.", "task"
         )
-        self._failures = Children[str, Counter](failures, LabelLimit(_TASKS_MAX))
+        self._failures = Children[str](failures, LabelLimit(_TASKS_MAX))
 
     def on_begins(self, task: str) -> None:
         """There is such a task."""
-        self._failures[task].inc(0)
+        self._failures[task].value += 0
 
     def on_failure(self, task: str) -> None:
         """It failed."""
-        self._failures[task].inc()
+        self._failures[task].value += 1
 
 
 class LoopMeter:
@@ -176,7 +173,6 @@ class LoopMeter:
             "tidegate_loop_stall_seconds", "How late the event loop woke a task that slept."
         )
         self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
-        self._lock = threading.Lock()
         self._tasks = registry.gauge(
             "tidegate_tasks",
             "Tasks of the event loop, its own ones included: a number that does not follow the connections is a leak.",
@@ -186,53 +182,51 @@ class LoopMeter:
         )
         registry.gauge(
             "tidegate_loop_stall_max_seconds", "The latest waking among the last 600, about a minute."
-        ).set_function(self._stall_max_s)
+        ).ask = self._stall_max_s
 
     def on_woken(self, lateness_s: float) -> None:
         """A task that slept was woken this much too late."""
         self._stall.observe(lateness_s)
-        with self._lock:
-            self._latest.append(lateness_s)
+        self._latest.append(lateness_s)
 
     def on_tasks(self, count: int) -> None:
         """Note how many tasks live in the event loop."""
-        self._tasks.set(count)
+        self._tasks.value = count
 
     def on_log_lines_lost(self, lines: int) -> None:
         """Count lines that are lost."""
-        self._log_lines_lost.inc(lines)
+        self._log_lines_lost.value += lines
 
     def _stall_max_s(self) -> float:
-        with self._lock:
-            return max(self._latest)
+        return max(self._latest.copy())  # it is a scrape's thread that asks
 
 
 class WorkersMeter:
     """The processes that serve clients, where there are several (`proxy.workers`); the supervisor feeds it."""
 
     def __init__(self, registry: Registry) -> None:
-        up = registry.gauge("tidegate_worker_up", "1 while the worker takes connections.", "worker")
-        connections = registry.gauge("tidegate_worker_connections", "Client connections of the worker.", "worker")
-        deaths = registry.counter(
+        up = registry.gauges("tidegate_worker_up", "1 while the worker takes connections.", "worker")
+        connections = registry.gauges("tidegate_worker_connections", "Client connections of the worker.", "worker")
+        deaths = registry.counters(
             "tidegate_worker_deaths", "Times that the worker ended without being told to.", "worker"
         )
         limit = LabelLimit(_WORKERS_MAX)
-        self._up = Children[str, Gauge](up, limit)
-        self._connections = Children[str, Gauge](connections, limit)
-        self._deaths = Children[str, Counter](deaths, limit)
+        self._up = Children[str](up, limit)
+        self._connections = Children[str](connections, limit)
+        self._deaths = Children[str](deaths, limit)
 
     def on_worker(self, worker: str, is_up: bool, connections: int) -> None:
         """The worker takes connections or does not, and has so many."""
-        self._up[worker].set(is_up)
-        self._connections[worker].set(connections)
+        self._up[worker].value = is_up
+        self._connections[worker].value = connections
 
     def on_begins(self, worker: str) -> None:
         """There is such a worker; it has not died yet."""
-        self._deaths[worker].inc(0)
+        self._deaths[worker].value += 0
 
     def on_death(self, worker: str) -> None:
         """It ended without being told to."""
-        self._deaths[worker].inc()
+        self._deaths[worker].value += 1
 
 
 class ProcessMeter:
@@ -240,10 +234,10 @@ class ProcessMeter:
 
     def __init__(self, registry: Registry) -> None:
         registry.add_process()
-        build_info = registry.gauge(
+        build_info = registry.gauges(
             "tidegate_build_info", "1, with Tidegate's version and Python's.", "version", "python"
         )
-        build_info.labels(_own_version(), platform.python_version()).set(1)
+        build_info.labels(_own_version(), platform.python_version()).value = 1
 
 
 def _own_version() -> str:

@@ -6,25 +6,22 @@ registered here by their bean when a meter asks for one; what nobody feeds is no
 
 It is our own, never prometheus-client's global one, so that two proxies in one process (a test) do not collide.
 
-Hot path: `children[label].inc(n)` is one dict lookup and one addition under the child's lock. Beyond the limit of
-distinct labels the rest share the label `__other__`, at the price of one more lookup.
+Hot path: `children[label].value += n` is one dict lookup and one addition. Beyond the limit of distinct labels the rest
+share the label `__other__`, at the price of one more lookup.
 """
 
 import enum
-import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from metrics.kip405 import EXPORTED, Family, Kind, Kip405Names
+from metrics.series import LATENCY_BUCKETS_S, Histogram, Labelled, Number, SeriesT
 from metrics.timer import KafkaTimer
-
-LATENCY_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""1 ms to 10 s. A probe takes 0.2-0.3 ms where nothing is wrong, a cold GET 30 ms, a deadline 0.5 s to 5 s."""
 
 TOPICS_MAX: Final = 1000
 """Topics with series of their own: about ten series each, so 10,000 samples, near 1 MB a scrape at the most."""
@@ -32,7 +29,6 @@ TOPICS_MAX: Final = 1000
 OTHER_LABEL: Final = "__other__"
 """Stands for all labels beyond the limit. A topic's legal name, but one nobody chooses."""
 
-ChildT = TypeVar("ChildT", bound=MetricWrapperBase)
 KeyT = TypeVar("KeyT", bound=Hashable)
 EnumT = TypeVar("EnumT", bound=enum.StrEnum)
 
@@ -45,19 +41,17 @@ class LabelLimit:
     def __init__(self, labels_max: int) -> None:
         self._labels_max = labels_max
         self._admitted: set[str] = set()
-        self._lock = threading.Lock()
 
     def label_of(self, value: str) -> str:
         """The value itself, or `OTHER_LABEL` when it came too late."""
-        with self._lock:
-            if value not in self._admitted:
-                if len(self._admitted) >= self._labels_max:
-                    return OTHER_LABEL
-                self._admitted.add(value)
-            return value
+        if value not in self._admitted:
+            if len(self._admitted) >= self._labels_max:
+                return OTHER_LABEL
+            self._admitted.add(value)
+        return value
 
 
-class Children(dict[KeyT, ChildT], Generic[KeyT, ChildT]):
+class Children(dict[KeyT, Number], Generic[KeyT]):
     """One family's series by label value, or by a tuple of them; made at first use. The limit is on the first label.
 
     Keys that share `OTHER_LABEL` are not remembered: this dict is bounded by the limit too.
@@ -69,7 +63,11 @@ class Children(dict[KeyT, ChildT], Generic[KeyT, ChildT]):
     """
 
     def __init__(
-        self, parent: ChildT, limit: LabelLimit, series_max: int | None = None, from_start: Iterable[KeyT] = ()
+        self,
+        parent: Labelled[Number],
+        limit: LabelLimit,
+        series_max: int | None = None,
+        from_start: Iterable[KeyT] = (),
     ) -> None:
         super().__init__()
         self._parent = parent
@@ -78,7 +76,7 @@ class Children(dict[KeyT, ChildT], Generic[KeyT, ChildT]):
         for key in from_start:
             self.__missing__(key)
 
-    def __missing__(self, key: KeyT) -> ChildT:
+    def __missing__(self, key: KeyT) -> Number:
         values = key if isinstance(key, tuple) else (key,)
         if self._series_max is not None and len(self) >= self._series_max:
             return self._parent.labels(*(OTHER_LABEL for _ in values))
@@ -111,32 +109,39 @@ class Registry(Collector):
         self.families: list[Family] = []
         """All that were declared, in the order of the page."""
 
-    def counter(self, name: str, help_text: str, *labels: str) -> Counter:
+    def counter(self, name: str, help_text: str) -> Number:
         """Declare a counter."""
-        self.families.append(Family(name, Kind.COUNTER, help_text, labels))
-        return Counter(name, help_text, labels, registry=self._collectors)
+        return self.counters(name, help_text).labels()
 
-    def gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
+    def counters(self, name: str, help_text: str, *labels: str) -> Labelled[Number]:
+        """Declare counters with labels."""
+        return self._declare(Family(name, Kind.COUNTER, help_text, labels), Number)
+
+    def gauge(self, name: str, help_text: str) -> Number:
         """Declare a gauge."""
-        self.families.append(Family(name, Kind.GAUGE, help_text, labels))
-        return Gauge(name, help_text, labels, registry=self._collectors)
+        return self.gauges(name, help_text).labels()
 
-    def histogram(
-        self, name: str, help_text: str, *labels: str, buckets: tuple[float, ...] = LATENCY_BUCKETS_S
-    ) -> Histogram:
+    def gauges(self, name: str, help_text: str, *labels: str) -> Labelled[Number]:
+        """Declare gauges with labels."""
+        return self._declare(Family(name, Kind.GAUGE, help_text, labels), Number)
+
+    def histogram(self, name: str, help_text: str, buckets: tuple[float, ...] = LATENCY_BUCKETS_S) -> Histogram:
         """Declare a histogram; `buckets` are upper bounds in the unit of its name."""
-        self.families.append(Family(name, Kind.HISTOGRAM, help_text, labels))
-        return Histogram(name, help_text, labels, buckets=buckets, registry=self._collectors)
+        return self._declare(Family(name, Kind.HISTOGRAM, help_text), lambda: Histogram(buckets)).labels()
 
-    def counter_by(self, name: str, help_text: str, label: str, values: type[EnumT]) -> Children[EnumT, Counter]:
+    def histograms(self, name: str, help_text: str, *labels: str) -> Labelled[Histogram]:
+        """Declare histograms with labels, of latencies."""
+        return self._declare(Family(name, Kind.HISTOGRAM, help_text, labels), Histogram)
+
+    def counter_by(self, name: str, help_text: str, label: str, values: type[EnumT]) -> Children[EnumT]:
         """Declare a counter whose one label is an enumeration. All its series are there from the start."""
-        return Children(self.counter(name, help_text, label), LabelLimit(len(values)), from_start=values)
+        return Children(self.counters(name, help_text, label), LabelLimit(len(values)), from_start=values)
 
-    def gauge_by(self, name: str, help_text: str, label: str, values: type[EnumT]) -> Children[EnumT, Gauge]:
+    def gauge_by(self, name: str, help_text: str, label: str, values: type[EnumT]) -> Children[EnumT]:
         """Declare a gauge likewise."""
-        return Children(self.gauge(name, help_text, label), LabelLimit(len(values)), from_start=values)
+        return Children(self.gauges(name, help_text, label), LabelLimit(len(values)), from_start=values)
 
-    def kip405_counter(self, bean: str) -> Counter:
+    def kip405_counter(self, bean: str) -> Labelled[Number]:
         """Register a counter of the KIP-405 table by its bean's type and name, under the names that are configured.
 
         Raises:
@@ -145,25 +150,18 @@ class Registry(Collector):
         row = _ROWS[bean]
         family, original_name = row.family, row.original_name
         if original_name is None or self._names is Kip405Names.CURRENT:
-            return self.counter(family.name, family.help, *family.labels)
+            return self._declare(family, Number)
         if self._names is Kip405Names.ORIGINAL:
-            return self.counter(original_name, family.help, *family.labels)
-        counter = self.counter(family.name, family.help, *family.labels)
-        self._collectors.register(_Alias(counter, family, original_name))
-        return counter
+            return self._declare(replace(family, name=original_name), Number)
+        return self._declare(family, Number, original_name)
 
-    def kip405_gauge(self, bean: str) -> Gauge:
+    def kip405_gauge(self, bean: str) -> Labelled[Number]:
         """Register a gauge of the KIP-405 table likewise; gauges have one name."""
-        family = _ROWS[bean].family
-        return self.gauge(family.name, family.help, *family.labels)
+        return self._declare(_ROWS[bean].family, Number)
 
     def kip405_timer(self, bean: str) -> KafkaTimer:
         """Register a timer of the KIP-405 table likewise."""
-        family = _ROWS[bean].family
-        self.families.append(family)
-        timer = KafkaTimer(family.name, family.help)
-        self._collectors.register(timer)
-        return timer
+        return self._declare(_ROWS[bean].family, KafkaTimer).labels()
 
     def add_process(self) -> None:
         """Register prometheus-client's `process_*` (where the system has /proc) and `python_gc_*`."""
@@ -171,31 +169,16 @@ class Registry(Collector):
         GCCollector(registry=self._collectors)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, without prometheus-client's `_created` series: no broker has them and they double the page."""
-        for metric in self._collectors.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
+        """All families. None of them has prometheus-client's `_created` series: no broker has them, and they would
+        double the page."""
+        yield from self._collectors.collect()
 
     def sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
         """One series' value by its exposed name, or None where it does not exist; for tests and the index page."""
         return self._collectors.get_sample_value(name, labels)
 
-
-class _Alias(Collector):
-    """A counter once more under another name: counted once, so that the hot path does not know."""
-
-    def __init__(self, counter: Counter, family: Family, name: str) -> None:
-        self._counter = counter
-        self._family = family
-        self._name = name
-
-    def describe(self) -> list[Metric]:
-        return [Metric(self._name, self._family.help, Kind.COUNTER.value)]
-
-    def collect(self) -> Iterator[Metric]:
-        alias = Metric(self._name, self._family.help, Kind.COUNTER.value)
-        for metric in self._counter.collect():
-            for sample in metric.samples:
-                suffix = sample.name.removeprefix(self._family.name)
-                alias.add_sample(self._name + suffix, sample.labels, sample.value)
-        yield alias
+    def _declare(self, family: Family, make: Callable[[], SeriesT], *also_named: str) -> Labelled[SeriesT]:
+        labelled = Labelled(family, make, (family.name, *also_named))
+        self._collectors.register(labelled)
+        self.families.append(family)
+        return labelled

@@ -8,7 +8,8 @@ import sys
 from metrics.copy_meters import CopyMeter, MetadataTopicMeter
 from metrics.kip405 import ABSENT, EXPORTED, Family, Kip405Row, Writer
 from metrics.meters import Meters
-from metrics.registry import LATENCY_BUCKETS_S, OTHER_LABEL, TOPICS_MAX, Registry
+from metrics.registry import OTHER_LABEL, TOPICS_MAX, Registry
+from metrics.series import LATENCY_BUCKETS_S
 
 _BUCKETS = ", ".join(f"{bound_s:g}" for bound_s in LATENCY_BUCKETS_S)
 

@@ -2,8 +2,6 @@
 
 import re
 
-from prometheus_client import Counter
-
 from metrics.kip405 import Kind, Kip405Names
 from metrics.meters import Meters
 from metrics.page import render
@@ -13,11 +11,9 @@ PREFIX = "kafka_server_brokertopicmetrics_"
 TOPIC = {"topic": "orders"}
 
 
-def counted(registry: Registry) -> Children[str, Counter]:
-    children = Children[str, Counter](
-        registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec"), registry.topics
-    )
-    children["orders"].inc(5)
+def counted(registry: Registry) -> Children[str]:
+    children = Children[str](registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec"), registry.topics)
+    children["orders"].value += 5
     return children
 
 
@@ -33,13 +29,13 @@ def test_names_are_as_configured_and_the_second_follows_the_first() -> None:
         (Kip405Names.BOTH, ["remotefetchbytes", "remotebytesin"]),
     ):
         registry = Registry(names)
-        counted(registry)["orders"].inc(2)
+        counted(registry)["orders"].value += 2
         assert lines(registry) == [f'{PREFIX}{name}_total{{topic="orders"}} 7.0' for name in exported]
 
 
 def test_a_bean_without_a_first_name_keeps_its_name() -> None:
     registry = Registry(Kip405Names.ORIGINAL)
-    registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
+    registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec").labels()
     assert lines(registry) == ["kafka_server_delayedremotefetchmetrics_expires_total 0.0"]
 
 
@@ -54,9 +50,9 @@ def test_there_is_no_series_without_the_topic_and_none_of_creation_times() -> No
 def test_topics_beyond_the_limit_share_one_series() -> None:
     registry = Registry(topics_max=2)
     counter = registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec")
-    children = Children[str, Counter](counter, registry.topics)
+    children = Children[str](counter, registry.topics)
     for topic in ("a", "b", "c", "d", "a", "c"):
-        children[topic].inc()
+        children[topic].value += 1
     values = {topic: registry.sample_value(f"{PREFIX}remotefetchbytes_total", {"topic": topic}) for topic in "abcd"}
     assert values == {"a": 2, "b": 2 - 1, "c": None, "d": None}
     assert registry.sample_value(f"{PREFIX}remotefetchbytes_total", {"topic": OTHER_LABEL}) == 3
@@ -66,9 +62,9 @@ def test_topics_beyond_the_limit_share_one_series() -> None:
 def test_partitions_beyond_the_limit_share_one_series_whatever_their_topic() -> None:
     registry = Registry()
     counter = registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec")
-    children = Children[tuple[str, int], Counter](counter, registry.topics, 2)
+    children = Children[tuple[str, int]](counter, registry.topics, 2)
     for partition in (0, 1, 2, 3, 0):
-        children["orders", partition].inc()
+        children["orders", partition].value += 1
     name = "kafka_server_delayedremotelistoffsetsmetrics_expires_total"
     values = [registry.sample_value(name, {"topic": "orders", "partition": str(number)}) for number in range(4)]
     assert values == [2, 1, None, None]
