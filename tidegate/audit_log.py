@@ -115,8 +115,10 @@ class AuditLog:
     async def _write_waiting(self) -> None:
         while self._waiting:
             minute, rows = self._waiting.popleft()
-            failure = await trio.to_thread.run_sync(self._write, minute, rows, abandon_on_cancel=True)
+            written, failure = await trio.to_thread.run_sync(self._write, minute, rows, abandon_on_cancel=True)
             self._rows_waiting -= len(rows)
+            self._meter.on_lines(AuditOutcome.WRITTEN, written)
+            self._meter.on_lines(AuditOutcome.DROPPED, len(rows) - written)
             if failure is not None:
                 self._drop(0, str(failure))
             elif self._is_failing:
@@ -124,8 +126,8 @@ class AuditLog:
                 self._readiness.tell(TroubleId.AUDIT_LOG_FAILS)
                 _log.info("audit_log_recovered", destination=self._destination)
 
-    def _write(self, minute: int, rows: Rows) -> OSError | None:
-        """In a thread. Counts what it wrote and what not."""
+    def _write(self, minute: int, rows: Rows) -> tuple[int, OSError | None]:
+        """In a thread. How many lines it wrote, and what kept it from the others."""
         lines = (line_of(minute, reader, row, self.audit.group_of(reader)) for reader, row in rows.items())
         written, failure = 0, None
         for piece in _pieces(lines, self._piece_bytes_max):
@@ -134,9 +136,7 @@ class AuditLog:
                 written += len(piece)
             except OSError as error:
                 failure = error
-        self._meter.on_lines(AuditOutcome.WRITTEN, written)
-        self._meter.on_lines(AuditOutcome.DROPPED, len(rows) - written)
-        return failure
+        return written, failure
 
     def _drop(self, lines: int, reason: str) -> None:
         self._meter.on_lines(AuditOutcome.DROPPED, lines)
