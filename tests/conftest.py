@@ -26,6 +26,7 @@ from pipeline.session import missing_packages
 from tests.support import needs
 from tests.support.costs import Costs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
+from tests.support.meter_owner import guard_meters
 from tests.support.oracle import Oracle
 from tests.support.plain_kafka import own_plain_cluster
 from tests.support.s3_server import S3Server, s3_server
@@ -138,6 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--suite"):
         config.pluginmanager.register(Costs())
     _allow_open_files()
+    guard_meters()
 
 
 def _allow_open_files() -> None:

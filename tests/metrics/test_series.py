@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -73,6 +74,13 @@ def test_what_threads_count_is_all_there(meters: Meters, hasty_switches: None) -
         meters.registry.sample_value("tidegate_cache_evictions_total", {"level": "disk"}),
     ]
     assert values == [count_each * THREADS * ENDS for count_each in (1, 3, 1, 2)]
+
+
+def test_no_thread_counts_what_is_the_loops(meters: Meters) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(meters.cache.on_resident, CacheLevel.DISK, 5).result()
+        with pytest.raises(AssertionError, match=r"CacheMeter.on_hit is called in ThreadPool"):
+            pool.submit(meters.cache.on_hit, CacheLevel.DISK, 5).result()
 
 
 def test_a_name_is_taken_once() -> None:
