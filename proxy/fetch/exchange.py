@@ -42,7 +42,7 @@ from proxy.fetch.authorities import Authority
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch.own_fetch import OwnFetch
 from proxy.fetch.plan import FetchPlan, Instead, Share, TierPart, bytes_max_of, first_at_broker, limited_to, share_out
-from proxy.fetch.probe import Prober, Verdicts
+from proxy.fetch.probe import Probed, Prober, Verdicts
 from proxy.fetch.reads import TierReads
 from proxy.fetch.tier import Tier
 from storage.reading.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError, TierRecords
@@ -77,11 +77,15 @@ class Exchange:
 
     async def answer(self) -> FetchAnswer:
         """Ask, read, judge what was read, have the broker read what is left, and put it together."""
-        reads = await self._read()
+        deadline_s, level = self.started_s + self.wait_s, self.request.isolation_level
+        committed = level == IsolationLevel.READ_COMMITTED
+        reads = TierReads(self.tier, self.meters.tier, self.client, deadline_s=deadline_s, committed=committed)
+        await self._read(reads)
         if (whole := self._whole) is not None:
             return pass_whole(whole)
         sorted_parts = self._sort(reads)
-        await self._ask_broker(sorted_parts)
+        if sorted_parts.failed or sorted_parts.given_back or sorted_parts.next_at_broker:
+            await self._ask_broker(sorted_parts)
         if sorted_parts.later and self.own_fetch.whole is None:
             await self._put_off(sorted_parts)
         if (whole := self._whole) is not None:
@@ -107,41 +111,51 @@ class Exchange:
         """The broker's answer to the request as a whole."""
         return self.verdicts.whole or self.own_fetch.whole
 
-    async def _read(self) -> TierReads:
-        """Ask the broker, and read what it allows."""
-        committed = self.request.isolation_level == IsolationLevel.READ_COMMITTED
-        deadline_s = self.started_s + self.wait_s
+    async def _read(self, reads: TierReads) -> None:
+        """Ask the broker, and read what it allows. Where its word is known and all is at hand nothing is waited for."""
+        asked = self.prober.recall(self.request, self.plan.tier, self.verdicts)
+        if not (asked or self.plan.local):
+            self._read_allowed(reads)
+            if not reads.pending:
+                await trio.lowlevel.checkpoint()  # for others: a client may ask for the next at once
+                return
         async with trio.open_nursery() as nursery:
-            reads = TierReads(
-                self.tier, self.meters.tier, nursery, deadline_s=deadline_s, committed=committed, client=self.client
-            )
+            reads.go_on_in(nursery)
             try:
-                await self._ask_and_read(reads)
+                if asked or self.plan.local:
+                    await self._ask(asked, reads)
+                    if self._whole is not None:
+                        return
+                    self._read_allowed(reads)
+                left_bytes = bytes_max_of(self.request) - sum(share.bytes_max for share in self.shares.values())
+                await self.own_fetch.until_ready(self.request, self.plan, reads, self.linger_s, left_bytes)
             finally:
                 reads.stop()
-        return reads
 
-    async def _ask_and_read(self, reads: TierReads) -> None:
-        request, plan, fallback, own_fetch = self.request, self.plan, self.fallback, self.own_fetch
-        if not plan.local:
-            self.shares = share_out(request, plan, plan.tier, {})
-            # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
-            rights = (part for part in plan.tier if self.prober.has_right(part))
-            reads.start((part for part in rights if not fallback.is_in_spell(part.partition)), self.shares)
-        self.verdicts = await self.prober.probe(request, plan.tier, partial(own_fetch.begin, request, plan))
+    async def _ask(self, asked: list[Probed], reads: TierReads) -> None:
+        """Ask the broker."""
+        request, plan, own_fetch = self.request, self.plan, self.own_fetch
+        behind = partial(own_fetch.begin, request, plan) if plan.local else partial(self._read_beside, reads)
+        await self.prober.probe(request, asked, self.verdicts, behind)
         if self.verdicts.whole is None:
             await own_fetch.first_answer()
-        if self._whole is not None:
-            return
-        vouched, answered = self.verdicts.vouched, self.verdicts.answered
-        if plan.local or answered:
-            unanswered = (part for part in plan.tier if part not in answered)
-            self.shares = share_out(request, plan, unanswered, own_fetch.by_key)
-        reads.settle(vouched, self.shares, self.verdicts.learned_anew)
-        wanted = (part for part in plan.tier if part in vouched and part not in reads.parts)
-        reads.start((part for part in wanted if fallback.reads_tier(part.partition)), self.shares, vouched)
-        left_bytes = bytes_max_of(request) - sum(share.bytes_max for share in self.shares.values())
-        await own_fetch.until_ready(request, plan, reads, self.linger_s, left_bytes)
+
+    async def _read_beside(self, reads: TierReads) -> None:
+        """Beside the probe, start reads that this client was allowed before."""
+        self.shares = share_out(self.request, self.plan, self.plan.tier, {})
+        # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
+        rights = (part for part in self.plan.tier if self.prober.has_right(part))
+        reads.start((part for part in rights if not self.fallback.is_in_spell(part.partition)), self.shares)
+
+    def _read_allowed(self, reads: TierReads) -> None:
+        """Start what the broker allows, and give up what it does not."""
+        request, plan, verdicts = self.request, self.plan, self.verdicts
+        unanswered = (part for part in plan.tier if part not in verdicts.answered)
+        self.shares = share_out(request, plan, unanswered, self.own_fetch.by_key)
+        reads.settle(verdicts.vouched, self.shares, verdicts.learned_anew)
+        left = (part for part in plan.tier if part in verdicts.vouched and part not in reads.parts)
+        wanted = [part for part in left if self.fallback.reads_tier(part.partition)]
+        reads.start(wanted, self.shares, verdicts.vouched)
 
     # What was read.
 
@@ -267,7 +281,7 @@ class Exchange:
         request, own_fetch = self.request, self.own_fetch
         withheld = withhold_excess(request, answers, {*parts.exceeding, *own_fetch.exceeding})
         # Each round has fewer: those that were withheld are not asked for again.
-        while starved := starved_behind(withheld, self.plan.local, answers):
+        while withheld and (starved := starved_behind(withheld, self.plan.local, answers)):
             left_bytes = bytes_max_of(request) - sum(answer.records_bytes for answer in answers.values())
             if left_bytes <= 0:
                 break  # they would have had nothing of it

@@ -53,7 +53,7 @@ _PartitionId = tuple[bytes | None, int]
 _Question = tuple[float, SentFetch]
 """When it was asked, by trio's clock, and the request."""
 
-_Probed = tuple[TierPart, Frontier]
+Probed = tuple[TierPart, Frontier]
 """A part, and what it is probed by."""
 
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
@@ -95,16 +95,9 @@ class Prober:
         """Return whether the client may have a read of this part started beside its probe."""
         return self._authorities.has_right(part.partition)
 
-    async def probe(
-        self, request: FetchRequest, parts: Sequence[TierPart], behind: Callable[[], Awaitable[None]]
-    ) -> Verdicts:
-        """Let the broker judge all parts; a probe that still counts is not repeated.
-
-        Args:
-            behind: is called when the first probe is sent; what it sends stands right behind that.
-        """
-        verdicts = Verdicts()
-        asked: list[_Probed] = []
+    def recall(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[Probed]:
+        """Judge the parts by probes that still count, and return those that are left for `probe`."""
+        asked: list[Probed] = []
         now_s = trio.current_time()
         for part in parts:
             authority = self._authorities.get(_key(request, part), now_s)
@@ -113,15 +106,24 @@ class Prober:
             else:
                 self._vouch(part, authority, verdicts)
         self._meter.on_probes_reused(len(parts) - len(asked))
+        return asked
+
+    async def probe(
+        self, request: FetchRequest, asked: list[Probed], verdicts: Verdicts, behind: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Let the broker judge these parts.
+
+        Args:
+            behind: is called when the first probe is sent; what it sends stands right behind that.
+        """
         stale = await self._ask(request, await self._with_log_ends(asked), verdicts, behind)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
                 self._tier.forget(self.node_id, part.partition)
                 verdicts.answered[part] = refusal(part.asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return verdicts
 
-    async def _with_log_ends(self, asked: list[_Probed]) -> list[_Probed]:
+    async def _with_log_ends(self, asked: list[Probed]) -> list[Probed]:
         """Learn the log ends of partitions with large batches: there a probe finds no batch."""
         frontiers = self._tier.frontiers
         if not frontiers.with_large_batches:
@@ -140,7 +142,7 @@ class Prober:
     async def _ask(
         self,
         request: FetchRequest,
-        asked: Sequence[_Probed],
+        asked: Sequence[Probed],
         verdicts: Verdicts,
         behind: Callable[[], Awaitable[None]] | None = None,
     ) -> list[TierPart]:
@@ -171,7 +173,7 @@ class Prober:
                 self._judge(request, (part, known), entry, tails.get(part), verdicts)
         return stale
 
-    def _known_tails(self, request: FetchRequest, asked: Sequence[_Probed]) -> dict[TierPart, AbortedTail | None]:
+    def _known_tails(self, request: FetchRequest, asked: Sequence[Probed]) -> dict[TierPart, AbortedTail | None]:
         """By READ_COMMITTED parts, where they are needed; None is to be asked for."""
         if request.isolation_level != IsolationLevel.READ_COMMITTED or self._tier.owner.tells_all_aborts:
             return {}
@@ -239,7 +241,7 @@ class Prober:
     def _judge(
         self,
         request: FetchRequest,
-        probed: _Probed,
+        probed: Probed,
         entry: PartitionAnswer | None,
         tail: AbortedTail | None,
         verdicts: Verdicts,
@@ -265,7 +267,7 @@ class Prober:
     def _take(
         self,
         request: FetchRequest,
-        probed: _Probed,
+        probed: Probed,
         entry: PartitionAnswer,
         tail: AbortedTail | None,
         verdicts: Verdicts,
@@ -297,14 +299,14 @@ class Prober:
         else:
             verdicts.vouched[part] = authority
 
-    async def _learn_anew(self, parts: Sequence[TierPart], verdicts: Verdicts) -> list[_Probed]:
+    async def _learn_anew(self, parts: Sequence[TierPart], verdicts: Verdicts) -> list[Probed]:
         """Forget what was known of these parts and return what is learned; those not the tier's after all are given
         back."""
         for part in parts:
             self._tier.forget(self.node_id, part.partition)
         with move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
-        again: list[_Probed] = []
+        again: list[Probed] = []
         for part in parts:
             learned = self._tier.frontiers.get(self.node_id, part.partition)
             if learned is None or part.asked.fetch_offset >= learned.local_log_start_offset:

@@ -17,6 +17,7 @@ Rule 5. A failure is a result; what becomes of it is `proxy.fetch.fallback`'s to
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -30,6 +31,7 @@ from proxy.turns import LATE_S, arrive, move_on_after
 from storage.errors import RemoteStorageError
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierRecords
 from storage.reading.segment_finder import LocalLogIsNextError, ReachesLocalLogError
+from storage.steps import Steps, Wait, finish, waited
 from storage.tasks import TaskNursery
 
 _log = structlog.get_logger(__name__)
@@ -47,25 +49,21 @@ ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
 
 
+_Work = tuple[TierPart, ReadTime, Steps[ReadResult], Wait | None]
+"""A read in steps, and what it waits for if it has begun."""
+
+
 class TierReads:
     """Reads under way; `stop` must follow. `results` has a part once its read ended by itself, or missed.
 
     Args:
-        nursery: the exchange's; the reads live in it.
         deadline_s: by trio's clock.
         committed: as `Tier.read`.
         client: whose reads they are; it holds what they bring.
     """
 
     def __init__(
-        self,
-        tier: Tier,
-        meter: TierMeter,
-        nursery: TaskNursery,
-        *,
-        deadline_s: float,
-        committed: bool,
-        client: ClientReads,
+        self, tier: Tier, meter: TierMeter, client: ClientReads, *, deadline_s: float, committed: bool
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
         self.expired: set[TierPart] = set()
@@ -78,18 +76,19 @@ class TierReads:
         self._wait_s = deadline_s - trio.current_time()
         self._tier = tier
         self._meter = meter
-        self._nursery = nursery
+        self._nursery: TaskNursery | None = None
         self._committed = committed
         self._client = client
         self._times: dict[TierPart, ReadTime] = {}
         self._tasks = 0
-        self._line: deque[tuple[TierPart, ReadTime]] = deque()
-        """Reads beyond READS_AT_ONCE_MAX, which a task takes up when it has done another."""
+        self._line: deque[_Work] = deque()
+        """Reads for which there is no task: those that wait for what is not at hand, and then those that have not
+        begun, being beyond READS_AT_ONCE_MAX."""
         self._progress = trio.Event()
-        self._settled = trio.Event()
-        self._is_word_waited_for = False
+        self._is_settled = False
+        self._word: trio.Event | None = None
+        """Set when the reads are settled."""
         self._is_loop_late = False
-        meter.on_delayed_fetch_parked()
 
     @property
     def pending(self) -> bool:
@@ -104,12 +103,22 @@ class TierReads:
     def start(
         self, parts: Iterable[TierPart], shares: Mapping[TierPart, Share], under: Mapping[TierPart, Under] = NO_WORD
     ) -> None:
-        """Start these reads; beyond READS_AT_ONCE_MAX they take turns."""
+        """Start these reads, and do at once what is at hand; beyond READS_AT_ONCE_MAX they take turns."""
         for part in parts:
             self._start(part, shares[part], under.get(part, part.frontier))
-        if self.parts and not (self._settled.is_set() or self._is_word_waited_for):
-            self._is_word_waited_for = True
-            self._nursery.start_soon(self._let_go_at_deadline)
+        self._begin_line()
+
+    def go_on_in(self, nursery: TaskNursery) -> None:
+        """Wait in the exchange's nursery for what was not at hand."""
+        if self._nursery is None:
+            self._meter.on_delayed_fetch_parked()
+        self._nursery = nursery
+        for _ in range(min(READS_AT_ONCE_MAX - self._tasks, len(self._line))):
+            self._tasks += 1
+            nursery.start_soon(self._work)
+        if self.parts and not self._is_settled and self._word is None:
+            self._word = trio.Event()
+            nursery.start_soon(self._let_go_at_deadline, self._word)
 
     def settle(
         self, vouched: Mapping[TierPart, Under], shares: Mapping[TierPart, Share], outdated: Collection[TierPart] = ()
@@ -120,7 +129,7 @@ class TierReads:
             self.deadline_s = trio.current_time() + self._wait_s
             for time in self._times.values():
                 time.deadline_s = self.deadline_s
-        self._settled.set()
+        self._settle()
         for part, (share, _) in self.parts.items():
             is_wanted = part in vouched
             if is_wanted and share == shares[part] and part not in outdated:
@@ -128,17 +137,20 @@ class TierReads:
             self._give_up(part)
             if is_wanted:
                 self._start(part, shares[part], vouched[part])
+        self._begin_line()
         self.records_since_s = trio.current_time() if self.any_records else math.inf
 
     def stop(self) -> None:
         """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
-        self._settled.set()
+        self._settle()
+        if self._nursery is None:
+            return  # all was at hand
         if trio.current_time() >= self.deadline_s and not self._is_loop_late:
             self.expired.update(part for part, time in self._times.items() if time.is_late)
         if self.expired:
             self._meter.on_remote_fetch_expired()
         while self._line:
-            part, time = self._line.popleft()
+            part, time, *_ = self._line.popleft()
             if self._times.get(part) is time:
                 del self._times[part]
         if any(time.has_batch for time in self._times.values()):
@@ -158,16 +170,15 @@ class TierReads:
         await self._wait(time_s, lambda: self.any_records or not self.pending)
 
     async def _wait(self, time_s: float, is_enough: Callable[[], bool]) -> None:
+        if is_enough():
+            return
         began_s = trio.current_time()
         with trio.move_on_at(time_s):
             while not is_enough():
-                await self._wait_progress()
+                self._progress = trio.Event()
+                await self._progress.wait()
         if began_s < time_s:
             self._is_loop_late = trio.current_time() - time_s >= LATE_S
-
-    async def _wait_progress(self) -> None:
-        self._progress = trio.Event()
-        await self._progress.wait()
 
     def _start(self, part: TierPart, share: Share, under: Under) -> None:
         self.parts[part] = share, under
@@ -175,11 +186,7 @@ class TierReads:
             self.results[part] = TierRecords([], 0, first_batch_too_large=True)
             return
         time = self._times[part] = ReadTime(self.deadline_s)
-        if self._tasks >= READS_AT_ONCE_MAX:
-            self._line.append((part, time))
-        else:
-            self._tasks += 1
-            self._nursery.start_soon(self._run, part, time)
+        self._line.append((part, time, self._result(part, time), None))
 
     def _give_up(self, part: TierPart) -> None:
         result = self.results.pop(part, None)
@@ -189,34 +196,63 @@ class TierReads:
         if time is not None:
             time.give_up()
 
-    async def _run(self, part: TierPart, time: ReadTime) -> None:
-        """This read, and then those of the line."""
-        await self._run_one(part, time, has_waited=False)
+    def _settle(self) -> None:
+        self._is_settled = True
+        if self._word is not None:
+            self._word.set()
+
+    def _begin_line(self) -> None:
+        """Do what is at hand of the reads in line, as far as they may begin."""
+        self._begin(READS_AT_ONCE_MAX - self._tasks)
+        if self._nursery is not None:
+            self.go_on_in(self._nursery)
+
+    def _begin(self, count: int) -> None:
+        """See how far the first reads of the line come at once."""
+        begun: list[_Work] = []
+        for _ in range(min(count, len(self._line))):
+            part, time, steps, wait = self._line.popleft()
+            try:
+                if self._times.get(part) is time:
+                    begun.append((part, time, steps, wait or next(steps)))
+            except StopIteration as done:
+                self._end(part, time, done.value)
+        self._line.extendleft(reversed(begun))
+
+    async def _work(self) -> None:
+        """Reads of the line, one after another."""
         while self._line:
-            await self._run_one(*self._line.popleft(), has_waited=True)
+            part, time, steps, wait = self._line[0]
+            if wait is None:
+                await trio.lowlevel.checkpoint()  # reads of what is at hand must not pile up
+                self._begin(1)
+                continue
+            self._line.popleft()
+            with time.scope():
+                self._end(part, time, await finish(steps, wait))
+            self._ended(part, time)
         self._tasks -= 1
 
-    async def _run_one(self, part: TierPart, time: ReadTime, *, has_waited: bool) -> None:
-        with time:
-            if has_waited:
-                await trio.lowlevel.checkpoint()  # its time may be up; and reads of what is at hand must not pile up
-            result = await self._result(part, time)
-            if self._times.get(part) is time:
-                self.results[part] = result
-                if isinstance(result, TierRecords) and result.size_bytes and self.records_since_s == math.inf:
-                    self.records_since_s = trio.current_time()
-            elif isinstance(result, TierRecords):
-                self._client.drop(result)
-        if self._times.get(part) is not time:
-            return
-        del self._times[part]
-        self._progress.set()
+    def _end(self, part: TierPart, time: ReadTime, result: ReadResult) -> None:
+        """A read has its result."""
+        if self._times.get(part) is time:
+            self.results[part] = result
+            if isinstance(result, TierRecords) and result.size_bytes and self.records_since_s == math.inf:
+                self.records_since_s = trio.current_time()
+            self._ended(part, time)
+        elif isinstance(result, TierRecords):
+            self._client.drop(result)
 
-    async def _let_go_at_deadline(self) -> None:
+    def _ended(self, part: TierPart, time: ReadTime) -> None:
+        if self._times.get(part) is time:
+            del self._times[part]
+            self._progress.set()
+
+    async def _let_go_at_deadline(self, word: trio.Event) -> None:
         """Rule 4."""
         with move_on_after(self.deadline_s - trio.current_time()):
-            await self._settled.wait()
-        if not self._settled.is_set():
+            await word.wait()
+        if not word.is_set():
             for part in self.parts:
                 self._give_up(part)
             self.parts.clear()
@@ -226,18 +262,18 @@ class TierReads:
         for time in self._times.values():
             time.give_up()
 
-    async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
+    def _result(self, part: TierPart, time: ReadTime) -> Steps[ReadResult]:
         try:
             try:
-                return await self._read(part, time)
+                return (yield from self._read(part, time))
             except (ReachesLocalLogError, LocalLogIsNextError) as error:
                 return error
             except OffsetNotInTierError as miss:
                 if self._times.get(part) is time:
                     self.results[part] = miss
-                if not await self._made_up_lag(part):
+                if not (yield from waited(partial(self._made_up_lag, part))):
                     return miss
-            return await self._read(part, time, is_caught_up=True)
+            return (yield from self._read(part, time, is_caught_up=True))
         except OffsetNotInTierError as error:
             return error
         except (RemoteStorageError, UpstreamError) as error:
@@ -257,9 +293,9 @@ class TierReads:
             return False
         return True
 
-    async def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> TierRecords:
+    def _read(self, part: TierPart, time: ReadTime, *, is_caught_up: bool = False) -> Steps[TierRecords]:
         identity = self._client.identity
-        records = await self._tier.read(
+        records = yield from self._tier.read(
             part, *self.parts[part], committed=self._committed, is_caught_up=is_caught_up, reader=identity, time=time
         )
         # At once, without a checkpoint between: a read that nobody wants any more must be released too.

@@ -1,6 +1,7 @@
 """The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from proxy.upstream.cluster import Cluster
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, Uuid
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
+from storage.steps import Steps, waited
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
@@ -174,7 +176,7 @@ class Tier:
         await self.tail.catch_up(partition)
         self.lineages.forget(partition)
 
-    async def read(
+    def read(
         self,
         part: TierPart,
         share: Share,
@@ -184,8 +186,8 @@ class Tier:
         is_caught_up: bool = False,
         reader: Hashable = None,
         time: ReadTime | None = None,
-    ) -> TierRecords:
-        """One remote read, counted as KIP-405 counts it.
+    ) -> Steps[TierRecords]:
+        """One remote read in steps, counted as KIP-405 counts it.
 
         Args:
             under: the leader epoch and the local log start that it is read by.
@@ -208,10 +210,12 @@ class Tier:
         self.meter.on_remote_fetch_started(partition.topic)
         try:
             with self.meter.remote_fetch_timer():
-                lineage = await self.lineages.get(partition, under.leader_epoch)
+                lineage = self.lineages.known(partition, under.leader_epoch)
+                if lineage is None:
+                    lineage = yield from waited(partial(self.lineages.get, partition, under.leader_epoch))
                 if committed:
                     finder.check_end(partition, offset, lineage, local_start)
-                records = await self._reader.read(
+                records = yield from self._reader.read(
                     partition,
                     offset,
                     max_bytes=share.bytes_max,

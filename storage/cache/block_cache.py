@@ -19,8 +19,9 @@ Sizes are bytes in the store, since those are what a GET transfers; see `weigher
 import enum
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from itertools import takewhile
+from typing import cast
 
 from metrics.cache_meters import CacheLevel, CacheMeter
 from storage.bounded_map import BoundedMap
@@ -77,7 +78,7 @@ class BlockCache:
         self._disk = disk
         self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
-        self._meter = meter
+        self.meter = meter
         self.first_readers: dict[BlockKey, Hashable] = {}
         self.places: BoundedMap[Uuid, SegmentBlocks] = BoundedMap(PLACES_MAX)
         gets.deliver_to(self.land)
@@ -102,40 +103,40 @@ class BlockCache:
         Raises:
             RemoteStorageError: as the storage manager raises it.
         """
-        with self.ask(source, first, last, reader) as asked:
-            return [await asked.next() for _ in range(first, last + 1)], asked.waited
+        asked = self.ask(source, first, last, reader)
+        try:
+            blocks = asked.take()
+            while len(asked):
+                await asked.wait()
+                blocks += asked.take()
+            return blocks, asked.waited
+        finally:
+            asked.close()
 
-    @contextmanager
     def ask(
         self, source: SegmentBlocks, first: int, last: int, reader: Hashable = None, *, likely_bytes: int = 0
-    ) -> Iterator["AskedBlocks"]:
-        """The same blocks one by one, as they come; those that nobody takes any more come all the same.
+    ) -> "AskedBlocks":
+        """The same blocks as they come; those that nobody takes any more come all the same. To be closed.
 
         Args:
             likely_bytes: what the reader is likely to ask for next, so that a GET may bring it too.
         """
         found = [self._resident(source, number, reader) for number in range(first, last + 1)]
+        asked = AskedBlocks(self, found, reader)
+        if None not in found:
+            return asked
+        # A thread hands over several blocks at once: one that was not there yet may have come with one behind it.
+        found[:] = [block or self.memory.get(source.key(first + at), reader) for at, block in enumerate(found)]
         missing = [first + at for at, block in enumerate(found) if block is None]
-        if missing:
-            # A thread hands over several blocks at once: one that was not there yet may have come with one behind it.
-            for number in missing:
-                found[number - first] = self.memory.get(source.key(number), reader)
-            missing = [number for number in missing if found[number - first] is None]
-        if not missing:
-            yield AskedBlocks(self.memory, deque(found), deque(), reader)
-            return
-        keys = [source.key(number) for number in missing]
-        asked_at = time.monotonic()
-        joined = {key for key in keys if self.first_readers.setdefault(key, reader) != reader}
+        asked.keys = [source.key(number) for number in missing]
+        joined = {key for key in asked.keys if self.first_readers.setdefault(key, reader) != reader}
         try:
-            flights = zip(keys, self._load(source, missing, reader, likely_bytes), strict=True)
-            flying = deque((flight, key if key in joined else None) for key, flight in flights)
-            yield (asked := AskedBlocks(self.memory, deque(found), flying, reader))
-        finally:
-            for key in keys:
-                self.first_readers.pop(key, None)
-        if asked.waited:
-            self._meter.on_fill_waited(time.monotonic() - asked_at)
+            flights = zip(asked.keys, self._load(source, missing, reader, likely_bytes), strict=True)
+            asked.flying.extend((flight, key if key in joined else None) for key, flight in flights)
+        except BaseException:
+            asked.close()
+            raise
+        return asked
 
     @property
     def read_ahead_bytes(self) -> int:
@@ -195,7 +196,7 @@ class BlockCache:
         if resident is not None and resident is not block:
             return
         self.memory.drop(key)
-        self._meter.on_quarantined()
+        self.meter.on_quarantined()
         if self._disk is not None:
             self._disk.drop(_disk_key(source, number))
 
@@ -218,9 +219,9 @@ class BlockCache:
             self._gets.collect(key)
             block = self.memory.get(key, reader)
         if block is None:
-            self._meter.on_miss(CacheLevel.MEMORY)
+            self.meter.on_miss(CacheLevel.MEMORY)
         else:
-            self._meter.on_hit(CacheLevel.MEMORY, len(block.data))
+            self.meter.on_hit(CacheLevel.MEMORY, len(block.data))
         return block
 
     def _place(self, source: SegmentBlocks, number: int) -> Place:
@@ -321,7 +322,7 @@ class BlockCache:
         missing = self._start(source, numbers)
         if self._disk is not None:
             for _ in set(asked).intersection(missing):
-                self._meter.on_miss(CacheLevel.DISK)
+                self.meter.on_miss(CacheLevel.DISK)
 
     def _start(self, source: SegmentBlocks, numbers: range) -> Sequence[int]:
         missing = self._missing(source, numbers)
@@ -352,40 +353,48 @@ class BlockCache:
 class AskedBlocks:
     """Blocks in the order of their numbers. `waited`: one that was taken was not in memory when it was asked for."""
 
-    __slots__ = ("_flying", "_found", "_memory", "_reader", "waited")
+    __slots__ = ("_asked_at_s", "_cache", "_found", "_reader", "flying", "keys", "waited")
 
-    def __init__(
-        self,
-        memory: MemoryBlocks,
-        found: deque[Block | None],
-        flying: deque[tuple[Flight[Block], BlockKey | None]],
-        reader: Hashable,
-    ) -> None:
+    def __init__(self, cache: BlockCache, found: list[Block | None], reader: Hashable) -> None:
         self.waited = False
-        self._memory = memory
+        self.keys: Sequence[BlockKey] = ()
+        """The keys of those that were not here."""
+        self.flying: deque[tuple[Flight[Block], BlockKey | None]] = deque()
+        self._cache = cache
         self._found = found
-        self._flying = flying
         self._reader = reader
+        self._asked_at_s = time.monotonic()
 
     def __len__(self) -> int:
         """Blocks that were not taken yet."""
         return len(self._found)
 
-    async def next(self) -> Block:
-        """The next block. It is taken once this has returned it.
+    def take(self) -> list[Block]:
+        """The next blocks, as many as are here."""
+        here = list(takewhile(lambda block: block is not None, self._found))
+        del self._found[: len(here)]
+        return cast(list[Block], here)
+
+    async def wait(self) -> None:
+        """Return when the next block, which is not here, has come.
 
         Raises:
             RemoteStorageError: as the storage manager raises it.
         """
-        if (block := self._found[0]) is None:
-            self.waited = True
-            flight, joined = self._flying[0]
-            block = await flight.wait()
-            self._flying.popleft()
-            if joined is not None:
-                self._memory.get(joined, self._reader)  # several consumers in step are several all the same
-        self._found.popleft()
-        return block
+        self.waited = True
+        flight, joined = self.flying[0]
+        self._found[0] = await flight.wait()
+        self.flying.popleft()
+        if joined is not None:
+            self._cache.memory.get(joined, self._reader)  # several consumers in step are several all the same
+
+    def close(self) -> None:
+        """Nobody takes any more of them. Idempotent."""
+        keys, self.keys = self.keys, ()
+        for key in keys:
+            self._cache.first_readers.pop(key, None)
+        if keys and self.waited:
+            self._cache.meter.on_fill_waited(time.monotonic() - self._asked_at_s)
 
 
 def _disk_key(source: SegmentBlocks, number: int) -> DiskBlockKey:

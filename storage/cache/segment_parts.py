@@ -14,7 +14,9 @@ What is each kind's own stands with its class: what it means that an index is mi
 import abc
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -37,6 +39,7 @@ from storage.indexes.transaction_index import TransactionIndex, absent_transacti
 from storage.log.rebuilt_offset_index import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.steps import Steps, waited
 from storage.tasks import TaskNursery
 
 FAILURE_AGE_S_MAX = 30.0
@@ -129,16 +132,28 @@ class _Part(abc.ABC, Generic[V]):
         """The part if it is in memory."""
         return self._entries.resident(segment.segment_id.id)
 
-    async def get(self, segment: RemoteLogSegmentMetadata) -> V:
+    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> V:
         """The part; no await when it is in memory.
+
+        Args:
+            offset: what it is wanted for.
 
         Raises:
             RemoteStorageError: it cannot be read, or a later attempt may do better.
 
         Cancellation: the load goes on.
         """
-        value = self.resident(segment)
+        value = self.at_hand(segment)
         return await self.begin(segment).wait() if value is None else value
+
+    def in_steps(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> Steps[V]:
+        """The same in steps."""
+        value = self.at_hand(segment, offset)
+        return (yield from waited(partial(self.get, segment, offset))) if value is None else value
+
+    def at_hand(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> V | None:
+        """The part if `get` gives it without an await."""
+        return self.resident(segment)
 
     def begin(self, segment: RemoteLogSegmentMetadata) -> Flight[V]:
         """The load under way, started now if there is none; for a `get` that will come."""
@@ -280,11 +295,16 @@ class TransactionIndexes(_Index[TransactionIndex]):
         """Return whether it is known, without a fetch, that the segment has no aborts."""
         return segment.txn_index_empty or segment.segment_id.id in self._empty
 
-    def is_resident(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return whether `get` needs no fetch."""
-        return self.is_known_empty(segment) or self.resident(segment) is not None
+    def at_hand(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> TransactionIndex | None:
+        if self.is_known_empty(segment):
+            return _NO_ABORTS
+        index = self.resident(segment)
+        if index is not None and not len(index):
+            self._entries.drop(segment.segment_id.id)
+            self._empty[segment.segment_id.id] = None
+        return index
 
-    async def get(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
+    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> TransactionIndex:
         """The index.
 
         Raises:
@@ -293,12 +313,8 @@ class TransactionIndexes(_Index[TransactionIndex]):
 
         Cancellation: the fetch goes on.
         """
-        if self.is_known_empty(segment):
-            return _NO_ABORTS
         index = await super().get(segment)
-        if not len(index) and self.resident(segment) is not None:
-            self._entries.drop(segment.segment_id.id)
-            self._empty[segment.segment_id.id] = None
+        self.at_hand(segment)  # which remembers it apart if it is empty
         return index
 
     def distrust(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -385,16 +401,15 @@ class OffsetIndexes(_Index[OffsetIndex]):
 
         Cancellation: the fetch or the rebuild goes on.
         """
-        index, rebuilding = self.resident(segment), self._entries.under_way(segment.segment_id.id)
-        while index is None:
-            try:
+        while (index := self.at_hand(segment, offset)) is None:
+            with suppress(_NotFetchedError):  # it was only fetched for later; now it is needed
                 return await self.begin(segment).wait()
-            except _NotFetchedError:
-                continue  # it was only fetched for later; now it is needed
-        if rebuilding is not None and offset is not None:
-            position, walks = index.lookup(offset)[1], self._walks.get(segment.segment_id.id, {})
-            if offset > walks.get(position, offset):
-                return await rebuilding.wait()
+        return index
+
+    def at_hand(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex | None:
+        index = self.resident(segment)
+        if index is not None and offset is not None and (walks := self._walks.get(segment.segment_id.id)):
+            return None if offset > walks.get(index.lookup(offset)[1], offset) else index
         return index
 
     async def rebuild(

@@ -15,6 +15,7 @@ Messages of v0 and v1, still in old segments, are walked as batches of their own
 and one that wraps others names its last offset only.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.record_batches import (
@@ -100,9 +101,9 @@ class SegmentWindow:
         assert first == self.first_block + len(self._blocks), "a window grows at its end"
         self._blocks.extend(blocks)
 
-    def append(self, block: Block) -> None:
-        """Add the next block; `first_block` says which is the first."""
-        self._blocks.append(block)
+    def extend(self, blocks: Iterable[Block]) -> None:
+        """Add the next blocks; `first_block` says which is the first."""
+        self._blocks.extend(blocks)
 
     def drop_before(self, position: int) -> None:
         """Forget the blocks that end at or below `position`."""
@@ -143,6 +144,12 @@ class SegmentWindow:
         # An old message may be shorter than a header, and the last thing here.
         views = self.views(position, min(position + HEADER_BYTES, self.end))
         return header_of(views[0] if len(views) == 1 else b"".join(views), position, self.segment)
+
+    def base_offset_at(self, position: int) -> int:
+        """The base offset of a batch that has passed."""
+        at, data = position % self._block_bytes, self.block_at(position).data
+        first = data[at : at + 8]
+        return int.from_bytes(first if len(first) == 8 else b"".join(self.views(position, position + 8)), "big")
 
     def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
         """The error for the batch at `position`."""
@@ -343,7 +350,7 @@ def _take_verified(window: SegmentWindow, frontier: Frontier) -> bool:
     run = _verified_run(window, frontier.position)
     if run is None:
         return False
-    _advance(window, frontier, window.header_at(frontier.position).base_offset, *run)
+    _advance(window, frontier, window.base_offset_at(frontier.position), *run)
     return True
 
 

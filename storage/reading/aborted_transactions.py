@@ -38,6 +38,7 @@ from storage.log.transaction_check import AnswerLog
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading.segment_finder import SegmentFinder
+from storage.steps import Steps, waited
 
 WAVE_MAX = 16
 """Indexes of one search that are fetched side by side; the limiter of small GETs is shared by all."""
@@ -82,7 +83,7 @@ class AbortSearch:
         self._is_finished = is_finished
         self._runs: BoundedMap[TopicIdPartition, _MarkerlessRuns] = BoundedMap(PARTITIONS_MAX)
 
-    async def search(
+    def search(
         self,
         segment: RemoteLogSegmentMetadata,
         start_offset: int,
@@ -90,7 +91,7 @@ class AbortSearch:
         lineage: LeaderEpochLineage,
         finder: SegmentFinder,
         log: AnswerLog | None = None,
-    ) -> TierAborts:
+    ) -> Steps[TierAborts]:
         """The aborted transactions of an answer from `segment`.
 
         Args:
@@ -111,7 +112,7 @@ class AbortSearch:
         ends: list[int] = []
         while wave:
             for from_offset, candidate in wave:
-                index = await self._checked(candidate, log, is_own=candidate is segment)
+                index = yield from self._checked(candidate, log, is_own=candidate is segment)
                 if index is None:
                     return TierAborts(_in_order(found), upper_bound_offset, False, from_offset)
                 searched_below = candidate.end_offset + 1
@@ -119,11 +120,11 @@ class AbortSearch:
                     return TierAborts(_in_order(found), upper_bound_offset, True, searched_below)
                 if not len(index):
                     runs.add(from_offset, searched_below)
-            wave, walked_to = await self._walk(partition, walked_to, lineage, runs, wave_max, finder, ends)
+            wave, walked_to = yield from self._walk(partition, walked_to, lineage, runs, wave_max, finder, ends)
             wave_max = min(2 * wave_max, WAVE_MAX)
             for end in ends if finder.tells_all_aborts else ():
                 last = finder.find(partition, end - 1, lineage)
-                left_open = None if last is None else await self._open_at_end(last)
+                left_open = None if last is None else (yield from self._open_at_end(last))
                 if left_open is None:
                     return TierAborts(_in_order(found), upper_bound_offset, False, end)
                 found.update(each for each in left_open if each[1] < upper_bound_offset)
@@ -132,46 +133,49 @@ class AbortSearch:
 
     def begin(self, segment: RemoteLogSegmentMetadata) -> None:
         """Fetch what a search for an answer from `segment` looks into first."""
-        if not self._indexes.is_resident(segment):
+        if self._indexes.at_hand(segment) is None:
             self._indexes.begin(segment)
 
-    async def _checked(
+    def _checked(
         self, segment: RemoteLogSegmentMetadata, log: AnswerLog | None, *, is_own: bool
-    ) -> TransactionIndex | None:
+    ) -> Steps[TransactionIndex | None]:
         """The index, which the answer's log does not contradict; None as below."""
         problem: str | None = None
         for _ in range(2):
-            index = await self._index_of(segment)
+            index = yield from self._index_of(segment)
             if index is None or not len(index) or log is None:
                 return index
             check = partial(log.problem, index, is_own=is_own)
-            problem = check() if log.size_bytes < IN_THREAD_BYTES else await trio.to_thread.run_sync(check)
+            if log.size_bytes < IN_THREAD_BYTES:
+                problem = check()
+            else:
+                problem = yield from waited(partial(trio.to_thread.run_sync, check))
             if problem is None:
                 return index
             self._indexes.distrust(segment)
         raise CorruptObjectError(f"transaction index of {segment.segment_id}: {problem}")
 
-    async def _index_of(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex | None:
+    def _index_of(self, segment: RemoteLogSegmentMetadata) -> Steps[TransactionIndex | None]:
         """None if the segment is being deleted (rule 4)."""
         is_sure = self._indexes.is_known_empty(segment)
         try:
-            index = await self._indexes.get(segment)
+            index = yield from self._indexes.in_steps(segment)
         except (CorruptObjectError, RemoteResourceNotFoundError):
             if self._is_finished(segment):
                 raise
             return None
         return index if is_sure or len(index) or self._is_finished(segment) else None
 
-    async def _open_at_end(self, segment: RemoteLogSegmentMetadata) -> OpenAtEnd | None:
+    def _open_at_end(self, segment: RemoteLogSegmentMetadata) -> Steps[OpenAtEnd | None]:
         """None if the segment is being deleted."""
         try:
-            return await self._open_transactions.get(segment)
+            return (yield from self._open_transactions.in_steps(segment))
         except (CorruptObjectError, RemoteResourceNotFoundError):
             if self._is_finished(segment):
                 raise
             return None
 
-    async def _walk(
+    def _walk(
         self,
         partition: TopicIdPartition,
         offset: int,
@@ -180,7 +184,7 @@ class AbortSearch:
         count_max: int,
         finder: SegmentFinder,
         ends: list[int],
-    ) -> tuple[list[tuple[int, RemoteLogSegmentMetadata]], int]:
+    ) -> Steps[tuple[list[tuple[int, RemoteLogSegmentMetadata]], int]]:
         """From `offset` on, the next segments that may have aborts, each with the offset that it was found by and its
         fetch begun; and the offset behind them. `ends` gets the offsets where segments that follow on each other end.
         """
@@ -204,7 +208,7 @@ class AbortSearch:
             offset = segment.end_offset + 1
             steps += 1
             if steps % WALK_STEPS_MAX == 0:
-                await trio.lowlevel.checkpoint()
+                yield trio.lowlevel.checkpoint
         return wave, offset
 
     def _runs_of(self, partition: TopicIdPartition, lineage: LeaderEpochLineage) -> "_MarkerlessRuns":

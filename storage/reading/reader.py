@@ -21,12 +21,11 @@ Added:
   is the answer: whole batches, at least one (docs/protocol.md#l3).
 """
 
+import math
 from collections import deque
-from collections.abc import Hashable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self
+from functools import partial
 
 import trio
 
@@ -59,6 +58,7 @@ from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, Topic
 from storage.reading.aborted_transactions import AbortSearch, TierAborts
 from storage.reading.segment_finder import LocalLogIsNextError, SegmentFinder
 from storage.reading.segment_finder import OffsetNotInTierError as OffsetNotInTierError
+from storage.steps import Steps, waited
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024
 """From here on CRC-32C runs in a thread (docs/protocol.md#read-ahead): below, the hop costs more than the sum."""
@@ -155,51 +155,57 @@ class ReadTime:
     by `end`, and not by itself: what it waits for may have come, to a loop that is late.
 
         time = ReadTime(deadline_s)
-        with time:
-            records = await reader.read(…, time=time)
+        with time.scope():
+            records = await finish(reader.read(…, time=time))
 
     Args:
         deadline_s: by trio's clock: from then on a read that has a batch collects no more of them.
     """
 
+    __slots__ = ("_is_given_up", "_more", "_whole", "deadline_s", "has_batch", "room")
+
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self.room: Room | None = None
-        self._whole = trio.CancelScope()
+        self.has_batch = False
+        """Whether the read will have an answer when the time is up."""
+        self._is_given_up = False
+        self._whole: trio.CancelScope | None = None
         self._more: trio.CancelScope | None = None
 
-    def __enter__(self) -> Self:
-        self._whole.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._whole.__exit__(kind, error, trace)
-
-    @property
-    def has_batch(self) -> bool:
-        """Return whether the read will have an answer when the time is up."""
-        return self._more is not None
+    def scope(self) -> trio.CancelScope:
+        """To enter before the read waits."""
+        self._whole = trio.CancelScope()
+        if self._is_given_up:
+            self._whole.cancel()
+        return self._whole
 
     @property
     def is_late(self) -> bool:
         """Return whether the read has nothing yet, and that is not for want of memory."""
-        return self._more is None and not (self.room is not None and self.room.is_waiting)
+        return not self.has_batch and not (self.room is not None and self.room.is_waiting)
 
     def end(self) -> None:
         """The time is up now."""
-        (self._whole if self._more is None else self._more).cancel()
+        if not self.has_batch:
+            self.give_up()
+            return
+        self.deadline_s = -math.inf
+        if self._more is not None:
+            self._more.cancel()
 
     def give_up(self) -> None:
         """Nobody wants the answer."""
-        self._whole.cancel()
+        self._is_given_up = True
+        if self._whole is not None:
+            self._whole.cancel()
 
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """For the reader: it has a batch, and what it waits for in here is more of them."""
+    async def more(self, wait: Callable[[], Awaitable[object]]) -> bool:
+        """For the reader, which has a batch and waits for more of them: whether they came before the time was up."""
         with trio.CancelScope(deadline=self.deadline_s) as self._more:
-            yield
+            await wait()
+            return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,32 +229,43 @@ class _Asked:
 class _Read:
     """One attempt to read one segment: what it has so far, and what it has asked for beyond that.
 
-    `asked_end`: a byte position, 0 before the first block is asked for. `asks` end with `stack`.
+    `asked_end`: a byte position, 0 before the first block is asked for.
     """
 
     source: SegmentBlocks
     window: SegmentWindow
     room: Room
     reader: Hashable
-    stack: ExitStack
     waited: bool = False
     asked_end: int = 0
     likely_bytes: int = 0
     asks: deque[AskedBlocks] = field(default_factory=deque)
 
-    async def take(self, end: int) -> None:
+    def take(self, end: int) -> Steps[None]:
         """Blocks that were asked for, until everything below `end` is here."""
         while self.window.end < end:
-            await self.take_next()
+            yield from self.take_more()
 
-    async def take_next(self) -> None:
-        """The next block."""
-        asked = self.asks[0]
-        block = await asked.next()
-        self.waited |= asked.waited
-        self.window.append(block)
-        if not len(asked):
-            self.asks.popleft()
+    def take_more(self, time: ReadTime | None = None) -> Steps[bool]:
+        """Wait for the next block, which was asked for, and take what is here then; False: there was no time for it."""
+        asked, self.waited = self.asks[0], True
+        if (yield from waited(asked.wait if time is None else partial(time.more, asked.wait))) is False:
+            return False
+        self.take_here()
+        return True
+
+    def take_here(self) -> None:
+        """Take all that was asked for and is here."""
+        while self.asks:
+            self.window.extend(self.asks[0].take())
+            if len(self.asks[0]):
+                break
+            self.asks.popleft().close()
+
+    def close(self) -> None:
+        """Nothing more is taken."""
+        for asked in self.asks:
+            asked.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +306,7 @@ class TierReader:
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
-    async def read(
+    def read(
         self,
         partition: TopicIdPartition,
         offset: int,
@@ -301,11 +318,11 @@ class TierReader:
         committed: bool = False,
         time: ReadTime | None = None,
         finder: SegmentFinder | None = None,
-    ) -> TierRecords:
-        """The batches from `offset` on, at most max_bytes of them, and fewer if the time is up or room is scarce.
+    ) -> Steps[TierRecords]:
+        """In steps: the batches from `offset` on, at most max_bytes, and fewer if the time is up or room is scarce.
 
         Args:
-            time: that the caller has entered; None: until all of the answer is there.
+            time: whose scope is entered before the read waits; None: until all of the answer is there.
             reader: whose read it is: sequential reads of one reader are read ahead for.
             committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
             finder: finds the segments; None: by the catalog alone.
@@ -313,14 +330,12 @@ class TierReader:
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
             RemoteStorageError: it should, and cannot be read.
-
-        Cancellation: fills that were started go on.
         """
         finder = finder or self.finder
         while True:
             segment = finder.segment_for(partition, offset, lineage)
             asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, finder)
-            answer = await self._read_segment(segment, asked, lineage, reader)
+            answer = yield from self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
                 return answer
             offset = segment.end_offset + 1
@@ -337,28 +352,28 @@ class TierReader:
         now = self._catalog.find_segment(segment.segment_id)
         return now is not None and now.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
-    async def _read_segment(
+    def _read_segment(
         self, segment: RemoteLogSegmentMetadata, asked: _Asked, lineage: LeaderEpochLineage, reader: Hashable
-    ) -> TierRecords | None:
+    ) -> Steps[TierRecords | None]:
         """The answer from one segment; None if all its batches end below the offset."""
-        source = self._cache.blocks_of(segment, await self._opened.get(segment))
+        source = self._cache.blocks_of(segment, (yield from self._opened.in_steps(segment)))
         index: OffsetIndex | None = None
         if asked.offset == segment.start_offset:
             # What begins with the segment is found without an index; what is read next is not.
             self._indexes.fetch_soon(segment)
         else:
             self._guess(source, asked)
-            index = await self._indexes.get(segment, asked.offset)
+            index = yield from self._indexes.in_steps(segment, asked.offset)
         room = self._answers.room(reader)
         if asked.time is not None:
             asked.time.room = room
         try:
-            index, found = await self._read_by_index(source, index, asked, room, reader)
+            index, found = yield from self._read_by_index(source, index, asked, room, reader)
             read, records, start = found.read, found.records, found.start
             if asked.committed and records is not None and records.size_bytes:
                 if index is None:
-                    index = await self._indexes.get(segment, asked.offset)
-                aborts = await self._aborts(found, index, records.size_bytes, lineage, asked.finder)
+                    index = yield from self._indexes.in_steps(segment, asked.offset)
+                aborts = yield from self._aborts(found, index, records.size_bytes, lineage, asked.finder)
                 records = replace(records, aborts=aborts)
         except BaseException as error:
             room.release()
@@ -384,12 +399,12 @@ class TierReader:
         position = source.grid.size_bytes * (asked.offset - segment.start_offset) // offsets
         self.prefetcher.guess(source, position)
 
-    async def _read_by_index(
+    def _read_by_index(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
-    ) -> tuple[OffsetIndex | None, _Found]:
+    ) -> Steps[tuple[OffsetIndex | None, _Found]]:
         """Return what the index led to; it is rebuilt where it misleads."""
         try:
-            return index, await self._read_checked(source, index, asked, room, reader)
+            return index, (yield from self._read_checked(source, index, asked, room, reader))
         except IndexMismatchError as error:
             # Two GETs gave the same bytes, so the index may be the liar.
             reason, walked = str(error), None
@@ -397,12 +412,13 @@ class TierReader:
             reason, walked = str(error), error.walked
         # Out here nothing holds what was walked over, while a GiB may be read.
         room.release()
-        index = await self._indexes.rebuild(source.segment, reason, instead_of=index, walked=walked)
-        return index, await self._read_checked(source, index, asked, room, reader)
+        rebuild = partial(self._indexes.rebuild, source.segment, reason, instead_of=index, walked=walked)
+        index = yield from waited(rebuild)
+        return index, (yield from self._read_checked(source, index, asked, room, reader))
 
-    async def _aborts(
+    def _aborts(
         self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, finder: SegmentFinder
-    ) -> TierAborts:
+    ) -> Steps[TierAborts]:
         """Return the aborts of an answer of that size. Where it ends, a cut batch included, the offset index has its
         upper bound (docs/kafka-tier.md#aborted-transactions)."""
         segment, window, end = found.read.source.segment, found.read.window, found.start + size_bytes
@@ -410,14 +426,15 @@ class TierReader:
         upper_bound_offset = index.fetch_upper_bound_offset(end)
         if upper_bound_offset is not None and upper_bound_offset < log.behind:
             reason = f"it has offset {upper_bound_offset} at {end} or beyond, where higher ones come before"
-            index = await self._indexes.rebuild(segment, reason, instead_of=index)
+            index = yield from waited(partial(self._indexes.rebuild, segment, reason, instead_of=index))
             upper_bound_offset = index.fetch_upper_bound_offset(end)
         if upper_bound_offset is None:
             upper_bound_offset = segment.end_offset + 1
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
         base_offset = window.header_at(found.start).base_offset
-        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, finder, log)
+        search = self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, finder, log)
+        return (yield from search)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)
@@ -441,42 +458,40 @@ class TierReader:
             Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
         )
 
-    async def _read_checked(
+    def _read_checked(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
-    ) -> _Found:
+    ) -> Steps[_Found]:
         """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error
         (docs/protocol.md#l5)."""
-        entry, walk_end = (asked.offset, 0), source.grid.size_bytes
-        if index is not None:
-            entry = index.lookup(asked.offset)
-            walk_end = index.position_above(entry[1]) or walk_end
+        entry = (asked.offset, 0) if index is None else index.lookup(asked.offset)
         fetched_anew: set[int] = set()
-        waited = False
+        has_waited = False
         while True:
-            with ExitStack() as stack:
-                window = SegmentWindow(source.segment, source.grid.block_bytes)
-                read = _Read(source, window, room, reader, stack, waited)
-                try:
-                    return await self._answer(read, entry, walk_end, asked)
-                except CorruptLogError as error:
-                    bad = quarantine_bad(self._cache, source, window, entry[1], error)
-                    if bad <= fetched_anew:
-                        raise
-                    fetched_anew |= bad
-                    waited = read.waited
+            window = SegmentWindow(source.segment, source.grid.block_bytes)
+            read = _Read(source, window, room, reader, has_waited)
+            try:
+                return (yield from self._answer(read, entry, index, asked))
+            except CorruptLogError as error:
+                bad = quarantine_bad(self._cache, source, window, entry[1], error)
+                if bad <= fetched_anew:
+                    raise
+                fetched_anew |= bad
+                has_waited = read.waited
+            finally:
+                read.close()
 
-    async def _answer(self, read: _Read, entry: tuple[int, int], walk_end: int, asked: _Asked) -> _Found:
+    def _answer(self, read: _Read, entry: tuple[int, int], index: OffsetIndex | None, asked: _Asked) -> Steps[_Found]:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         walk_start = entry[1]
         # What the answer is likely to need is asked for at once: its fills run side by side.
         if self.prefetcher is not None:
             read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self.prefetcher.room_bytes)
-        await self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
-        found = await self._find(read, entry, walk_end, asked.offset)
+        yield from self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
+        found = yield from self._find(read, entry, index, asked.offset)
         start = found.position
         if found.size_bytes is None:
-            await self._extend(read, walk_start, size_bytes)
-            await verify(window, walk_start, size_bytes)
+            yield from self._extend(read, walk_start, size_bytes)
+            yield from verify(window, walk_start, size_bytes)
             return _Found(read, None, start)
         if found.size_bytes > max_bytes:
             if not asked.minimum_one_batch:
@@ -484,13 +499,13 @@ class TierReader:
             max_bytes = found.size_bytes
         if asked.committed:
             self._abort_search.begin(read.source.segment)
-        await self._extend(read, start, start + found.size_bytes)
+        yield from self._extend(read, start, start + found.size_bytes)
         end = min(start + max_bytes, size_bytes)
-        # Also where all of it is here: what is left is to check it, and the time may be up by now.
-        with nullcontext() if asked.time is None else asked.time.collecting():
-            await self._collect(read, end)
+        if asked.time is not None:
+            asked.time.has_batch = True
+        yield from self._collect(read, end, asked.time)
         # What was walked over too: a bad batch there would be a silent skip.
-        whole_end = await verify(window, walk_start, min(end, window.end))
+        whole_end = yield from verify(window, walk_start, min(end, window.end))
         if window.end < end:
             end = whole_end
         cut_offset: int | None = None
@@ -504,16 +519,15 @@ class TierReader:
         records = TierRecords(window.views(start, end), end - start, room=read.room, origin=origin)
         return _Found(read, records, start, cut_offset)
 
-    async def _find(self, read: _Read, entry: tuple[int, int], walk_end: int, offset: int) -> FoundBatch:
+    def _find(self, read: _Read, entry: tuple[int, int], index: OffsetIndex | None, offset: int) -> Steps[FoundBatch]:
         """The first batch whose last offset is at or above `offset`.
 
         Args:
-            entry: of the index, offset and position.
-            walk_end: the position of the entry after it: the batch does not begin behind that.
+            entry: of the index, offset and position: the batch does not begin behind the one after it.
         """
         window, size_bytes = read.window, read.source.grid.size_bytes
         entry_offset, walk_start = entry
-        await read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
         if walk_start > 0:
             check_index_entry(window, entry_offset, walk_start)
         position, largest_bytes = walk_start, 0
@@ -521,30 +535,32 @@ class TierReader:
             position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
             check_walk(read.source.segment, walk_start, found, largest_bytes)
             # As much again as was walked over: a walk of some length does not take a GET for each block.
+            walk_end = (index and index.position_above(walk_start)) or size_bytes
             worth_end = walk_start + SPARSE_WALK_BYTES + largest_bytes
             ahead_end = min(2 * position - walk_start, walk_end, worth_end)
-            await self._ask(read, position, max(found.needs_end, ahead_end))
-            await read.take(found.needs_end)
+            yield from self._ask(read, position, max(found.needs_end, ahead_end))
+            yield from read.take(found.needs_end)
         return found
 
-    async def _collect(self, read: _Read, end: int) -> None:
-        """Take blocks up to `end`, or to where there is no room for more."""
+    def _collect(self, read: _Read, end: int, time: ReadTime | None) -> Steps[None]:
+        """Take blocks up to `end`, or to where there is no room or time for more."""
         piece_bytes = PIECE_BYTES
         while read.window.end < end:
             left_bytes = read.asked_end - read.window.end
             if read.asked_end < end and 2 * left_bytes <= piece_bytes:
                 piece_bytes = min(2 * piece_bytes, PIECE_BYTES_MAX)
                 # With a batch in hand nobody waits for room: others have nothing yet.
-                has_room = await self._ask(read, end, min(read.asked_end + piece_bytes, end), waits=False)
+                has_room = yield from self._ask(read, end, min(read.asked_end + piece_bytes, end), waits=False)
                 if not has_room and not left_bytes:
                     return
-            await read.take_next()
+            if read.asks and not (yield from read.take_more(time)):
+                return
 
-    async def _extend(self, read: _Read, start: int, end: int) -> None:
-        await self._ask(read, start, end)
-        await read.take(end)
+    def _extend(self, read: _Read, start: int, end: int) -> Steps[None]:
+        yield from self._ask(read, start, end)
+        yield from read.take(end)
 
-    async def _ask(self, read: _Read, start: int, end: int, *, waits: bool = True) -> bool:
+    def _ask(self, read: _Read, start: int, end: int, *, waits: bool = True) -> Steps[bool]:
         """Ask for the blocks that hold [start, end), cut to the segment, as far as that is not done; once there is room
         for them, or if there is room now (`waits`). Whether it was done."""
         grid = read.source.grid
@@ -556,12 +572,13 @@ class TierReader:
             return True
         needed_bytes = grid.end(last) - grid.start(read.window.first_block)
         if waits:
-            await read.room.reserve(needed_bytes)
+            if not read.room.try_reserve(self._answers.budget.charged(needed_bytes)):
+                yield partial(read.room.reserve, needed_bytes)
         elif not read.room.try_reserve(needed_bytes):
             return False
-        asked = self._cache.ask(read.source, first, last, read.reader, likely_bytes=read.likely_bytes)
-        read.asks.append(read.stack.enter_context(asked))
+        read.asks.append(self._cache.ask(read.source, first, last, read.reader, likely_bytes=read.likely_bytes))
         read.asked_end = grid.end(last)
+        read.take_here()
         return True
 
 
@@ -576,10 +593,10 @@ def quarantine_bad(
     return {number for number, _ in blocks}
 
 
-async def verify(window: SegmentWindow, start: int, end: int, in_thread_bytes: int = VERIFY_IN_THREAD_BYTES) -> int:
+def verify(window: SegmentWindow, start: int, end: int, in_thread_bytes: int = VERIFY_IN_THREAD_BYTES) -> Steps[int]:
     """Return where the last whole batch of [start, end) ends; all of them pass their CRC, from `in_thread_bytes` on in
     a thread."""
     unverified, verified_end = unverified_bytes(window, start, end)
     if unverified >= in_thread_bytes:
-        return await trio.to_thread.run_sync(verify_batches, window, start, end)
+        return (yield from waited(partial(trio.to_thread.run_sync, verify_batches, window, start, end)))
     return verify_batches(window, start, end) if unverified else verified_end

@@ -47,6 +47,7 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.epoch_history import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.reading.reader import quarantine_bad, verify
+from storage.steps import finish
 
 FIRST_WINDOW_BYTES = 64 * 1024
 """The indexes lead to within 4 KiB of the record, unless times are out of order."""
@@ -266,14 +267,14 @@ class TimestampSearch:
             batch = await self._find(window, start, asked)
             if batch.size_bytes is None:
                 # A batch that reaches beyond the window, and does not matter, is not read to its end.
-                await verify(window, start, min(batch.position, window.end), IN_THREAD_BYTES)
+                await finish(verify(window, start, min(batch.position, window.end), IN_THREAD_BYTES))
                 scan.position, scan.largest_bytes = batch.position, max(scan.largest_bytes, batch.largest_passed_bytes)
                 if 0 <= batch.last_passed_offset < scan.from_offset:
                     check_walk(scan.source.segment, entry_position, batch, scan.largest_bytes)
                 return None
             end = batch.position + batch.size_bytes
             await self._extend(scan, start, end)
-            await verify(window, start, end, IN_THREAD_BYTES)
+            await finish(verify(window, start, end, IN_THREAD_BYTES))
             scan.position = end
             found = await self._look_inside(scan, batch.position, end)
             if found is not None or end >= window.end:

@@ -16,6 +16,7 @@ import trio
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reading.reader import ReadTime, TierReader, TierRecords
+from storage.steps import finish
 
 MIB = 1024 * 1024
 
@@ -105,15 +106,17 @@ class Consumer:
         first, ended = trio.Event(), trio.Event()
 
         async def read(position: Position, time: ReadTime) -> None:
-            with time:
-                answers[position] = await self._reader.read(
-                    position.partition,
-                    position.offset,
-                    max_bytes=profile.max_bytes,
-                    minimum_one_batch=True,
-                    lineage=LINEAGE,
-                    reader=self._name,
-                    time=time,
+            with time.scope():
+                answers[position] = await finish(
+                    self._reader.read(
+                        position.partition,
+                        position.offset,
+                        max_bytes=profile.max_bytes,
+                        minimum_one_batch=True,
+                        lineage=LINEAGE,
+                        reader=self._name,
+                        time=time,
+                    )
                 )
                 first.set()
             del times[position]

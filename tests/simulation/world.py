@@ -17,6 +17,7 @@ from metrics.meters import Meters
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
 from storage.model import RemoteLogSegmentMetadata
+from storage.steps import finish
 from tests.simulation.cases import DISK, Case
 from tests.simulation.consumer import LINEAGE, Consumer, Position
 from tests.support.segments import FIRST_TIMESTAMP_MS
@@ -204,13 +205,15 @@ class World:
         if not numbers:
             return
         name, block_bytes = f"primer {segment.segment_id}", self._case.settings.block_bytes
-        records = await self.storage.reader.read(
-            segment.topic_id_partition,
-            segment.end_offset,
-            max_bytes=1,  # too little for a guess of where it lies
-            minimum_one_batch=True,
-            lineage=LINEAGE,
-            reader=name,
+        records = await finish(
+            self.storage.reader.read(
+                segment.topic_id_partition,
+                segment.end_offset,
+                max_bytes=1,  # too little for a guess of where it lies
+                minimum_one_batch=True,
+                lineage=LINEAGE,
+                reader=name,
+            )
         )
         records.release()
         self.storage.reader.forget_reader(name)

@@ -18,6 +18,7 @@ from storage.errors import CorruptObjectError
 from storage.log.transaction_marker import read_transaction_marker
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.reading.reader import TierRecords
+from storage.steps import finish
 from tests.support.tier import MemoryStore, Tier, lineage_of, open_reader
 
 FAR = 2**62
@@ -86,8 +87,10 @@ class FlippedIndexes:
 
     async def _visible(self, offset: int, max_bytes: int = 16 * MIB) -> object:
         tier, partition = self._tier, self._metadatas[0].topic_id_partition
-        records = await tier.reader.read(
-            partition, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage, committed=True
+        records = await finish(
+            tier.reader.read(
+                partition, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage, committed=True
+            )
         )
         found = visible(records)
         records.release()

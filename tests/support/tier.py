@@ -34,6 +34,7 @@ from storage.model import (
 )
 from storage.reading.reader import TierReader, TierRecords
 from storage.remote_storage_manager import RemoteStorageManager
+from storage.steps import finish
 from storage.wall_clock import wall_clock_ms
 from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of
@@ -138,13 +139,15 @@ class Tier:
         self, offset: int, *, max_bytes: int = 1024 * 1024, minimum_one_batch: bool = True, reader: Hashable = None
     ) -> TierRecords:
         """Read the tier's only partition under its lineage. The answer is to be released."""
-        return await self.reader.read(
-            PARTITION,
-            offset,
-            max_bytes=max_bytes,
-            minimum_one_batch=minimum_one_batch,
-            lineage=self.lineage,
-            reader=reader,
+        return await finish(
+            self.reader.read(
+                PARTITION,
+                offset,
+                max_bytes=max_bytes,
+                minimum_one_batch=minimum_one_batch,
+                lineage=self.lineage,
+                reader=reader,
+            )
         )
 
     async def read_bytes(self, offset: int, **named: Any) -> bytes:

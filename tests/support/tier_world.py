@@ -10,7 +10,8 @@ Its parts are the real ones (catalog, frontiers, lineages, tier, plan, probe, ex
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import trio
 
@@ -52,6 +53,7 @@ from storage.model import (
 from storage.reading.aborted_transactions import TierAborts
 from storage.reading.reader import ReadTime, TierReader, TierRecords
 from storage.reading.segment_finder import SegmentFinder
+from storage.steps import Steps, waited
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -193,7 +195,10 @@ class ScriptedReader:
     def forget_reader(self, reader: Hashable) -> None:
         """Nothing is kept of readers."""
 
-    async def read(
+    def read(self, *args: Any, **wishes: Any) -> Steps[TierRecords]:
+        return (yield from waited(partial(self.give, *args, **wishes)))
+
+    async def give(
         self,
         partition: TopicIdPartition,
         offset: int,

@@ -17,6 +17,7 @@ from proxy.connection.request_handlers import Relay
 from proxy.fetch.reads import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reading.reader import TierRecords
+from storage.steps import Steps
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
 from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
 from tests.support.virtual_time import for_each_run
@@ -26,11 +27,11 @@ pytestmark = pytest.mark.autojump
 FEW, MANY = 10, 300
 
 
-READ_CALLS_MAX = 270
+READ_CALLS_MAX = 230
 """For each partition of a Fetch that is read from the tier, from the request's decoding to the answer's encoding,
 beside the reading itself: 100 calls are some 10 µs, and all connections share one core."""
 
-PROBED_READ_CALLS_MAX = 330
+PROBED_READ_CALLS_MAX = 300
 """The same with a probe that is sent and answered."""
 
 
@@ -59,7 +60,8 @@ def counted() -> Iterator[Calls]:
 class InstantReader(ScriptedReader):
     """Has everything at hand."""
 
-    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+    def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> Steps[TierRecords]:
+        yield from ()
         return TierRecords([memoryview(tier_batch(partition.partition, offset))], BATCH_BYTES)
 
 
@@ -98,6 +100,34 @@ async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_f
     assert not isinstance(answer, Relay)
     assert sum(map(len, answer)) > partitions * BATCH_BYTES
     return calls.count
+
+
+class Turns(trio.abc.Instrument):
+    """Tasks that were made, and steps of any task."""
+
+    def __init__(self) -> None:
+        self.tasks = self.steps = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.tasks += 1
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+
+
+async def test_what_is_at_hand_is_answered_in_one_pass(nursery: trio.Nursery) -> None:
+    """One checkpoint, for others. Failed before: it took four tasks and nine turns of the loop."""
+    world = TierWorld(nursery, broker=RepeatingBroker(), open_reader=InstantReader)
+    world.settings.authority_age_s_max = 60.0
+    asked = [ask(world.add_partition("orders", number), 17) for number in range(FEW)]
+    client = world.client()
+    await client.fetch(asked, session_epoch=-1)
+    client.service.on_answered()
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+    await client.fetch(asked, session_epoch=-1)
+    trio.lowlevel.remove_instrument(turns)
+    assert (turns.tasks, turns.steps) == (0, 1)
 
 
 @for_each_run("is_vouched_for, calls_max", [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])

@@ -49,7 +49,8 @@ async def until_ready(
     )
     plan = plan_fetch(request, parts, {})
     meter, deadline_s = world.meters.tier, trio.current_time() + wait_s
-    reads = TierReads(world.tier, meter, world.nursery, deadline_s=deadline_s, committed=False, client=ClientReads())
+    reads = TierReads(world.tier, meter, ClientReads(), deadline_s=deadline_s, committed=False)
+    reads.go_on_in(world.nursery)
     own_fetch = OwnFetch(FakeWire(world.broker, world.nursery))
     await own_fetch.begin(request, plan)
     await own_fetch.first_answer()

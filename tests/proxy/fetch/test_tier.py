@@ -13,6 +13,7 @@ from storage.model import TopicIdPartition
 from storage.reading.aborted_transactions import TierAborts
 from storage.reading.reader import OffsetNotInTierError, TierRecords
 from storage.reading.segment_finder import ReachesLocalLogError
+from storage.steps import finish
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import LEADER_EPOCH, TierWorld, ask
@@ -28,7 +29,7 @@ async def read(
     world: TierWorld, partition: TopicIdPartition, offset: int, *, ends_below: int | None = None
 ) -> TierRecords:
     part = part_of(partition, offset, local_start=ends_below or END)
-    return await world.tier.read(part, SHARE, part.frontier, committed=ends_below is not None)
+    return await finish(world.tier.read(part, SHARE, part.frontier, committed=ends_below is not None))
 
 
 def part_of(partition: TopicIdPartition, offset: int, *, local_start: int = END, epoch: int = -1) -> TierPart:

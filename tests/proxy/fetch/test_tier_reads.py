@@ -60,7 +60,8 @@ def reads_of(
     """Reads that the broker has vouched for, unless they are to be settled by the test."""
     deadline_s = trio.current_time() + wait_s
     meter, client = world.meters.tier, ClientReads()
-    reads = TierReads(world.tier, meter, world.nursery, deadline_s=deadline_s, committed=committed, client=client)
+    reads = TierReads(world.tier, meter, client, deadline_s=deadline_s, committed=committed)
+    reads.go_on_in(world.nursery)
     reads.start(parts, dict.fromkeys(parts, share))
     if is_settled:
         settle(reads, parts)
@@ -112,7 +113,7 @@ async def test_many_reads_of_what_is_at_hand_let_others_run(world: TierWorld, mo
         begun += 1
         return TierRecords([memoryview(b"x")], 1)
 
-    monkeypatch.setattr(world.reader, "read", at_hand)
+    monkeypatch.setattr(world.reader, "give", at_hand)
     parts = await parts_of(world, 5 * READS_AT_ONCE_MAX)
     reads = reads_of(world, parts)
     seen = []
@@ -142,14 +143,12 @@ class CollectingReader(ScriptedReader):
         super().__init__(catalog)
         self.finish_s = finish_s
 
-    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+    async def give(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
         time: ReadTime = wishes["time"]
         await trio.sleep(0.1)
-        count = 1
-        with time.collecting():
-            while count < 10:
-                await trio.sleep(0.1)
-                count += 1
+        count, time.has_batch = 1, True
+        while count < 10 and await time.more(partial(trio.sleep, 0.1)):
+            count += 1
         await trio.sleep(self.finish_s)
         return TierRecords([memoryview(bytes(BATCH_BYTES))] * count, count * BATCH_BYTES)
 
@@ -248,8 +247,8 @@ class HoldingReader(ScriptedReader):
         super().__init__(catalog)
         self._answers = answers
 
-    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
-        records = await super().read(partition, offset, **wishes)
+    async def give(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+        records = await super().give(partition, offset, **wishes)
         with trio.CancelScope(shield=True):
             await trio.sleep(0.01)
         room = self._answers.room()
@@ -334,9 +333,9 @@ class PostedReader(ScriptedReader):
         await self._landed.wait()
         self._lands.set()
 
-    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+    async def give(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
         await self._lands.wait()
-        return await super().read(partition, offset, **wishes)
+        return await super().give(partition, offset, **wishes)
 
 
 @pytest.mark.parametrize("is_settled", [True, False])

@@ -15,6 +15,7 @@ from storage.indexes.producer_snapshot import ProducerState, encode_producer_sna
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.reading.reader import OffsetNotInTierError, TierRecords
 from storage.reading.segment_finder import LocalLogIsNextError
+from storage.steps import finish
 from tests.storage.reading.test_reader_aborts import base_of, transactional_segments
 from tests.support.cases import case
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
@@ -32,14 +33,16 @@ class OwnTier(NamedTuple):
 
 
 async def read(tier: Tier, offset: int, own: OwnTier, *, max_bytes: int = MIB, committed: bool = False) -> TierRecords:
-    return await tier.reader.read(
-        PARTITION,
-        offset,
-        max_bytes=max_bytes,
-        minimum_one_batch=True,
-        lineage=tier.lineage,
-        committed=committed,
-        finder=OwnSegments(tier.catalog, own.holes, own.local_start, is_caught_up=own.is_caught_up),
+    return await finish(
+        tier.reader.read(
+            PARTITION,
+            offset,
+            max_bytes=max_bytes,
+            minimum_one_batch=True,
+            lineage=tier.lineage,
+            committed=committed,
+            finder=OwnSegments(tier.catalog, own.holes, own.local_start, is_caught_up=own.is_caught_up),
+        )
     )
 
 

@@ -11,6 +11,7 @@ from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.files.store import FileSystemStore
+from storage.steps import finish
 from tests.support.tier import expected_bytes, open_reader
 from tests.support.vectors import vector
 
@@ -48,8 +49,10 @@ async def test_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path) -> None
             tier = open_reader(nursery, store, logs, block_bytes=block_bytes)
             for offset in offsets[::step]:
                 for max_bytes in (1, 3000, 20_000, 10**6):
-                    records = await tier.reader.read(
-                        VECTOR_PARTITION, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage
+                    records = await finish(
+                        tier.reader.read(
+                            VECTOR_PARTITION, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage
+                        )
                     )
                     expected = expected_bytes(logs, offset, max_bytes=max_bytes)
                     assert b"".join(records.buffers) == expected, (store, block_bytes)

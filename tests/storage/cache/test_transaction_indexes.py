@@ -93,7 +93,7 @@ async def test_an_index_absent_soon_after_finished_is_waited_for(
         with case(age_ms), pytest.raises(CorruptObjectError, match=told):
             await cache_of(tier).get(lost)
         assert tier.store.index_fetches(TRANSACTION) == attempts
-        assert not cache_of(tier).is_resident(lost)
+        assert cache_of(tier).at_hand(lost) is None
         tier.store.heal()
         assert len(await cache_of(tier).get(lost)) == 1
         tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)

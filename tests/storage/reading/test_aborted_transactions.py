@@ -17,6 +17,7 @@ from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from storage.reading import aborted_transactions as module
 from storage.reading.aborted_transactions import AbortSearch, TierAborts
 from storage.reading.segment_finder import SegmentFinder
+from storage.steps import finish
 from tests.support.segments import build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 
@@ -80,7 +81,7 @@ class Searched:
         segment = self.segment(number)
         upper = segment.end_offset + 1 if upper is None else upper
         start = segment.start_offset if start is None else start
-        return await self.search.search(segment, start, upper, self.tier.lineage, cast(SegmentFinder, self))
+        return await finish(self.search.search(segment, start, upper, self.tier.lineage, cast(SegmentFinder, self)))
 
     @property
     def fetches(self) -> int:

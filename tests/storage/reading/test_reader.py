@@ -14,6 +14,7 @@ from storage.indexes.offset_index import encode_offset_index
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import IndexType
 from storage.reading.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
+from storage.steps import finish
 from tests.support.cases import case
 from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
@@ -114,7 +115,7 @@ async def test_other_offsets_partitions_and_dead_branches_are_not_in_the_tier(ti
             await tier.read(offset)
     other = replace(PARTITION, partition=9)
     with pytest.raises(OffsetNotInTierError):
-        await tier.reader.read(other, 100, max_bytes=1, minimum_one_batch=True, lineage=tier.lineage)
+        await finish(tier.reader.read(other, 100, max_bytes=1, minimum_one_batch=True, lineage=tier.lineage))
     assert tier.store.calls == []
     tier.lineage = LeaderEpochLineage(5, {0: (0, 104)})  # epoch 0 ended inside the segment
     with pytest.raises(OffsetNotInTierError):

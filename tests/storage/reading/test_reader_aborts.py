@@ -16,6 +16,7 @@ from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.reading.aborted_transactions import TierAborts
 from storage.reading.reader import TierRecords
+from storage.steps import finish
 from tests.support.cases import case
 from tests.support.checked_tier import SEGMENTS, aiven_tier
 from tests.support.faults import Gate
@@ -30,7 +31,7 @@ async def read_committed(
     tier: Tier, offset: int, *, max_bytes: int = MIB, minimum_one_batch: bool = True
 ) -> TierRecords:
     sizes: dict[str, Any] = {"max_bytes": max_bytes, "minimum_one_batch": minimum_one_batch}
-    return await tier.reader.read(PARTITION, offset, lineage=tier.lineage, committed=True, **sizes)
+    return await finish(tier.reader.read(PARTITION, offset, lineage=tier.lineage, committed=True, **sizes))
 
 
 # --- the oracle ---

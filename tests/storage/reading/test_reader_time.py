@@ -10,6 +10,7 @@ from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.reading import reader as module
 from storage.reading.reader import ReadTime, TierRecords
+from storage.steps import finish
 from tests.support.cases import case
 from tests.support.scripted_gets import until
 from tests.support.segments import (
@@ -39,15 +40,17 @@ async def read(
     reader: Hashable = "a consumer",
     committed: bool = False,
 ) -> TierRecords:
-    return await tier.reader.read(
-        PARTITION,
-        offset,
-        max_bytes=max_bytes,
-        minimum_one_batch=True,
-        lineage=tier.lineage,
-        reader=reader,
-        committed=committed,
-        time=time,
+    return await finish(
+        tier.reader.read(
+            PARTITION,
+            offset,
+            max_bytes=max_bytes,
+            minimum_one_batch=True,
+            lineage=tier.lineage,
+            reader=reader,
+            committed=committed,
+            time=time,
+        )
     )
 
 
@@ -83,7 +86,7 @@ class Reading:
         nursery.start_soon(self._run, tier)
 
     async def _run(self, tier: Tier) -> None:
-        with self.time:
+        with self.time.scope():
             self.records = await read(tier, 0, self.time, committed=self._committed, max_bytes=self._max_bytes)
         self.is_over = True
 
