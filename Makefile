@@ -7,7 +7,7 @@
 #   make test-long      the long ones
 #   make lint           style, types, import law, house rules
 #   make house          how simple the tree is, in figures
-#   make bench          the figures that README quotes
+#   make bench          measures what README.md and docs/performance.md quote, and writes it there
 #   make lock           write requirements/*.txt again from pyproject.toml
 #
 # Rarer ones, and what tests need beyond Python: tests/tools.mk.
@@ -32,14 +32,16 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --pyth
 	--no-emit-index-url --no-header
 # tests/support/suites.py says which tests are whose.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
-BENCHMARKS := cost relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers workers \
-	spark_backfill cold_read store copying
+# What README and docs/performance.md quote; the others have their figures to themselves.
+PUBLISHED := cost growth workers
+BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers spark_backfill \
+	cold_read store copying
 
 # A machine may forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests start
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup doctor-demo demo test test-all test-long lint house bench lock
+.PHONY: setup doctor-demo demo test test-all test-long lint house bench bench-others lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run $(JARS)/.complete
@@ -95,7 +97,12 @@ lint: $(VENV)/.spark
 house: $(VENV)/.dev
 	@$(BIN)/python -m tools.house
 
-bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
+bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
+	failed=; for each in $(PUBLISHED); do \
+		$(BIN)/python benchmarks/$$each.py --save docs/performance/$$each.jsonl $(ARGS) || failed=1; done; \
+	$(BIN)/python benchmarks/publish.py && test -z "$$failed"
+
+bench-others: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
 
 # Each file is bound to the one before, so that one environment can hold them all.

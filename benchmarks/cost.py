@@ -1,11 +1,12 @@
 """What a GB costs: processor time of all processes that Tidegate starts, beside a floor in the same run
 (benchmarks/README.md).
 
-    python benchmarks/cost.py [--rounds 5] [--megabytes 400] [--rows relay,memory,cold-http] [--json]
+    python benchmarks/cost.py [--rounds 5] [--megabytes 400] [--rows relay,memory,cold-http] [--json] [--save FILE]
 
-Core-seconds count, and not MB/s: with few cores client, broker and store share them with Tidegate. The client is a bare
-Fetch, two partitions, 1 MiB of each; the store a real S3 server with nothing before it. Exit code 1 when Tidegate has
-served fewer bytes than the client read.
+Core-seconds count, and not MB/s: with few cores client, broker and store share them with Tidegate. Where connections to
+the store are slow, MB/s count: there are cores enough. The client is a bare Fetch, two partitions, 1 MiB of each; the
+store a real S3 server with nothing before it. `--save` keeps the figures for `benchmarks/publish.py`. Exit code 1 when
+Tidegate has served fewer bytes than the client read.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAVY
@@ -28,13 +29,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support.aiven_stage import ColdStage, cold_stage
 from benchmarks.support.bare_fetch import FetchStep, Transfer, learn_requests, read_for
-from benchmarks.support.bare_store import SdkProcess
+from benchmarks.support.bare_store import THREADS, SdkProcess
 from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.comparison import alternate
 from benchmarks.support.fresh_tidegate import fresh_tidegate
 from benchmarks.support.options import MEGABYTES_MIN
 from benchmarks.support.plain_relay import PlainRelay, plain_relay
 from benchmarks.support.processor_time import machine_ticks
+from benchmarks.support.published import save
+from benchmarks.support.shaped_store import slowed
 from benchmarks.support.stage import JVM_OPTIONS, TIERED_CONFIGS, Address, fill_topic
 from benchmarks.support.tidegate_usage import tree_cpu_s, usage
 from benchmarks.support.tier_fetch import read_partitions
@@ -45,19 +48,38 @@ from tools.demo.kafka_cluster import KafkaCluster, free_port
 from tools.demo.kafka_properties import HOST
 from tools.demo.tidegate_process import Tidegate
 
-RELAY_ROWS = {"relay": "relay", "relay-tls": "relay, TLS on both sides", "memory": "tier, from memory"}
-COLD_ROWS = {
-    "cold-http": "tier, cold, HTTP, batches of 64 KB",
-    "cold-small": "tier, cold, HTTP, batches of 6 KB",
-    "cold-https": "tier, cold, HTTPS, batches of 64 KB",
-    "again-memory": "once more, four times the memory cache",
-    "again-disk": "once more, the same with a disk cache",
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a row is called, and its aim: core-seconds of the floor's at most, or MB/s of the floor's at least."""
+
+    name: str
+    aim: float
+    counts: str = "core_s_per_gb"
+
+
+RELAY_ROWS = {
+    "relay": Way("relay", 1.0),
+    "relay-tls": Way("relay, TLS on both sides", 1.3),
+    "memory": Way("tier, from memory", 1.5),
 }
+COLD_ROWS = {
+    "cold-http": Way("tier, cold, HTTP, batches of 64 KB", 1.5),
+    "cold-small": Way("tier, cold, HTTP, batches of 6 KB", 2.0),
+    "cold-https": Way("tier, cold, HTTPS, batches of 64 KB", 0.5),
+    "again-memory": Way("tier, once more, four times the memory cache", 1.5),
+    "again-disk": Way("tier, once more, the same with a disk cache", 1.5),
+    "slow": Way("tier, cold, connections of 10 MB/s and 30 ms", 0.95, "megabytes_per_s"),
+}
+WAYS = {**RELAY_ROWS, **COLD_ROWS}
 LOCAL_CONFIGS = {"retention.ms": "-1", "segment.bytes": str(512 * 1024 * 1024)}
 MIB = 1024 * 1024
 SECONDS = 1.5
 """One side of one round, where the same data is read over and over."""
 LARGE_KIB, SMALL_KIB = 64, 6
+SLOW = "slow"
+"""A way to the store by HTTP, as the others are named by their scheme."""
+SLOW_LINK = {"first_byte_ms": 30, "connection_megabytes_per_s": 10}
 PARTITIONS = 2
 
 
@@ -74,27 +96,30 @@ class Spent:
 class Cost:
     """A row: the rounds' (floor, Tidegate)."""
 
-    name: str
+    row: str
     floor_name: str
     rounds: Sequence[tuple[Spent, Spent]]
 
     @property
     def ratio(self) -> float:
         """The median of the rounds' own; infinite where a round was too short for the clock to count its floor."""
-        return statistics.median(
-            ours.core_s_per_gb / floor.core_s_per_gb if floor.core_s_per_gb else math.inf for floor, ours in self.rounds
-        )
+        pairs = [[getattr(side, WAYS[self.row].counts) for side in sides] for sides in self.rounds]
+        return statistics.median(ours / floor if floor else math.inf for floor, ours in pairs)
 
     def figures(self) -> dict[str, float | str]:
+        way = WAYS[self.row]
         floors, ours = ([sides[at] for sides in self.rounds] for at in (0, 1))
         return {
-            "way": self.name,
+            "row": self.row,
+            "way": way.name,
             "core_s_per_gb": statistics.median(each.core_s_per_gb for each in ours),
             "least": min(each.core_s_per_gb for each in ours),
             "most": max(each.core_s_per_gb for each in ours),
             "floor": self.floor_name,
             "floor_core_s_per_gb": statistics.median(each.core_s_per_gb for each in floors),
+            "counts": way.counts,
             "ratio": self.ratio,
+            "aim": way.aim,
             "megabytes_per_s": statistics.median(each.megabytes_per_s for each in ours),
             "floor_megabytes_per_s": statistics.median(each.megabytes_per_s for each in floors),
             "idle_share": statistics.median(each.idle_share for each in ours),
@@ -107,15 +132,18 @@ class CostOptions:
     rounds: int = 5
     megabytes: int = 400
     as_json: bool = False
+    save: Path | None = None
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse_cost_options(arguments)
-    costs: list[Cost] = []
+    figures = []
     for rows, measure in ((RELAY_ROWS, relay_costs), (COLD_ROWS, cold_costs)):
-        if {*rows} & {*options.rows}:
-            costs += measure(options)
-    show([cost.figures() for cost in costs], as_json=options.as_json)
+        for cost in measure(options) if {*rows} & {*options.rows} else ():
+            figures.append(cost.figures())
+            if options.save:
+                save(options.save, figures[-1:])
+    show(figures, as_json=options.as_json)
     return 0
 
 
@@ -127,11 +155,14 @@ def parse_cost_options(arguments: list[str] | None = None) -> CostOptions:
     parser.add_argument("--megabytes", type=int, default=base.megabytes, help=f"of each topic ({base.megabytes})")
     parser.add_argument("--rows", default=",".join(base.rows), help="all by default: " + ", ".join(base.rows))
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--save", type=Path, help="the file for benchmarks/publish.py; rows of other runs stay in it")
     chosen = parser.parse_args(arguments)
     rows = tuple(chosen.rows.split(","))
     if not {*rows} <= {*base.rows} or chosen.rounds < 1 or chosen.megabytes < MEGABYTES_MIN:
         parser.error(f"rows are {', '.join(base.rows)}; at least one round and {MEGABYTES_MIN} MB")
-    return CostOptions(rows=rows, rounds=chosen.rounds, megabytes=chosen.megabytes, as_json=chosen.json)
+    return CostOptions(
+        rows=rows, rounds=chosen.rounds, megabytes=chosen.megabytes, as_json=chosen.json, save=chosen.save
+    )
 
 
 def spent_by(pid: int, read: Callable[[], Transfer]) -> Spent:
@@ -266,7 +297,7 @@ def compare(
         return transfer
 
     alternate(1, through_loop, through_tidegate)
-    return Cost(RELAY_ROWS[row], floor_name, alternate(options.rounds, through_loop, through_tidegate))
+    return Cost(row, floor_name, alternate(options.rounds, through_loop, through_tidegate))
 
 
 # --- beside the store's SDK ---
@@ -283,13 +314,16 @@ def cold_costs(options: CostOptions) -> Iterator[Cost]:
         segment_mib=min(64, options.megabytes // 8),
         connection_megabytes_per_s=0,
     )
-    with cold_stage(wanted) as stage:
+    with cold_stage(wanted) as stage, ExitStack() as stack:
+        if SLOW in options.rows:
+            way = stack.enter_context(slowed(stage.work, stage.store.ways["http"], **SLOW_LINK))
+            stage = replace(stage, store=replace(stage.store, ways={**stage.store.ways, SLOW: way}))
         for row in (each for each in COLD_ROWS if each in options.rows):
-            scheme = "https" if row == "cold-https" else "http"
+            scheme = {"cold-https": "https", SLOW: SLOW}.get(row, "http")
             with SdkProcess("s3", stage.store.ways[scheme].url) as sdk:
                 floor, ours = cold_sides(stage, sdk, row, scheme)
                 alternate(1, floor, ours)
-                yield Cost(COLD_ROWS[row], "boto3, 16 threads", alternate(options.rounds, floor, ours))
+                yield Cost(row, "boto3, 16 threads", alternate(options.rounds, floor, ours))
 
 
 def cold_sides(
@@ -309,6 +343,8 @@ def cold_sides(
     def ours() -> Spent:
         with tempfile.TemporaryDirectory(dir=stage.work) as folder:
             keys = {"cache.memory.bytes": str(log_bytes // 4)} if row.startswith("again") else {}
+            if row == SLOW:
+                keys["tier.concurrent.gets.max"] = str(THREADS)
             if row == "again-disk":
                 keys |= {"cache.path": folder, "cache.disk.bytes": str(log_bytes * 2)}
             with fresh_tidegate(stage, "plain", scheme, keys) as fresh:
@@ -329,7 +365,7 @@ def show(figures: Sequence[Mapping[str, float | str]], *, as_json: bool) -> None
         print(json.dumps(figures, indent=2))
         return
     table = Table(title="core-seconds a GB", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left")
-    for heading in ("way", "Tidegate", "least – most", "floor", "of the floor", "MB/s", "floor's MB/s", "idle"):
+    for heading in ("way", "Tidegate", "least – most", "floor", "of the floor (aim)", "MB/s", "floor's MB/s", "idle"):
         table.add_column(heading, justify="left" if heading in ("way", "floor") else "right")
     for row in figures:
         table.add_row(
@@ -337,7 +373,7 @@ def show(figures: Sequence[Mapping[str, float | str]], *, as_json: bool) -> None
             f"{row['core_s_per_gb']:.2f}",
             f"{row['least']:.2f} – {row['most']:.2f}",
             f"{row['floor']}: {row['floor_core_s_per_gb']:.2f}",
-            f"{row['ratio']:.2f} ×",
+            f"{row['ratio']:.2f} × ({'≤' if row['counts'] == 'core_s_per_gb' else 'MB/s, ≥'} {row['aim']:g})",
             f"{row['megabytes_per_s']:,.0f}",
             f"{row['floor_megabytes_per_s']:,.0f}",
             f"{row['idle_share']:.0%}",

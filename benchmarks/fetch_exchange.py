@@ -114,7 +114,7 @@ def measure(cluster: KafkaCluster, folder: Path, topics: Topics, seconds: float,
     """All kinds of exchange, full and incremental, over 1, 10, 100, 1,000 and all partitions."""
     counts = [count for count in (1, 10, 100, 1000) if count < topics.partitions] + [topics.partitions]
     with stage_on(cluster, topics.local, {}, folder) as stage:
-        kinds = _kinds(stage, topics)
+        kinds = kinds_of(stage, topics)
         copied = _copied_bytes(cluster, folder, kinds, counts)
         return [
             _cell(stage, kind, wanted(count), seconds, rounds, incremental, copied)
@@ -124,7 +124,7 @@ def measure(cluster: KafkaCluster, folder: Path, topics: Topics, seconds: float,
         ]
 
 
-def _kinds(stage: Stage, topics: Topics) -> Mapping[str, Callable[[int], list[Wanted]]]:
+def kinds_of(stage: Stage, topics: Topics) -> Mapping[str, Callable[[int], list[Wanted]]]:
     with BareClient(stage.direct) as client:
         local_id, tiered_id = client.topic_id(topics.local), client.topic_id(topics.tiered)
 

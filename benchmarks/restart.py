@@ -154,7 +154,7 @@ def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) ->
     began_s = time.monotonic()
     tidegate.start()
     try:
-        line = _ready_line(tidegate, began_s + READY_S_MAX)
+        line = ready_line(tidegate, began_s + READY_S_MAX)
         ready_s, used_s = time.monotonic() - began_s, cpu_s(tidegate.pid)
         if not line.endswith(f"segments {segments}"):
             raise RuntimeError(f"not what was produced: {line}")
@@ -163,7 +163,7 @@ def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) ->
         tidegate.stop()
 
 
-def _ready_line(tidegate: Tidegate, until_s: float) -> str:
+def ready_line(tidegate: Tidegate, until_s: float) -> str:
     while time.monotonic() < until_s:
         for line in tidegate.log_path.read_text("utf-8", "replace").splitlines(keepends=True):
             if line.startswith("ready: ") and line.endswith("\n"):

@@ -1,7 +1,8 @@
 """What more workers cost and bring: the same loads through Tidegate with 1, 2 and 4 (benchmarks/README.md).
 
     python benchmarks/workers.py [--quick] [--workers 1,2,4] [--rows consume,cold-https] [--brokers 4] \
-[--connections 8] [--rounds 5] [--seconds 2] [--megabytes 600] [--before CHECKOUT] [--json]
+[--connections 8] [--rounds 5] [--seconds 2] [--megabytes 600] [--before CHECKOUT] [--json] \
+[--save FILE]
 
 Loads are bare clients in processes of their own, as fast as they go, each with one connection to one partition's
 leader. Sides take turns in each round. On few cores everything shares them, so what is compared is bytes per
@@ -36,12 +37,13 @@ from benchmarks.support.paced_backfill import (
     produce,
 )
 from benchmarks.support.processor_time import Spent, watch
+from benchmarks.support.published import save
 from benchmarks.support.stage import JVM_OPTIONS, Address, fill
 from benchmarks.support.steady_producer import Latencies
 from benchmarks.support.tidegate_usage import Usage, usage
 from benchmarks.support.worker_options import WorkerOptions, parse_options
 from benchmarks.support.worker_processes import SUPERVISOR, Served, owners_of_ports, served_by, worker_name
-from benchmarks.support.worker_report import BEFORE, ONE, WorkerReport, WorkerRow, WorkerRun, show
+from benchmarks.support.worker_report import BEFORE, ONE, TWO, WorkerReport, WorkerRow, WorkerRun, show
 from tests.support.kafka import own_cluster
 from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
@@ -114,6 +116,8 @@ def main() -> int:
         spreads = [kernel_spread(options.connections, sockets, options.spread_runs) for sockets in SOCKETS]
         report.notes += [spread.text() for spread in spreads]
     show(report, as_json=options.as_json)
+    if options.save:
+        save(options.save, [figures_of(row) for row in report.rows if {ONE, TWO} <= {*row.sides}])
     return 0 if report.holds else 1
 
 
@@ -275,7 +279,7 @@ def checks_of(row: WorkerRow, cores: int) -> list[Check]:
     for side in row.sides:
         if side in (ONE, BEFORE):
             continue
-        is_two = side == "2"
+        is_two = side == TWO
         if ONE in row.sides:
             ratio = row.ratio(side, ONE, lambda run: run.megabytes_per_core_s)
             floor = EFFICIENCY_FLOOR if is_two else None
@@ -289,6 +293,18 @@ def checks_of(row: WorkerRow, cores: int) -> list[Check]:
             busiest = row.median(side, lambda run: run.busiest_bytes)
             checks.append(Check(name, busiest, "", floor=BUSIEST_OF_TWO_MAX, is_upper_bound=True))
     return checks
+
+
+def figures_of(row: WorkerRow) -> dict[str, float | str]:
+    """Return what is published of a row: two workers beside one; cores of the supervisor, whose work is serial."""
+    return {
+        "row": row.name,
+        "one_core_s_per_gb": row.median(ONE, lambda run: 1000 / run.megabytes_per_core_s),
+        "cost_of_two": 1 / row.ratio(TWO, ONE, lambda run: run.megabytes_per_core_s),
+        "busiest": row.median(TWO, lambda run: run.busiest_bytes),
+        "worker_core_s_per_gb": row.median(TWO, lambda run: sum(run.worker_core_s)),
+        "serial_cores": row.median(TWO, lambda run: run.supervisor_cpu_s / run.seconds),
+    }
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -99,25 +99,32 @@ def shaped_store(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, objects, ignore_errors=True)
         stack.enter_context(mock.patch.dict(os.environ, AWS_CA_BUNDLE=str(certificate)))
-        api = f"{HOST}:{free_port()}"
-        link_pid = 0
-        if connection_megabytes_per_s:
-            link_pid = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2]).pid
-            _wait_answers(f"http://{api}/version", certificate)
-        servers: dict[str, str] = {}
         ways: dict[str, Way] = {}
         for scheme in schemes:
-            server, shaped = (f"{HOST}:{free_port()}" for _ in range(2))
+            server = f"{HOST}:{free_port()}"
             tls = ("--cert", str(certificate), "--key", str(key)) if scheme == "https" else ()
             gateway = _start(stack, work, *_program(kind, server, objects, tls))
-            servers[scheme] = f"{scheme}://{server}"
-            _wait_answers(servers[scheme], certificate)
-            if connection_megabytes_per_s:
-                _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
-            ways[scheme] = Way(kind, f"{scheme}://{shaped if link_pid else server}", gateway.pid, link_pid)
-        store = ShapedStore(kind, servers[schemes[0]], ways)
+            ways[scheme] = Way(kind, f"{scheme}://{server}", gateway.pid, 0)
+            _wait_answers(ways[scheme].url, certificate)
+        plain_url = ways[schemes[0]].url
+        if connection_megabytes_per_s:
+            link = {"first_byte_ms": first_byte_ms, "connection_megabytes_per_s": connection_megabytes_per_s}
+            ways = {scheme: stack.enter_context(slowed(work, way, **link)) for scheme, way in ways.items()}
+        store = ShapedStore(kind, plain_url, ways)
         stand_in(kind, store.plain_url).make_bucket(BUCKET)
         yield store
+
+
+@contextmanager
+def slowed(work: Path, way: Way, *, first_byte_ms: int, connection_megabytes_per_s: int) -> Iterator[Way]:
+    """The same way over a slow link."""
+    scheme, _, server = way.url.partition("://")
+    api, shaped = (f"{HOST}:{free_port()}" for _ in range(2))
+    with ExitStack() as stack:
+        link = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2])
+        _wait_answers(f"http://{api}/version", None)
+        _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
+        yield replace(way, url=f"{scheme}://{shaped}", link_pid=link.pid)
 
 
 def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> "S3Client":
@@ -172,10 +179,10 @@ def _shape(
         _post(f"http://{api}/proxies/{name}/toxics", toxic)
 
 
-def _wait_answers(url: str, certificate: Path) -> None:
+def _wait_answers(url: str, certificate: Path | None) -> None:
     """Until a server answers anything at all."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
-    context = ssl.create_default_context(cafile=str(certificate))
+    context = ssl.create_default_context(cafile=certificate)
     while True:
         try:
             urllib.request.urlopen(url, timeout=_API_TIMEOUT_S, context=context).close()

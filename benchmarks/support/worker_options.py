@@ -30,6 +30,7 @@ class WorkerOptions:
     before: Path | None = None
     spread_runs: int = SPREAD_RUNS
     as_json: bool = False
+    save: Path | None = None
 
     @property
     def sides(self) -> Mapping[str, tuple[int, Path | None]]:
@@ -61,6 +62,7 @@ def parse_options(arguments: list[str] | None = None) -> WorkerOptions:
     parser.add_argument("--before", type=Path, help="folder of another version, measured as a side of its own")
     parser.add_argument("--quick", action="store_true", help="one round of 1 s and 80 MB: does it run at all")
     parser.add_argument("--json", action="store_true", help="print the figures, those of each round too, as JSON")
+    parser.add_argument("--save", type=Path, help="the file for benchmarks/publish.py; rows of other runs stay in it")
     chosen = parser.parse_args(arguments)
     try:
         workers = tuple(dict.fromkeys(map(int, chosen.workers.split(","))))
@@ -76,6 +78,7 @@ def parse_options(arguments: list[str] | None = None) -> WorkerOptions:
         megabytes=80 if chosen.quick else chosen.megabytes,
         before=chosen.before.resolve() if chosen.before else None,
         as_json=chosen.json,
+        save=chosen.save,
     )
     if wrong := _wrong(options):
         parser.error(wrong)

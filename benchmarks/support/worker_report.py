@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.support.cold_report import WIDTH_MIN, Check, checks_table, figures_table
 
 BEFORE = "before"
-ONE = "1"
+ONE, TWO = "1", "2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

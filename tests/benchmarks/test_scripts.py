@@ -2,13 +2,15 @@
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks import copying, cost, crowd_closes, crowd_reads, fetch_exchange, relay, store, warm_read
+from benchmarks import copying, cost, crowd_closes, crowd_reads, fetch_exchange, growth, relay, store, warm_read
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options
+from benchmarks.support.published import load
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
 from tests.support.kafka import fresh_name
 from tests.support.plain_kafka import own_plain_cluster
@@ -21,19 +23,37 @@ def rows_of(report: Report) -> list[str]:
     return [row.name for row in report.rows]
 
 
+@pytest.mark.needs("toxiproxy", "versitygw")
 def test_what_a_gb_costs_is_measured_beside_a_floor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One row of each kind of floor; the script itself ends where bytes are missing."""
     monkeypatch.setattr(cost, "SECONDS", 0.5)
-    assert cost.main(["--rounds", "1", "--megabytes", "16", "--rows", "relay-tls,memory,again-disk", "--json"]) == 0
+    saved = tmp_path / "cost.jsonl"
+    rows = "relay-tls,memory,again-disk,slow"
+    assert cost.main(["--rounds", "1", "--megabytes", "16", "--rows", rows, "--json", "--save", str(saved)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["way"] for row in found] == [
-        "tier, from memory",
-        "relay, TLS on both sides",
-        "once more, the same with a disk cache",
-    ]
+    assert [row["row"] for row in found] == ["memory", "relay-tls", "again-disk", "slow"]
     assert all(row["core_s_per_gb"] > 0 <= row["floor_core_s_per_gb"] and row["ratio"] > 0 for row in found)
+    assert [{**row, **each} for row, each in zip(load(saved), found, strict=True)] == load(saved)
+
+
+@pytest.mark.needs("toxiproxy", "versitygw")
+def test_growth_is_measured_by_connections_and_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points of each of these axes; the others differ in what they ask, and take minutes."""
+    monkeypatch.setattr(growth, "MEGABYTES", 32)
+    saved = tmp_path / "growth.jsonl"
+    assert growth.main(["--quick", "--seconds", "0.2", "--axes", "connections,batches", "--save", str(saved)]) == 0
+    points = load(saved)
+    assert all(each["y"] >= 0 for each in points)
+    assert Counter(each["series"] for each in points) == {
+        "idle connections, cores": 2,
+        "idle connections, MiB": 2,
+        "connections, relay, core-s/GB": 2,
+        "connections, memory, core-s/GB": 2,
+        "batches, cold, core-s/GB": 2,
+        "batches, memory, core-s/GB": 2,
+    }
 
 
 def test_the_relay_is_measured_and_all_bytes_are_accounted_for(
