@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.fetch_exchange import fill_topics, kinds_of
-from benchmarks.restart import METADATA_PARTITIONS, READY_S_MAX, ready_line
+from benchmarks.restart import METADATA_PARTITIONS, READY_S_MAX, outcome_of, ready_line
 from benchmarks.support.aiven_stage import cold_stage
 from benchmarks.support.bare_fetch import BareClient, FetchStep, Transfer, learn_requests, metadata_request, read_for
 from benchmarks.support.cold_options import ColdOptions
@@ -38,6 +38,7 @@ from benchmarks.support.stage import JVM_OPTIONS, TIERED_CONFIGS, Address, fill_
 from benchmarks.support.tidegate_usage import tree_cpu_s
 from benchmarks.support.tier_fetch import read_partitions
 from benchmarks.support.tier_usage import peak_rss_bytes
+from metrics.meters import SnapshotOutcome
 from tests.support.kafka import own_cluster
 from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
@@ -49,6 +50,7 @@ IDLE = (0, 250, 1000, 2500)
 FETCH_PARTITIONS = (1, 10, 100, 1000)
 BATCH_KIB = (1, 4, 16, 64, 256, 1024)
 SEGMENTS = (100, 1_000, 10_000, 100_000, 1_000_000)
+STARTS = {"topic": SnapshotOutcome.ABSENT, "snapshot": SnapshotOutcome.USED}
 QUICK = 2
 """Points of each axis, the first ones."""
 OPENED_S = 60.0
@@ -224,7 +226,7 @@ def by_segments(seconds: float, few: int | None) -> Iterator[Point]:
             fill_metadata_topic(cluster.bootstrap_servers, segments=more, partitions=max(1, more // 100))
             held = segments
             shutil.rmtree(cluster.work / "snapshots", ignore_errors=True)
-            for origin in ("topic", "snapshot"):
+            for origin in STARTS:
                 yield from start_points(cluster, origin, segments, steps, seconds)
 
 
@@ -246,7 +248,11 @@ def start_points(
     tidegate.start()
     try:
         line = ready_line(tidegate, began_s + READY_S_MAX)
-        yield point(f"segments, ready from the {origin}, s", segments, time.monotonic() - began_s)
+        ready_s = time.monotonic() - began_s
+        if outcome_of(tidegate) is not STARTS[origin]:
+            print(f"{segments} segments: not from the {origin}, so no point", file=sys.stderr)
+            return
+        yield point(f"segments, ready from the {origin}, s", segments, ready_s)
         yield point(f"segments, ready from the {origin}, core-s", segments, tree_cpu_s(tidegate.pid))
         yield point(f"segments, from the {origin}, MiB", segments, peak_rss_bytes(tidegate.pid) / MIB)
         if origin == "topic":

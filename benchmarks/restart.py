@@ -158,7 +158,7 @@ def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) ->
         ready_s, used_s = time.monotonic() - began_s, cpu_s(tidegate.pid)
         if not line.endswith(f"segments {segments}"):
             raise RuntimeError(f"not what was produced: {line}")
-        return Start(ready_s, used_s, peak_rss_bytes(tidegate.pid), _outcome(tidegate))
+        return Start(ready_s, used_s, peak_rss_bytes(tidegate.pid), outcome_of(tidegate))
     finally:
         tidegate.stop()
 
@@ -172,7 +172,7 @@ def ready_line(tidegate: Tidegate, until_s: float) -> str:
     raise RuntimeError(f"not ready after {READY_S_MAX:g} s:\n{tidegate.log_tail()}")
 
 
-def _outcome(tidegate: Tidegate) -> SnapshotOutcome:
+def outcome_of(tidegate: Tidegate) -> SnapshotOutcome:
     """Return what Tidegate says became of the snapshot."""
     name = "tidegate_catalog_snapshot_loads_total"
     with urllib.request.urlopen(f"http://{tidegate.admin_address}/metrics", timeout=30) as answer:
