@@ -13,6 +13,7 @@ limit; when all have gone, descriptors and tasks are as at the start.
 
 import argparse
 import random
+import socket
 import statistics
 import sys
 import tempfile
@@ -83,6 +84,14 @@ being with the first question."""
 GROWTH_MAX = 1.05
 GONE_S = 60.0
 TRACE_SHOWN = 3000
+
+
+def accepts(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1).close()
+    except OSError:
+        return False
+    return True
 
 
 class ForgivingReading(Reading):
@@ -226,6 +235,10 @@ class Soak:
                             failure = outcome.differences[0]
                             break
                         self.questions += 1
+            except ConnectionRefusedError as error:
+                failure = repr(error)
+                if not accepts(broker):
+                    since_s = time.monotonic()  # it restarts, which takes minutes beside other work
             except Exception as error:  # an altered answer may be anything, and a broker that restarts says nothing
                 failure = repr(error)
             self.asked_again += 1
