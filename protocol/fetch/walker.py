@@ -189,6 +189,16 @@ class FetchResponseWalker:
         self._left_bytes -= cursor.position
         return cursor.position
 
+    @property
+    def unseen_bytes(self) -> int:
+        """Bytes that come next and need not be fed: `pass_unseen` says how many have passed."""
+        return self._skip_bytes
+
+    def pass_unseen(self, size: int) -> None:
+        """Note how many of them have passed."""
+        self._skip_bytes -= size
+        self._left_bytes -= size
+
     def _skip(self, cursor: Cursor, size: int) -> None:
         """Let the next `size` bytes pass unread, in this call or later ones."""
         if size > self._left_bytes - cursor.position:

@@ -513,7 +513,7 @@ class ClientConnection:
             own.deliver(await self._responses.take(size))
             return
         dropper = RecordDropper(expected.api_version, held_bytes_max)
-        await self._responses.pass_on_through(size, None, dropper.feed)
+        await self._responses.pass_on_through(size, None, dropper)
         own.deliver(dropper.frame, dropper.dropped)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
@@ -529,10 +529,10 @@ class ClientConnection:
                 self._on_signed_in()
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
             walker = FetchResponseWalker(expected.api_version, editor=expected.relay.editor)
-            await self._responses.pass_on_through(size, self._client, walker.feed)
+            await self._responses.pass_on_through(size, self._client, walker)
         elif expected.route is ResponseRoute.RELAY and expected.relay.editor is not None:
             walker = FetchResponseWalker(expected.api_version, rename=False, editor=expected.relay.editor)
-            await self._responses.pass_on_through(size, self._client, walker.feed)
+            await self._responses.pass_on_through(size, self._client, walker)
         elif expected.route in _REWRITTEN:
             frame = await self._held_response(size, expected)
             copy_bytes = max(0, size - SMALL_BUFFER_BYTES)  # about

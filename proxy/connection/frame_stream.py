@@ -1,17 +1,20 @@
 """One direction of a connection: frames received on one transport, passed on to another.
 
 Nothing is copied between the two but what `FrameBuffer` moves to its front; a frame larger than the buffer is
-passed on in parts, so that the slower side holds back the faster one by itself.
+passed on in parts, so that the slower side holds back the faster one by itself. Long runs of bytes that nobody looks
+at, which are records, are not even received where both sides are plain (`proxy.upstream.pipe`).
 """
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
-from proxy.upstream.transport import Transport
+from proxy.upstream.pipe import PIPE_BYTES, the_pipe
+from proxy.upstream.transport import PlainTransport, Transport
 
 # Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
 
@@ -62,6 +65,29 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
 
 CORRELATION_ID_BYTES = 4
 
+SPLICED_BYTES_MIN = 64 * 1024
+"""A shorter run costs as much to splice as to copy."""
+
+HEAD_BYTES = 4 * 1024
+"""Behind a run that was spliced so much is received: the next run's head, and little of what would be copied."""
+
+
+class Filter(Protocol):
+    """What a frame passes through; `FetchResponseWalker` is one."""
+
+    def feed(self, view: memoryview) -> int:
+        """Return how many of the bytes at hand may go; it may patch them."""
+        ...
+
+    @property
+    def unseen_bytes(self) -> int:
+        """Bytes that come next and need not be fed."""
+        ...
+
+    def pass_unseen(self, size: int) -> None:
+        """Note how many of them have gone."""
+        ...
+
 
 class FrameStream:
     """Receives from `source` into one buffer, of which it holds little while the source is silent.
@@ -83,6 +109,7 @@ class FrameStream:
         self._on_passed = on_passed
         self._account = account
         self._charged_bytes = 0
+        self._received_bytes_max = RECEIVE_BUFFER_BYTES
 
     async def receive(self) -> bool:
         """Receive more bytes, between frames or in the first bytes of one; False at the source's end between frames.
@@ -96,13 +123,13 @@ class FrameStream:
         self._settle()
         try:
             if buffer.is_resting:
-                size = await self._source.receive_late(RECEIVE_BUFFER_BYTES, buffer.prepare)
+                size = await self._source.receive_late(self._received_bytes_max, buffer.prepare)
             else:
-                size = await self._source.receive_into(buffer.prepare())
+                size = await self._source.receive_into(buffer.prepare()[: self._received_bytes_max])
         except TransportError as error:
             raise ConnectionEnd(self._ended, str(error)) from error
         if size:
-            buffer.received(size)
+            self._received(size)
             return True
         if len(buffer):
             raise PeerProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
@@ -119,9 +146,9 @@ class FrameStream:
         while (growth := buffer.beyond_small_next - self._charged_bytes) > 0:
             await self._account.hold(growth, at_once_bytes_max=0)
             self._charged_bytes += growth
-        space = buffer.prepare()
+        space = buffer.prepare()[: self._received_bytes_max]
         self._settle()
-        buffer.received(await self._receive_into(space))
+        self._received(await self._receive_into(space))
 
     async def hold(self, size: int) -> memoryview:
         """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet.
@@ -178,35 +205,69 @@ class FrameStream:
     async def pass_on(self, size: int, destination: Transport) -> None:
         """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""
         buffer, left = self.buffer, size
-        while True:
-            part = min(left, len(buffer))
-            if part:
+        while left:
+            if part := min(left, len(buffer)):
                 await destination.send_all(buffer.view[buffer.start : buffer.start + part])
                 buffer.consume(part)
-                left -= part
-                self._on_passed(part)
-            if not left:
-                return
-            await self.receive_inside()
+            elif not (part := await self._splice(left, destination)):
+                await self.receive_inside()
+                continue
+            left -= part
+            self._on_passed(part)
 
-    async def pass_on_through(
-        self, size: int, destination: Transport | None, feed: Callable[[memoryview], int]
-    ) -> None:
-        """Like `pass_on`, through a filter that says how many of the bytes at hand may go (and may patch them); None:
-        they go nowhere else."""
+    async def pass_on_through(self, size: int, destination: Transport | None, through: Filter) -> None:
+        """Like `pass_on`, through a filter; None: they go nowhere else."""
         buffer, left = self.buffer, size
         with self._account.waiting() as wait:
             while left:
-                part = feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))]) if len(buffer) else 0
-                if part:
-                    if destination is not None:
+                part = 0
+                if len(buffer):
+                    part = through.feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))])
+                    if part and destination is not None:
                         await destination.send_all(buffer.view[buffer.start : buffer.start + part])
-                        self._on_passed(part)
                     buffer.consume(part)
-                    left -= part
-                    wait.passed(part)
-                if left and (not part or not len(buffer)):
+                elif destination is not None:
+                    part = await self._splice(through.unseen_bytes, destination)
+                    through.pass_unseen(part)
+                if not part:
                     await self.receive_inside()
+                    continue
+                left -= part
+                wait.passed(part)
+                if destination is not None:
+                    self._on_passed(part)
+
+    async def _splice(self, size: int, destination: Transport) -> int:
+        """Pass on the next bytes of `size` that nobody looks at, with none at hand; 0: they are to be copied."""
+        source = self._source
+        if size < SPLICED_BYTES_MIN and self._received_bytes_max != HEAD_BYTES:
+            return 0
+        if not size or not isinstance(source, PlainTransport) or not isinstance(destination, PlainTransport):
+            return 0
+        room_bytes = await destination.wait_room()
+        while (pipe := the_pipe()) is not None:
+            try:
+                await source.be_fair()
+                came_bytes = source.fill(pipe, min(size, room_bytes, PIPE_BYTES))
+                if came_bytes is None:
+                    await source.wait_readable()
+                    continue
+            except TransportError as error:
+                raise ConnectionEnd(self._ended, str(error)) from error
+            if not came_bytes:
+                raise PeerProtocolError("the stream ended inside a frame")
+            if rest := destination.drain(pipe, came_bytes):
+                await self._account.hold(len(rest))
+                await destination.send_all(rest)
+                self._account.let_go(len(rest))
+            self._received_bytes_max = HEAD_BYTES
+            return came_bytes
+        return 0
+
+    def _received(self, size: int) -> None:
+        if size == self._received_bytes_max:
+            self._received_bytes_max = RECEIVE_BUFFER_BYTES  # more than a head, perhaps
+        self.buffer.received(size)
 
     async def discard(self, size: int) -> None:
         """Drop the frame of `size` bytes that begins at the buffer's start, as it arrives.

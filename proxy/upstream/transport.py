@@ -20,6 +20,7 @@ carry their length, so a cut stream shows itself one layer up.
 import os
 import socket as stdlib_socket
 import ssl
+import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ import trio
 from cryptography import x509
 
 from protocol.client.errors import TransportError, UpstreamConnectionError, connect_reason, require_address
+from proxy.upstream.pipe import Pipe
 
 Bytes = bytes | bytearray | memoryview
 
@@ -50,6 +52,12 @@ once, and with 256 KiB a thousand clients that have read a lot keep 250 MiB."""
 
 _ciphertext, _first_record = memoryview(bytearray(TLS_BYTES_MAX)), memoryview(bytearray(TLS_BYTES_MAX))
 """For all TLS connections: nobody else runs while one is filled and emptied."""
+
+ROOM_BYTES_MIN = 64 * 1024
+"""Less is not worth a splice."""
+
+_SO_MEMINFO, _MEMINFO = 55, struct.Struct("=6I")
+"""Linux: how much a socket holds, and may hold. The fourth is the limit of what is to be sent, the last what is."""
 
 LINGER_S = 1.0
 """How long `aclose` waits for a peer to take what was sent: closing with bytes unread resets the connection, and
@@ -273,6 +281,39 @@ class PlainTransport:
         except BlockingIOError:
             return 0
         except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+
+    async def wait_room(self) -> int:
+        """Wait until a good part fits into what the socket holds to be sent; return how much does."""
+        if (room_bytes := self._room_bytes()) < ROOM_BYTES_MIN:
+            await self.wait_writable()
+            room_bytes = max(self._room_bytes(), ROOM_BYTES_MIN)
+        return room_bytes
+
+    def _room_bytes(self) -> int:
+        try:
+            memory = self.socket.getsockopt(stdlib_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+        except OSError as error:
+            raise self._broken(error) from error
+        _received, _receive, _sent, room_bytes, _ahead, held_bytes = _MEMINFO.unpack(memory)
+        return max(0, int(room_bytes) - int(held_bytes))
+
+    def fill(self, pipe: Pipe, size_max: int) -> int | None:
+        """Receive what is there into the pipe; None: nothing is."""
+        try:
+            size = pipe.fill(self._descriptor(), size_max)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+        return size if size is None else self.counted(size)
+
+    def drain(self, pipe: Pipe, size: int) -> bytes:
+        """Send what the pipe holds, all of `size` bytes; return what the socket does not take."""
+        self.begin_to_send()
+        self.is_sending = False
+        try:
+            return pipe.drain(self._descriptor(), size)
+        except (OSError, trio.ClosedResourceError) as error:
+            pipe.close()
             raise self._broken(error) from error
 
     async def aclose(self) -> None:

@@ -76,11 +76,24 @@ def renamed(frame: bytes, tags: bytes) -> bytes:
     return frame[:position] + bytes([UNUSED_TAG]) + frame[position + 1 :]
 
 
-def walk(frame: bytes, pieces: Iterable[int], version: int = 17, editor: PartitionEditor | None = None) -> bytes:
-    """Feed the frame in pieces of these sizes, then the rest; what the walker let through, in order."""
+def walk(
+    frame: bytes,
+    pieces: Iterable[int],
+    version: int = 17,
+    editor: PartitionEditor | None = None,
+    *,
+    is_fed_all: bool = True,
+) -> bytes:
+    """Feed the frame in pieces of these sizes, then the rest, or of each piece what the walker wants to see; what it
+    let through, in order."""
     walker = FetchResponseWalker(version, rename=editor is None, editor=editor)
     held, out, position = bytearray(), bytearray(), 0
     for size in [*pieces, len(frame)]:
+        if not is_fed_all and not held:
+            unseen_bytes = min(size, walker.unseen_bytes)
+            out += frame[position : position + unseen_bytes]
+            position += unseen_bytes
+            walker.pass_unseen(unseen_bytes)
         held += frame[position : position + size]
         position = min(position + size, len(frame))
         view = memoryview(held)
@@ -129,6 +142,7 @@ def test_any_split(answers: list[PartitionAnswer], tags: bytes, pieces: list[int
     frame = frame_of(answers, tags)
 
     assert walk(frame, pieces) == renamed(frame, tags)
+    assert walk(frame, pieces, is_fed_all=False) == renamed(frame, tags)
 
 
 def test_huge_records_and_many_partitions_pass_as_they_come() -> None:

@@ -66,15 +66,22 @@ async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
     ends = Ends(piece_bytes=1000)
     frame = framed(b"a" * 5000)
 
-    def feed(view: memoryview) -> int:
-        """Hold back 100 bytes until the end, and capitalize."""
-        for position in range(len(view)):
-            if view[position] == ord("a"):
-                view[position] = ord("A")
-        return len(view) if sum(ends.passed) + len(view) == len(frame) else max(0, len(view) - 100)
+    class Capitals:
+        """Holds back 100 bytes until the end, and capitalizes."""
+
+        unseen_bytes = 0
+
+        def feed(self, view: memoryview) -> int:
+            for position in range(len(view)):
+                if view[position] == ord("a"):
+                    view[position] = ord("A")
+            return len(view) if sum(ends.passed) + len(view) == len(frame) else max(0, len(view) - 100)
+
+        def pass_unseen(self, size: int) -> None:
+            assert size == 0
 
     await ends.feed(frame)
-    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, feed)
+    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, Capitals())
 
     assert await ends.taken() == framed(b"A" * 5000)
 
