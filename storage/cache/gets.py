@@ -628,7 +628,7 @@ class Gets:
     # --- what is late ---
 
     def _watch_soon(self) -> None:
-        if not self._is_watching and self._is_anybody_waiting and self._may_be_late:
+        if not self._is_watching and self.pace.sends_seconds and self._is_anybody_waiting:
             self._nursery.start_soon(self._watch)
             self._is_watching = True
 
@@ -636,14 +636,9 @@ class Gets:
     def _is_anybody_waiting(self) -> bool:
         return any(not get.is_read_ahead for get in self._running)
 
-    @property
-    def _may_be_late(self) -> bool:
-        """Return whether it is known what is usual."""
-        return self.pace.knows_late(trio.current_time())
-
     async def _watch(self) -> None:
         try:
-            while self._is_anybody_waiting and self._may_be_late:
+            while self._is_anybody_waiting:
                 await trio.sleep(WATCH_S)
                 for get in tuple(self._running):
                     self._look_at(get)
@@ -658,7 +653,9 @@ class Gets:
         if transfer.sent_s is None:
             return  # it waits for room, or to be tried again
         next_bytes = get.source.stored_bytes(range(get.next_number, get.next_number + 1))
-        if not self.pace.take_second(trio.current_time(), transfer.heard_s, transfer.begun_s is not None, next_bytes):
+        now_s = trio.current_time()
+        late_s = self.pace.late_after_s(now_s, transfer.begun_s is not None, next_bytes)
+        if late_s is None or now_s - transfer.heard_s < late_s:
             return
         get.has_second = True
         if transfer.begun_s is not None:

@@ -10,8 +10,9 @@ Rule 1. GETS_START at first. While all are in use, each GET that ends adds one a
         made each slow (a busy processor does that too), and their number goes back to where they brought most.
 Rule 2. GETs grow with what their stream has read: the first bytes of a stream are waited for, and a long one shall cost
         few GETs. None is so large that it lasts longer than GET_S.
-Rule 3. An answer is late when 95 in 100 came sooner; a body, when it is slower than a quarter of what is usual. One
-        late answer in GETS_PER_SECOND gets a second GET: a store that is slow for everybody is not asked twice as much.
+Rule 3. A GET is late when what comes next of it, its answer or its next bytes, takes LATE times as long as is usual.
+        Then a second one asks for what is missing, and the first to bring it goes on. Each GET gets one, so that a
+        store that is slow for everybody is asked twice at most, until that is what is usual.
 
 Sizes are bytes in the store, times seconds by the caller's clock.
 """
@@ -43,8 +44,9 @@ STEP = 0.5
 BEST_PERIOD_S = 30.0
 """The best is that of this period and the one before it."""
 
-SAMPLE_BYTES_MIN = 1 * MIB
-"""The bodies of smaller GETs are in the socket's buffer when the answer begins: they tell nothing about speed."""
+SMALL_BYTES = 1 * MIB
+"""The bodies of smaller GETs are in the socket's buffer when the answer begins: they tell nothing about speed. Nor is
+any GET of read-ahead smaller: the first byte's delay would outweigh the transfer on any link."""
 
 SAMPLE_S_MIN = 0.001
 
@@ -58,26 +60,15 @@ GET_BYTES_MIN = 4 * MIB
 GET_PART = 24
 """A GET is one part in so many of what its stream has asked for before."""
 
-SHORT_GET_BYTES_MIN = 1 * MIB
-"""On very slow connections. Below, the first byte's delay outweighs the transfer on any link."""
-
 GET_S = 1.0
 """Far below the five seconds that a reader waits (docs/protocol.md#l3)."""
 
-SEEN_MAX = 200
-SEEN_MIN = 20
-"""First-byte times that the p95 is taken from."""
+LATE = 4
+"""Times what is usual."""
 
-LATE_S_MIN = 0.005
-"""A second GET costs a thread and a request: not worth it for less."""
-
-SLOW_S_MIN = 0.5
-SLOW_FRACTION = 0.25
-"""Slow: less than this part of the usual speed, for so long."""
-
-GETS_PER_SECOND_GET = 20
-SECONDS_SAVED_MAX = 10
-"""Second GETs that a calm time saves up for a bad one: as many as SEEN_MAX GETs earn."""
+LATE_S_MIN = 0.25
+"""A second GET costs a thread and a request: not worth it for less. Nearly all of the five seconds that a reader
+waits are left to it."""
 
 MINUTE_S = 60
 NEVER = -1
@@ -89,15 +80,13 @@ class Pace:
     Args:
         gets_max: GETs under way at once, at most.
         second_gets_per_minute_min: no second GET for a late answer while fewer GETs were sent in the last minute: a
-            store that is hardly used is slow to answer for other reasons. −1: never one.
+            store that is hardly used is slow to answer for other reasons. −1: no second GET at all.
     """
 
     def __init__(self, gets_max: int, second_gets_per_minute_min: int = NEVER) -> None:
         self._gets_max = gets_max
         self._gets = float(min(GETS_START, gets_max))
-        self._first_byte_s: deque[float] = deque(maxlen=SEEN_MAX)
         self._usual_first_byte_s: float | None = None
-        self._late_s: float | None = None
         self.connection_bytes_per_s: float | None = None
         """What one connection usually achieves; None: not known yet."""
         self._best = _Best()
@@ -105,7 +94,6 @@ class Pace:
         self._most = _Best()
         self._gets_of_most = self._gets
         self._second_gets_per_minute_min = second_gets_per_minute_min
-        self._saved = 0
         # GETs by second, so that a minute costs at most 61 entries at any rate.
         self._sent: deque[list[int]] = deque()
         self._sent_in_minute = 0
@@ -128,7 +116,7 @@ class Pace:
         size_bytes = max(GET_BYTES_MIN, min(GET_BYTES, asked_bytes // GET_PART))
         if self.connection_bytes_per_s is None:
             return size_bytes
-        return min(size_bytes, max(SHORT_GET_BYTES_MIN, round(self.connection_bytes_per_s * GET_S)))
+        return min(size_bytes, max(SMALL_BYTES, round(self.connection_bytes_per_s * GET_S)))
 
     @property
     def is_link_free(self) -> bool:
@@ -137,7 +125,6 @@ class Pace:
 
     def on_sent(self, now_s: float) -> None:
         """A GET is sent."""
-        self._saved = min(self._saved + 1, SECONDS_SAVED_MAX * GETS_PER_SECOND_GET)
         second = math.floor(now_s)
         self._forget_before(second)
         if self._sent and self._sent[-1][0] == second:
@@ -148,8 +135,6 @@ class Pace:
 
     def on_begun(self, first_byte_s: float) -> None:
         """An answer began so long after its GET was sent; also one that came second."""
-        self._first_byte_s.append(first_byte_s)
-        self._late_s = None
         self._usual_first_byte_s = _mean(self._usual_first_byte_s, first_byte_s)
 
     def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool, bodies: int = 1) -> None:
@@ -159,7 +144,7 @@ class Pace:
             all_in_use: as many GETs as `gets` were under way.
             bodies: that were being received then, this one among them.
         """
-        if stored_bytes < SAMPLE_BYTES_MIN or body_s < SAMPLE_S_MIN:
+        if stored_bytes < SMALL_BYTES or body_s < SAMPLE_S_MIN:
             return
         speed = stored_bytes / body_s
         mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, speed)
@@ -174,43 +159,26 @@ class Pace:
         elif all_in_use and together < LOST * self._most.known and self._gets < self._gets_of_most:
             self._gets = min(self._gets_of_most, self._gets + STEP)
 
-    def answer_late_after_s(self, now_s: float) -> float | None:
-        """Return how long to wait for an answer before it is late; None: for ever."""
-        if self._second_gets_per_minute_min == NEVER or len(self._first_byte_s) < SEEN_MIN:
-            return None
-        self._forget_before(math.floor(now_s))
-        if self._sent_in_minute < self._second_gets_per_minute_min:
-            return None
-        if self._late_s is None:
-            ranked = sorted(self._first_byte_s)
-            self._late_s = max(LATE_S_MIN, ranked[math.ceil(0.95 * len(ranked)) - 1])
-        return self._late_s
+    @property
+    def sends_seconds(self) -> bool:
+        """Return whether what is late ever gets a second GET."""
+        return self._second_gets_per_minute_min != NEVER
 
-    def body_late_after_s(self, next_bytes: float) -> float | None:
-        """Return how long to wait for a body's next so many bytes before it is slow; None: for ever."""
-        if self.connection_bytes_per_s is None:
-            return None
-        return max(SLOW_S_MIN, next_bytes / (SLOW_FRACTION * self.connection_bytes_per_s))
-
-    def knows_late(self, now_s: float) -> bool:
-        """Return whether anything can be late: enough is known of what is usual."""
-        return self.body_late_after_s(1) is not None or self.answer_late_after_s(now_s) is not None
-
-    def take_second(self, now_s: float, heard_s: float, has_begun: bool, next_bytes: float) -> bool:
-        """Return whether a GET that was last heard of at `heard_s` (or sent then) gets a second one now; counts it.
+    def late_after_s(self, now_s: float, has_begun: bool, next_bytes: float) -> float | None:
+        """Return how long after a GET was last heard of (or sent) it is late; None: never.
 
         Args:
             next_bytes: what is being received: it may be there but for its last byte.
         """
-        late_s = self.body_late_after_s(next_bytes) if has_begun else self.answer_late_after_s(now_s)
-        if late_s is None or now_s - heard_s < late_s:
-            return False
+        if not self.sends_seconds:
+            return None
         if has_begun:
-            return True
-        if self._saved < GETS_PER_SECOND_GET:
-            return False
-        self._saved -= GETS_PER_SECOND_GET
-        return True
+            speed = self.connection_bytes_per_s
+            return None if speed is None else max(LATE_S_MIN, LATE * next_bytes / speed)
+        self._forget_before(math.floor(now_s))
+        if self._usual_first_byte_s is None or self._sent_in_minute < self._second_gets_per_minute_min:
+            return None
+        return max(LATE_S_MIN, LATE * self._usual_first_byte_s)
 
     def _forget_before(self, second: int) -> None:
         while self._sent and self._sent[0][0] <= second - MINUTE_S:

@@ -127,7 +127,8 @@ class TierReadsConfig:
     hedge_gets_per_minute_min: int = key(
         "tier.hedge.gets.per.minute.min",
         integer(-1, 1_000_000),
-        "From this rate of GETs on, one whose first byte is later than 95 in 100 gets a second; −1: never.",
+        "From this rate of GETs on, one that begins to answer four times later than usual gets a second; a body "
+        "that is four times slower than usual always does. −1: neither ever does.",
         default="60",
     )
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.cache.gets import WATCH_S
-from storage.cache.pace import NEVER, SEEN_MIN, SLOW_S_MIN, Pace
+from storage.cache.pace import LATE, LATE_S_MIN, NEVER, Pace
 from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
@@ -29,7 +29,7 @@ from tests.support.scripted_gets import (
 from tests.support.waiting import wait_until
 
 FIRST_BYTE_S = 0.08
-"""Between the first and the second look at what is late."""
+"""What is late by that is found between two looks."""
 
 TROUBLE = RetriableRemoteStorageError("503")
 
@@ -67,8 +67,8 @@ def splitting(nursery: trio.Nursery) -> GetWorld:
     return GetWorld(nursery, pace=knows_speed())
 
 
-def knows_answers(gets_per_minute_min: int = 50, gets: int = 100, seen: int = 100) -> Pace:
-    """It has seen enough to send a second GET after FIRST_BYTE_S."""
+def knows_answers(gets_per_minute_min: int = 50, gets: int = 100, seen: int = 1) -> Pace:
+    """It has seen enough to send a second GET LATE times FIRST_BYTE_S after the first."""
     pace = Pace(16, gets_per_minute_min)
     for _ in range(gets):
         pace.on_sent(0.0)
@@ -79,7 +79,7 @@ def knows_answers(gets_per_minute_min: int = 50, gets: int = 100, seen: int = 10
 
 def knows_speed() -> Pace:
     """It knows bodies, and says nothing about answers."""
-    pace = Pace(8)
+    pace = Pace(8, 1_000_000)
     pace.on_end(0.0, 100 * MIB, 1.0, all_in_use=False)
     return pace
 
@@ -101,8 +101,8 @@ async def test_a_late_answer_gets_a_second_get_which_wins(hedging: GetWorld, seg
     segment.script(Script(begins=late))
     flights = hedging.want(segment, range(6))
     await late.reached()
-    await passes(WATCH_S)
-    await passes(FIRST_BYTE_S - WATCH_S - 0.001)
+    for _ in range(round(LATE * FIRST_BYTE_S / WATCH_S)):
+        await passes(WATCH_S)
     assert len(segment.gets) == 1
     await passes(WATCH_S)
     assert [bytes((await flight.wait()).data) for flight in flights] == expected(segment, range(6))
@@ -143,7 +143,7 @@ async def test_a_late_answer_is_waited_for_when_too_little_is_known_or_nobody_wa
     for pace, may_wait in [
         (knows_answers(gets_per_minute_min=1000), True),
         (knows_answers(NEVER), True),
-        (knows_answers(0, seen=SEEN_MIN - 1), True),
+        (knows_answers(0, seen=0), True),
         (knows_answers(), False),
     ]:
         world, segment, late = GetWorld(nursery, pace=pace), ScriptedSegment(), Gate()
@@ -187,7 +187,8 @@ async def test_a_slow_body_is_gone_on_with_by_a_second_get(splitting: GetWorld, 
     flights = splitting.want(segment, range(12))
     await flights[2].wait()
     await stall.reached()
-    await passes(SLOW_S_MIN - 0.001)
+    for _ in range(round(LATE_S_MIN / WATCH_S) - 1):
+        await passes(WATCH_S)
     assert len(segment.gets) == 1
     await passes(WATCH_S)
     assert [bytes((await flight.wait()).data) for flight in flights] == expected(segment, range(12))

@@ -16,7 +16,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.cache.pace import SEEN_MIN, Pace
+from storage.cache.pace import Pace
 from storage.cache.segment_entries import Flight
 from storage.errors import (
     CorruptObjectError,
@@ -171,12 +171,11 @@ SCRIPTS = st.builds(
 
 
 def taught() -> Pace:
-    """It knows what is late, and has second GETs saved up."""
+    """It knows what is late."""
     pace = Pace(GETS_MAX, 0)
     for _ in range(200):
         pace.on_sent(0.0)
-    for _ in range(SEEN_MIN):
-        pace.on_begun(LATE_S)
+    pace.on_begun(LATE_S)
     pace.on_end(0.0, 100 * MIB, 1.0, all_in_use=False)
     return pace
 

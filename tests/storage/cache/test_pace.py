@@ -20,18 +20,12 @@ from storage.cache.pace import (
     GET_PART,
     GET_S,
     GETS_MIN,
-    GETS_PER_SECOND_GET,
     GETS_START,
+    LATE,
     LATE_S_MIN,
     MIB,
     NEVER,
-    SAMPLE_BYTES_MIN,
-    SECONDS_SAVED_MAX,
-    SEEN_MAX,
-    SEEN_MIN,
-    SHORT_GET_BYTES_MIN,
-    SLOW_FRACTION,
-    SLOW_S_MIN,
+    SMALL_BYTES,
     STEP,
     Pace,
 )
@@ -68,7 +62,7 @@ def pace() -> Pace:
 
 def test_speed_is_unknown_until_a_get_has_ended_that_took_its_time(pace: Pace) -> None:
     assert (pace.connection_bytes_per_s, pace.is_link_free, pace.delay_bytes) == (None, False, 0)
-    pace.on_end(NOW_S, SAMPLE_BYTES_MIN - 1, 1.0, all_in_use=True)
+    pace.on_end(NOW_S, SMALL_BYTES - 1, 1.0, all_in_use=True)
     pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
     assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START), "those were there at once"
     ends(pace, 60 * MB)
@@ -140,84 +134,54 @@ def test_gets_grow_with_what_their_stream_has_asked_for() -> None:
 
 
 def test_a_get_lasts_a_second_at_most_within_bounds() -> None:
-    for bytes_per_s, size_bytes in [
-        (1e9, GET_BYTES),
-        (20e6, GET_BYTES),
-        (5e6, round(5e6 * GET_S)),
-        (1e5, SHORT_GET_BYTES_MIN),
-    ]:
+    for bytes_per_s, size_bytes in [(1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SMALL_BYTES)]:
         pace = Pace(32)
         pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
         assert pace.get_bytes(10**12) == size_bytes
 
 
-# --- late answers ---
+# --- what is late ---
 
 
-def hedging(gets_per_minute_min: int = 0, seen: int = SEEN_MIN, sent: int = 100) -> Pace:
-    """It has seen answers after 0.01 s, 0.02 s and so on."""
+def hedging(gets_per_minute_min: int = 0, sent: int = 100) -> Pace:
+    """Answers usually begin after 0.1 s, and connections bring 40 MB/s."""
     pace = Pace(32, gets_per_minute_min)
-    for number in range(seen):
-        pace.on_begun((number + 1) / 100)
+    pace.on_begun(0.1)
+    ends(pace, 40 * MB)
     for _ in range(sent):
         pace.on_sent(NOW_S)
     return pace
 
 
-def test_an_answer_is_late_after_the_p95_of_the_latest_seen() -> None:
-    assert hedging(seen=100).answer_late_after_s(NOW_S) == pytest.approx(0.95)
-    assert hedging(seen=20).answer_late_after_s(NOW_S) == pytest.approx(0.19)
-    latest, at_once = hedging(seen=SEEN_MAX), hedging(seen=0)
-    for _ in range(SEEN_MAX):
-        latest.on_begun(0.03)
-        at_once.on_begun(0.0001)
-    assert latest.answer_late_after_s(NOW_S) == pytest.approx(0.03)
-    assert at_once.answer_late_after_s(NOW_S) == LATE_S_MIN
+def late_s(pace: Pace, after_s: float = 0.0, *, has_begun: bool = False, next_bytes: int = 1) -> float | None:
+    return pace.late_after_s(NOW_S + after_s, has_begun, next_bytes)
 
 
-def test_no_answer_is_late_below_a_rate_of_gets() -> None:
+def test_what_takes_four_times_as_long_as_usual_is_late() -> None:
+    pace = hedging()
+    assert late_s(pace) == pytest.approx(LATE * 0.1)
+    assert late_s(pace, has_begun=True, next_bytes=16 * MB) == pytest.approx(LATE * 16 / 40)
+    assert late_s(pace, has_begun=True) == LATE_S_MIN, "a second GET is not worth it for less"
+    for _ in range(100):
+        pace.on_begun(1.0)
+    assert late_s(pace) == pytest.approx(LATE * 1.0, rel=0.01), "a store that is slow for everybody is not late"
+
+
+def test_nothing_is_late_while_nothing_is_known_to_be_usual(pace: Pace) -> None:
+    new, off = Pace(32, 0), hedging(NEVER)
+    assert [late_s(each, has_begun=has_begun) for each in (new, off) for has_begun in (False, True)] == [None] * 4
+    assert (new.sends_seconds, off.sends_seconds, pace.sends_seconds) == (True, False, False)
+
+
+def test_no_answer_is_late_below_a_rate_of_gets_and_a_body_may_be() -> None:
     pace = hedging(30, sent=0)
     for second in range(29):
         pace.on_sent(NOW_S + second)
-    assert pace.answer_late_after_s(NOW_S + 28) is None
+    assert (late_s(pace, 28), late_s(pace, 28, has_begun=True)) == (None, LATE_S_MIN)
     pace.on_sent(NOW_S + 29)
-    assert pace.answer_late_after_s(NOW_S + 29) is not None
-    assert pace.answer_late_after_s(NOW_S + 59) is not None
-    assert pace.answer_late_after_s(NOW_S + 60) is None, "the first is a minute old"
-
-
-def late(pace: Pace, after_s: float = 9, *, has_begun: bool = False, next_bytes: int = 1) -> bool:
-    return pace.take_second(NOW_S + after_s, NOW_S, has_begun=has_begun, next_bytes=next_bytes)
-
-
-def test_a_second_get_is_taken_when_the_answer_is_late_and_not_before() -> None:
-    pace, off, calm = hedging(seen=20), hedging(NEVER), hedging(sent=10_000)
-    assert [late(pace, 0.18), late(pace, 0.191)] == [False, True]
-    assert (off.answer_late_after_s(NOW_S), off.knows_late(NOW_S), late(off, 100)) == (None, False, False)
-    taken = [late(calm) for _ in range(SECONDS_SAVED_MAX + 1)]
-    assert taken == [True] * SECONDS_SAVED_MAX + [False], "a calm time saves up only so many"
-
-
-@given(st.lists(st.booleans(), max_size=300))
-def test_at_most_one_get_in_twenty_gets_a_second_for_its_answer(wants: list[bool]) -> None:
-    pace, seconds = hedging(sent=0), 0
-    for gets, wants_second in enumerate(wants, 1):
-        pace.on_sent(NOW_S)
-        seconds += wants_second and late(pace)
-        assert seconds * GETS_PER_SECOND_GET <= gets
-
-
-# --- slow bodies ---
-
-
-def test_a_body_is_slow_below_a_quarter_of_the_usual_speed_and_after_half_a_second(pace: Pace) -> None:
-    assert (pace.body_late_after_s(1), late(pace, 100, has_begun=True)) == (None, False), "no speed is usual yet"
-    ends(pace, 40 * MB)
-    assert pace.body_late_after_s(16 * MB) == pytest.approx(16 / (SLOW_FRACTION * 40))
-    assert [late(pace, after_s, has_begun=True, next_bytes=16 * MB) for after_s in (1.59, 1.61)] == [False, True]
-    fast = Pace(32)
-    ends(fast, 1000 * MB)
-    assert (fast.body_late_after_s(1 * MB), fast.knows_late(NOW_S)) == (SLOW_S_MIN, True)
+    assert late_s(pace, 29) is not None
+    assert late_s(pace, 59) is not None
+    assert late_s(pace, 60) is None, "the first is a minute old"
 
 
 @given(
@@ -232,7 +196,7 @@ def test_what_it_says_stays_within_bounds(gets_max: int, samples: list[tuple[flo
         now_s += pause_s
         pace.on_end(now_s, size_bytes, body_s, all_in_use=all_in_use)
         assert min(GETS_MIN, gets_max) <= pace.gets <= gets_max
-        assert SHORT_GET_BYTES_MIN <= pace.get_bytes(size_bytes) <= GET_BYTES
+        assert SMALL_BYTES <= pace.get_bytes(size_bytes) <= GET_BYTES
 
 
 # --- one limit for all GETs of a store that asks for fewer: how it falls, how it comes back, who waits ---
