@@ -194,7 +194,8 @@ def relay_costs(options: CostOptions) -> Iterator[Cost]:
         loop = stack.enter_context(plain_relay(address_of(stands["plain"])))
         floor = "a loop that copies"
         if {"relay", "memory"} & {*options.rows}:
-            properties = {"cache.memory.bytes": str(options.megabytes * 1_250_000)}
+            cache_bytes = options.megabytes * 1_250_000
+            properties = {"cache.memory.bytes": str(cache_bytes), "memory.max.bytes": str(cache_bytes + 2048 * MIB)}
             ours = stack.enter_context(tidegate(cluster, work / "plain", stands["plain"], properties))
             if "relay" in options.rows:
                 yield compare("relay", floor, options, loop, steps, ours, steps)
