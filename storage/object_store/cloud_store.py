@@ -21,12 +21,16 @@ from storage.errors import (
     StorageConfigError,
 )
 from storage.object_store.clock import StoreClock
+from storage.object_store.http.get import OpenSockets
+from storage.object_store.http.tls import TlsProcess
 from storage.object_store.object_store import raise_undeleted
 from storage.object_store.refusals import DELETE
 
 
 class Closable(Protocol):
     """An SDK's client, and the connections of our own GETs."""
+
+    sockets: OpenSockets
 
     def close(self) -> None:
         """Close idle connections, and end what waits in the others."""
@@ -98,8 +102,10 @@ class CloudStore(ABC, Generic[M]):
         return self.clock.offset_ms()
 
     def warm_up(self) -> None:
-        """Import the SDK and make its client: most of a second."""
-        self.made()
+        """Import the SDK and make its client: most of a second. Much will be read: another process speaks TLS for GETs
+        (storage.object_store.http.tls)."""
+        sockets = self.made().sockets
+        sockets.tls = sockets.tls or TlsProcess()
 
     def close(self) -> None:
         """Close the connections that no stream uses, and end what waits in the others."""

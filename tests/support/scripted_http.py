@@ -70,7 +70,9 @@ class ScriptedHttp:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                break
+                if listener.fileno() < 0 or self._closed.is_set():
+                    break
+                continue  # a handshake that failed
             self.connections += 1
             thread = threading.Thread(target=self._serve_connection, args=(connection,))
             thread.start()

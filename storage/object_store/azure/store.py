@@ -142,7 +142,7 @@ class _Made(Made):
         self._requests = GetRequests(settings.endpoint_url, settings.container, settings.credentials)
         super().__init__(
             sockets,
-            self.azure.session.socket_opener(settings.endpoint_url, settings.connect_timeout_s),
+            self.azure.session.socket_opener(settings.endpoint_url, sockets, settings.connect_timeout_s),
             connections_max=settings.connections_max,
             tokens=self.azure.tokens,
         )

@@ -130,7 +130,7 @@ class _Made(Made):
         self._path = f"{parts.path}/download/storage/v1/b/{quote(settings.bucket, safe='')}/o/"
         super().__init__(
             sockets,
-            self.google.session.socket_opener(settings.endpoint_url, settings.connect_timeout_s),
+            self.google.session.socket_opener(settings.endpoint_url, sockets, settings.connect_timeout_s),
             connections_max=settings.connections_max,
             tokens=self.google.tokens,
         )

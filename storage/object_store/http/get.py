@@ -25,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from storage.object_store.http.tls import TlsElsewhere, TlsProcess
+
 HEAD_BYTES_MAX = 64 * 1024
 """http.client refuses a single line of that size."""
 
@@ -411,7 +413,17 @@ class OpenSockets:
     def __init__(self) -> None:
         self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_shut_down = False
+        self.tls: TlsProcess | None = None
+        """What speaks TLS for our own GETs; None: their threads do."""
         self._lock = threading.Lock()
+
+    def connected(self, connection: Any, connect: Callable[[], None]) -> Any:
+        """Connect one of urllib3's connections, and take its socket from it."""
+        if self.tls is not None and hasattr(connection, "ssl_context"):
+            connection.ssl_context = TlsElsewhere(self.tls)
+        connect()
+        opened, connection.sock = connection.sock, None
+        return opened
 
     def add(self, opened: socket.socket) -> None:
         """A connection was opened; one that comes too late is shut down at once."""
@@ -426,6 +438,8 @@ class OpenSockets:
             self._is_shut_down = True
             for opened in self._open:
                 _shut_down(opened)
+        if self.tls is not None:
+            self.tls.close()
 
 
 def _shut_down(opened: socket.socket) -> None:

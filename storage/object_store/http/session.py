@@ -72,7 +72,7 @@ class StoreSession(requests.Session):
             found["proxies"] = {}
         return found
 
-    def socket_opener(self, url: str, connect_timeout_s: float) -> Callable[[], Any]:
+    def socket_opener(self, url: str, sockets: OpenSockets, connect_timeout_s: float) -> Callable[[], Any]:
         """Opens connections to the server of `url`, with TLS where that is spoken, as the SDK's own are opened."""
         settings = self.merge_environment_settings(url, {}, None, None, None)
         proxies = dict(settings["proxies"])
@@ -84,12 +84,9 @@ class StoreSession(requests.Session):
         def open_socket() -> Any:
             connection = pool._new_conn()
             connection.timeout = connect_timeout_s
-            if has_tunnel:
-                pool._prepare_proxy(connection)
-            else:
-                connection.connect()
-            opened, connection.sock = connection.sock, None
-            return opened
+            return sockets.connected(
+                connection, (lambda: pool._prepare_proxy(connection)) if has_tunnel else connection.connect
+            )
 
         return open_socket
 

@@ -61,7 +61,7 @@ class Made(ABC):
     ) -> None:
         self.pool = ConnectionPool(open_socket, idle_max=connections_max)
         self.tokens = tokens
-        self._sockets = sockets
+        self.sockets = sockets
 
     @abstractmethod
     def request(self, key: str, start: int, end: int, token: Token | None) -> bytes:
@@ -70,7 +70,7 @@ class Made(ABC):
     def close(self) -> None:
         """Close idle connections, and end what waits in the others."""
         self.pool.close()
-        self._sockets.shut_down()
+        self.sockets.shut_down()
 
 
 M = TypeVar("M", bound=Made)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from storage.object_store.http.get import Answer, ConnectionPool, parsed
+from storage.object_store.http.get import Answer, ConnectionPool, OpenSockets, parsed
 from storage.object_store.s3.signed_get import ALGORITHM, SERVICE, GetSigner, SigningKeys
 
 if TYPE_CHECKING:
@@ -58,8 +58,11 @@ class FastGets:
         idle_max: how many connections are kept open for the next GET.
     """
 
-    def __init__(self, client: "S3Client", bucket: str, *, timeout_s: float, idle_max: int) -> None:
+    def __init__(
+        self, client: "S3Client", sockets: OpenSockets, bucket: str, *, timeout_s: float, idle_max: int
+    ) -> None:
         self.boto3_client: Any = client
+        self._sockets = sockets
         self._bucket = bucket
         self._timeout_s = timeout_s
         self._idle_max = idle_max
@@ -216,9 +219,7 @@ class FastGets:
 
         def open_socket() -> Any:
             connection = connection_of()
-            connection.connect()
-            opened, connection.sock = connection.sock, None
-            return opened
+            return self._sockets.connected(connection, connection.connect)
 
         return open_socket
 

@@ -295,13 +295,17 @@ class _Made:
     """What the first call makes: boto3's client, and the shorter way for its GETs."""
 
     def __init__(self, settings: S3Settings, clock: StoreClock) -> None:
-        self._sockets = OpenSockets()
-        self.client = make_client(settings, self._sockets, clock)
+        self.sockets = OpenSockets()
+        self.client = make_client(settings, self.sockets, clock)
         self.fast_gets = FastGets(
-            self.client, settings.bucket, timeout_s=settings.read_timeout_s, idle_max=settings.connections_max
+            self.client,
+            self.sockets,
+            settings.bucket,
+            timeout_s=settings.read_timeout_s,
+            idle_max=settings.connections_max,
         )
 
     def close(self) -> None:
         self.fast_gets.close()
         self.client.close()
-        self._sockets.shut_down()
+        self.sockets.shut_down()
