@@ -98,7 +98,7 @@ class TlsProcess:
         return self._control
 
     def _hear(self, ours: socket.socket) -> None:
-        said = ours.recv(MESSAGE_BYTES_MAX)
+        said = ours.recv(len(DONE))  # and no more: a server may speak first
         if not said:
             with self._lock:
                 if not self._has_worked:
@@ -106,7 +106,7 @@ class TlsProcess:
             raise ConnectionResetError("the process that speaks TLS has ended")
         self._has_worked = True
         if said != DONE:
-            name, words = json.loads(said)
+            name, words = json.loads(said + ours.recv(MESSAGE_BYTES_MAX))
             raise _ERRORS.get(name, ssl.SSLError)(words)
 
     def _end(self) -> None:

@@ -98,6 +98,15 @@ def test_what_a_certificate_is_refused_for_is_said_as_ever(
     assert words[0] == words[1]
 
 
+def test_what_a_server_says_first_is_not_taken_for_the_processs_word(process: TlsProcess) -> None:
+    """Failed before, by words that are no JSON: a server may answer 408 before it was asked."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(tls_process.DONE + b"HTTP/1.1 408 Request Timeout")
+        process._hear(ours)
+        assert ours.recv(1000) == b"HTTP/1.1 408 Request Timeout"
+
+
 @pytest.mark.parametrize("kind", OPENERS)
 def test_a_tunnel_to_the_store_is_made_first(kind: str, https: ScriptedHttp, monkeypatch: pytest.MonkeyPatch) -> None:
     port = https.endpoint_url.rpartition(":")[2]
@@ -109,9 +118,7 @@ def test_a_tunnel_to_the_store_is_made_first(kind: str, https: ScriptedHttp, mon
         assert proxy.asked == [f"{NAME}:{port}"]
 
 
-def test_where_the_process_dies_its_gets_fail_and_the_next_go_on(
-    https: ScriptedHttp,
-) -> None:
+def test_where_the_process_dies_its_gets_fail_and_the_next_go_on(https: ScriptedHttp) -> None:
     https.forget()
     https.answer(ranged(LARGE))
     with closing(OPENERS["s3"](https.endpoint_url, read_timeout_s=5.0)) as store:
