@@ -61,11 +61,28 @@ class TlsProcess:
                     return None
             ours.settimeout(tcp.gettimeout())
             tcp.close()
-            self._hear(ours)
+            self.hear(ours)
         except BaseException:
             ours.close()
             raise
         return ours
+
+    def hear(self, ours: socket.socket) -> None:
+        """Wait for the process's word on a connection; what follows it is the peer's.
+
+        Raises:
+            OSError: there is no connection.
+        """
+        said = ours.recv(len(DONE))  # and no more: a server may speak first
+        if not said:
+            with self._lock:
+                if not self._has_worked:
+                    self._give_up("it ended at once")
+            raise ConnectionResetError("the process that speaks TLS has ended")
+        self._has_worked = True
+        if said != DONE:
+            name, words = json.loads(said + ours.recv(MESSAGE_BYTES_MAX))
+            raise _ERRORS.get(name, ssl.SSLError)(words)
 
     def close(self) -> None:
         """End it."""
@@ -96,18 +113,6 @@ class TlsProcess:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self.pid = self._process.pid
         return self._control
-
-    def _hear(self, ours: socket.socket) -> None:
-        said = ours.recv(len(DONE))  # and no more: a server may speak first
-        if not said:
-            with self._lock:
-                if not self._has_worked:
-                    self._give_up("it ended at once")
-            raise ConnectionResetError("the process that speaks TLS has ended")
-        self._has_worked = True
-        if said != DONE:
-            name, words = json.loads(said + ours.recv(MESSAGE_BYTES_MAX))
-            raise _ERRORS.get(name, ssl.SSLError)(words)
 
     def _end(self) -> None:
         if self._control is not None:

@@ -103,7 +103,7 @@ def test_what_a_server_says_first_is_not_taken_for_the_processs_word(process: Tl
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(tls_process.DONE + b"HTTP/1.1 408 Request Timeout")
-        process._hear(ours)
+        process.hear(ours)
         assert ours.recv(1000) == b"HTTP/1.1 408 Request Timeout"
 
 
