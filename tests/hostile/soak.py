@@ -81,6 +81,8 @@ OWN_CONNECTIONS_MAX = METADATA_PARTITIONS + 4
 """To a broker, Tidegate's own: one for each partition of the metadata topic, and one each for that topic's offsets, for
 the cluster's metadata, for questions about partitions, and in place of one that the broker has closed. Some come into
 being with the first question."""
+PIPE_ENDS = 2
+"""Tidegate's one pipe, which it opens for the first records that it splices."""
 GROWTH_MAX = 1.05
 GONE_S = 60.0
 TRACE_SHOWN = 3000
@@ -306,11 +308,12 @@ class Soak:
 
     def _held(self) -> Held:
         """Without the connections to the store: their pool keeps what was once needed, for anybody. And without its own
-        to the broker, as many as it may have."""
+        to the broker, as many as it may have, and its pipe."""
         held = Held.of(self.tidegate)
         store_port = int(self.front.endpoint_url.rpartition(":")[2])
         ports = {int(each.rpartition(":")[2]) for each in (self.cluster.bootstrap_servers, self.upstream)}
         own = min(OWN_CONNECTIONS_MAX, sum(connections_to(self.tidegate, port) for port in ports))
+        own += min(PIPE_ENDS, descriptors(self.tidegate)["pipe"])
         return replace(held, descriptors=held.descriptors - connections_to(self.tidegate, store_port) - own)
 
     def _given_back(self, before: Held) -> Held | None:
