@@ -32,16 +32,12 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --pyth
 	--no-emit-index-url --no-header
 # tests/support/suites.py says which tests are whose.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
-# What README and docs/performance.md quote; the others have their figures to themselves.
-PUBLISHED := cost growth workers
-BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers spark_backfill \
-	cold_read store copying
 
 # A machine may forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests start
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup doctor-demo demo test test-all test-long lint house bench bench-others lock
+.PHONY: setup doctor-demo demo test test-all test-long lint house bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run $(JARS)/.complete
@@ -98,12 +94,9 @@ house: $(VENV)/.dev
 	@$(BIN)/python -m tools.house
 
 bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
-	failed=; for each in $(PUBLISHED); do \
+	failed=; for each in cost growth workers; do \
 		$(BIN)/python benchmarks/$$each.py --save docs/performance/$$each.jsonl $(ARGS) || failed=1; done; \
 	$(BIN)/python benchmarks/publish.py && test -z "$$failed"
-
-bench-others: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
-	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
 
 # Each file is bound to the one before, so that one environment can hold them all.
 lock: $(VENV)/.dev

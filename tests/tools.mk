@@ -6,6 +6,7 @@
 #   make spark-package       dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make differential        the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make soak                300 connections, good, slow and hostile, for an hour             (ARGS='--seconds 120')
+#   make bench-others        all benchmarks but those of `make bench`
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
 #   make test-workers        the suites of clients, with WORKERS (2) workers
 #   make test-python-3.14    `make test` on a CPython 3.14 that Maven fetches                 (Linux, x86-64)
@@ -42,10 +43,13 @@ CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 
+BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers spark_backfill \
+	cold_read store copying
+
 CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization client_scenarios \
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
-.PHONY: doctor spark spark-package test-tools test-busy differential test-workers test-python-3.14 soak
+.PHONY: doctor bench-others spark spark-package test-tools test-busy differential test-workers test-python-3.14 soak
 
 doctor:
 	@$(PYTHON) tools/doctor.py
@@ -204,3 +208,6 @@ test-python-3.14: setup $(PYTHON_3_14)/.installed
 	$(PYTHON_3_14)/venv/bin/python tools/install_packages.py --no-deps --no-build-isolation --editable .
 	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --suite quick \
 		--ignore tests/broker $(ARGS)
+
+bench-others: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
+	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
