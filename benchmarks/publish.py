@@ -1,4 +1,4 @@
-"""Write what the benchmarks have saved into README.md and docs/performance.md: tables, and charts beside them.
+"""Write what the benchmarks have saved into README.md, docs/performance.md and docs/cost.md: tables, and charts.
 
     python benchmarks/publish.py
 
@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.support.line_chart import Points, line_chart
 from benchmarks.support.published import FOLDER, ROOT, Figures, load
 
-README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "cost.md")
+SHORT = ("relay", "memory", "cold-http", "cold-https")
+"""The ways that README has."""
 TABLE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 CHARTS: Mapping[str, tuple[str, str, Sequence[str], bool]] = {
@@ -72,7 +74,7 @@ def main() -> int:
 def documents() -> dict[Path, str]:
     """Every file that has figures, as it has to be."""
     found = {FOLDER / f"{name}.svg": chart(name) for name in CHARTS}
-    for path in (README, PERFORMANCE):
+    for path in PAGES:
         found[path] = TABLE.sub(lambda table: f"{table[1]}{TABLES[table[2]]()}\n{table[3]}", path.read_text("utf-8"))
     return found
 
@@ -102,18 +104,25 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def short_costs() -> str:
     """README's: what goes through a core in a second, and its cost beside the floor's."""
     return table(
-        ("way", "MB/s per core", "core-seconds per GB", "of the floor's", "floor"),
+        ("way", "MB/s per core", "of the floor's processor time", "floor"),
         [
-            (
-                row["way"],
-                f"{1000 / row['core_s_per_gb']:,.0f}",
-                f"{row['core_s_per_gb']:.2f}",
-                f"{row['ratio']:.2f} ×" if is_of_cost(row) else f"{row['ratio']:.2f} × its MB/s",
-                row["floor"],
-            )
+            (row["way"], per_core(row), f"{row['ratio']:.2f} ×", row["floor"])
             for row in load(FOLDER / "cost.jsonl")
+            if row["row"] in SHORT
         ],
     )
+
+
+def terabyte() -> str:
+    """Return what 1,000 GB take."""
+    return table(
+        ("way", "core-hours per TB", "MB/s per core"),
+        [(row["way"], f"{row['core_s_per_gb'] / 3.6:.2f}", per_core(row)) for row in load(FOLDER / "cost.jsonl")],
+    )
+
+
+def per_core(row: Figures) -> str:
+    return f"{1000 / row['core_s_per_gb']:,.0f}"
 
 
 def costs() -> str:
@@ -220,6 +229,7 @@ def machines() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "short_costs": short_costs,
+    "terabyte": terabyte,
     "costs": costs,
     "workers": workers,
     "ends": ends,
