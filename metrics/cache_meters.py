@@ -199,7 +199,7 @@ class ReadAheadMeter:
         self._streams = registry.gauge("tidegate_readahead_streams", "Sequential readers that are read ahead for.")
         self._stalls = registry.counter_by(
             "tidegate_readahead_stalls",
-            "How often read-ahead of a stream stopped, by reason; docs/operations.md says what to raise.",
+            "How often read-ahead of a stream stopped, by reason; docs/operate/troubleshoot.md says what to raise.",
             "reason",
             StallReason,
         )

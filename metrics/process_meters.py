@@ -55,7 +55,7 @@ class HealthMeter:
             "tidegate_metadata_partition_problems", "Metadata partitions that are not being read."
         )
         self._troubles = registry.gauge_by(
-            "tidegate_trouble", "1 while it lasts; docs/operations.md#troubles tells each.", "id", TroubleId
+            "tidegate_trouble", "1 while it lasts; docs/operate/monitor.md#troubles tells each.", "id", TroubleId
         )
         for condition in _CONDITIONS:
             self.on_condition(condition, _PENDING)

@@ -1,4 +1,4 @@
-"""The one list of troubles: what may be wrong with a Tidegate, in words that stay (docs/operations.md#troubles).
+"""The one list of troubles: what may be wrong with a Tidegate, in words that stay (docs/operate/monitor.md#troubles).
 
 `/readyz`, the status page, `/status.json`, `tidegate_trouble{id}`, the log and `tidegate check` all name a trouble by
 its id here; a test walks the table.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-GUIDE: Final = "docs/operations.md"
+GUIDE: Final = "docs/operate"
 
 
 class Severity(enum.StrEnum):
@@ -88,8 +88,9 @@ class TroubleView(TypedDict):
 class Trouble:
     """What is known of it beforehand.
 
-    `about`: the part that it concerns. `section`: its place in the guide. `means`, `remedy`: the cause, and what to do.
-    `degrades`: it is a complaint. `says_remedy`: who tells of it ends with what is to be done in that case.
+    `about`: the part that it concerns. `section`: its page of the guide and the heading there. `means`, `remedy`: the
+    cause, and what to do. `degrades`: it is a complaint. `says_remedy`: who tells of it ends with what is to be done in
+    that case.
     """
 
     severity: Severity
@@ -103,7 +104,8 @@ class Trouble:
     @property
     def runbook(self) -> str:
         """Return where the guide tells more."""
-        return f"{GUIDE}#{self.section}"
+        page, _, heading = self.section.partition("#")
+        return f"{GUIDE}/{page}.md#{heading}"
 
     def sentence(self, cause: str) -> str:
         """Return what there is, from the cause to the remedy."""
@@ -116,159 +118,167 @@ _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 # fmt: off
 TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
     TroubleId.STARTING: Trouble(
-        _WARNING, "start", "tidegatenotready", "it has begun a moment ago and reads what it needs", "wait"),
+        _WARNING, "start", "monitor#tidegatenotready", "it has begun a moment ago and reads what it needs", "wait"),
     TroubleId.DRAINING: Trouble(
-        _WARNING, "end", "stopping-and-rolling-restarts", "it was asked to stop", "nothing: clients go elsewhere"),
+        _WARNING, "end", "deploy#stopping-and-rolling-restarts", "it was asked to stop",
+        "nothing: clients go elsewhere"),
     TroubleId.CATALOG_NOT_READ: Trouble(
-        _CRITICAL, "catalog", "while-it-runs", "the metadata topic cannot be read, or not as a whole",
+        _CRITICAL, "catalog", "troubleshoot#while-it-runs", "the metadata topic cannot be read, or not as a whole",
         "mend what the reason names: a right, a broker, the topic"),
     TroubleId.UPSTREAM_UNAVAILABLE: Trouble(
-        _CRITICAL, "upstream", "tidegatebrokerssilent", "no broker answers",
+        _CRITICAL, "upstream", "monitor#tidegatebrokerssilent", "no broker answers",
         "check the brokers, the network and `upstream.*` with `tidegate check FILE`", says_remedy=True),
     TroubleId.BROKER_SILENT: Trouble(
-        _CRITICAL, "upstream", "tidegatebrokerssilent", "brokers do not answer Tidegate's own questions",
+        _CRITICAL, "upstream", "monitor#tidegatebrokerssilent", "brokers do not answer Tidegate's own questions",
         "start them, open the way to them, or mend their `advertised.listeners`; a refused sign-in: `upstream.sasl.*`"),
     TroubleId.BROKER_WITHHELD: Trouble(
-        _CRITICAL, "upstream", "network-and-ports",
+        _CRITICAL, "upstream", "deploy#network-and-ports",
         "a broker's port cannot be listened at, so clients do not hear of that broker",
         "free the port, or change the key that the reason names", degrades=True, says_remedy=True),
     TroubleId.TIER_UNAVAILABLE: Trouble(
-        _CRITICAL, "tier", "the-bucket", "the object store does not answer, or not as it should",
+        _CRITICAL, "tier", "secure#the-bucket", "the object store does not answer, or not as it should",
         "check bucket, prefix, credentials and the way to the store", says_remedy=True),
     TroubleId.TASK_FAILS: Trouble(
-        _CRITICAL, "tasks", "tidegatetaskfails", "a background task ends again and again by a fault of Tidegate's",
-        "report log `task_failed`, and restart"),
+        _CRITICAL, "tasks", "monitor#tidegatetaskfails",
+        "a background task ends again and again by a fault of Tidegate's", "report log `task_failed`, and restart"),
     TroubleId.WORKER_DOWN: Trouble(
-        _WARNING, "workers", "tidegatedown", "a worker has ended or says nothing; it is started again",
+        _WARNING, "workers", "monitor#tidegatedown", "a worker has ended or says nothing; it is started again",
         "look for its last log lines; if memory was short, lower `memory.max.bytes`"),
     TroubleId.CATALOG_FULL: Trouble(
-        _WARNING, "catalog", "tidegatedegraded",
+        _WARNING, "catalog", "monitor#tidegatedegraded",
         "there are more segments than the catalog may hold, and brokers read what is left out",
         "raise `catalog.segments.max`, and the memory for it", says_remedy=True),
     TroubleId.METADATA_PARTITION_NOT_READ: Trouble(
-        _WARNING, "catalog", "tidegatemetadatapartitionproblems",
+        _WARNING, "catalog", "monitor#tidegatemetadatapartitionproblems",
         "a metadata partition is not read, so new segments that it tells of are not known",
         "bring its leader back, or grant Read on the topic", degrades=True),
     TroubleId.METADATA_TOPIC_UNSAFE: Trouble(
-        _CRITICAL, "copy", "tidegatemetadatatopicunsafe",
+        _CRITICAL, "copy", "monitor#tidegatemetadatatopicunsafe",
         "in standalone mode, the metadata topic is not as it must be, so nothing is deleted",
         "do as the reason says, and do not restart before", degrades=True, says_remedy=True),
     TroubleId.IDENTITY_UNCLEAR: Trouble(
-        _WARNING, "upstream", "who-reads-what", "two identities could read the metadata topic, and no key says which",
-        "set `metadata.identity`", degrades=True, says_remedy=True),
+        _WARNING, "upstream", "secure#who-reads-what",
+        "two identities could read the metadata topic, and no key says which", "set `metadata.identity`", degrades=True,
+        says_remedy=True),
     TroubleId.CERTIFICATE_EXPIRED: Trouble(
-        _CRITICAL, "client", "tidegatecertificateexpiry", "the certificate that clients see has expired", "renew it",
-        degrades=True, says_remedy=True),
+        _CRITICAL, "client", "monitor#tidegatecertificateexpiry", "the certificate that clients see has expired",
+        "renew it", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_NOT_YET_VALID: Trouble(
-        _CRITICAL, "client", "while-it-runs", "the certificate that clients see is not valid yet",
+        _CRITICAL, "client", "troubleshoot#while-it-runs", "the certificate that clients see is not valid yet",
         "check the clock of this machine and of the one that made it", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_NAMES: Trouble(
-        _CRITICAL, "client", "while-it-runs", "the certificate is not for a host that clients get",
+        _CRITICAL, "client", "troubleshoot#while-it-runs", "the certificate is not for a host that clients get",
         "add the name to it, or change the key", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_ISSUER: Trouble(
-        _CRITICAL, "client", "while-it-runs", "the file lacks the certificate of its issuer",
+        _CRITICAL, "client", "troubleshoot#while-it-runs", "the file lacks the certificate of its issuer",
         "append it, unless it is the root that clients trust", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_EXPIRES_SOON: Trouble(
-        _WARNING, "client", "tidegatecertificateexpiry", "the certificate that clients see expires soon", "renew it",
-        degrades=True, says_remedy=True),
+        _WARNING, "client", "monitor#tidegatecertificateexpiry", "the certificate that clients see expires soon",
+        "renew it", degrades=True, says_remedy=True),
     TroubleId.HOST_NOT_FOUND: Trouble(
-        _CRITICAL, "client", "network-and-ports", "DNS does not know a host that clients get",
+        _CRITICAL, "client", "deploy#network-and-ports", "DNS does not know a host that clients get",
         "correct the name, or DNS", degrades=True, says_remedy=True),
     TroubleId.HOST_ELSEWHERE: Trouble(
-        _WARNING, "client", "network-and-ports", "a host that clients get leads to another machine",
+        _WARNING, "client", "deploy#network-and-ports", "a host that clients get leads to another machine",
         "correct the name, or DNS; if a balancer or NAT is there, say so by proxy.advertised.port.start", degrades=True,
         says_remedy=True),
     TroubleId.HANDSHAKES_FAIL: Trouble(
-        _CRITICAL, "client", "tidegatehandshakesfail", "most TLS handshakes of clients fail",
+        _CRITICAL, "client", "monitor#tidegatehandshakesfail", "most TLS handshakes of clients fail",
         "by their outcome, as the reason says", degrades=True, says_remedy=True),
     TroubleId.NOT_DESCRIBED: Trouble(
-        _CRITICAL, "tier", "tidegatenotdescribed",
+        _CRITICAL, "tier", "monitor#tidegatenotdescribed",
         "Tidegate may not describe topics of the tier, and brokers read all of them",
         "grant Describe, by the command in the reason", degrades=True, says_remedy=True),
     TroubleId.TIER_READS_FAIL: Trouble(
-        _CRITICAL, "tier", "tidegatetierlefttobrokers",
+        _CRITICAL, "tier", "monitor#tidegatetierlefttobrokers",
         "the tier fails partitions, and brokers read a few of them at a time",
         "by the reason: credentials, bucket, keys, the store", degrades=True),
     TroubleId.ICEBERG_SEGMENTS: Trouble(
-        _WARNING, "tier", "tidegatetierlefttobrokers", "segments are in Iceberg mode, which only brokers read",
+        _WARNING, "tier", "monitor#tidegatetierlefttobrokers", "segments are in Iceberg mode, which only brokers read",
         "nothing, unless Tidegate is to serve them: then write classic segments", degrades=True),
     TroubleId.TRANSACTION_HANGS: Trouble(
-        _CRITICAL, "copy", "while-it-copies", "a transaction stays open, and readers of committed records wait for it",
-        "end it with kafka-transactions.sh", degrades=True),
+        _CRITICAL, "copy", "troubleshoot#while-it-copies",
+        "a transaction stays open, and readers of committed records wait for it", "end it with kafka-transactions.sh",
+        degrades=True),
     TroubleId.LOG_STARTS_UNSURE: Trouble(
-        _WARNING, "copy", "while-it-copies", "nobody tells the committed log starts, so what was deleted may be served",
+        _WARNING, "copy", "troubleshoot#while-it-copies",
+        "nobody tells the committed log starts, so what was deleted may be served",
         "bring the group's coordinator back, or grant the right that the reason names", degrades=True),
     TroubleId.CATALOG_BEHIND: Trouble(
-        _WARNING, "catalog", "tidegatecataloglag", "records of the metadata topic come faster than they are read",
+        _WARNING, "catalog", "monitor#tidegatecataloglag",
+        "records of the metadata topic come faster than they are read",
         "wait after a large deletion; else look for a stalled loop"),
     TroubleId.COPYING_IN_TROUBLE: Trouble(
-        _CRITICAL, "copy", "while-it-copies", "nothing is copied, or topics cannot be asked for",
+        _CRITICAL, "copy", "troubleshoot#while-it-copies", "nothing is copied, or topics cannot be asked for",
         "mend what the reason names"),
     TroubleId.DELETIONS_STOPPED: Trouble(
-        _CRITICAL, "copy", "while-it-copies",
+        _CRITICAL, "copy", "troubleshoot#while-it-copies",
         "nothing may be deleted from the tier: the metadata topic, or this machine's clock, is not as it must be",
         "mend what the reason names", says_remedy=True),
     TroubleId.COPY_POISONED: Trouble(
-        _CRITICAL, "copy", "tidegatecopypoisoned", "a partition has a batch that cannot be copied",
+        _CRITICAL, "copy", "monitor#tidegatecopypoisoned", "a partition has a batch that cannot be copied",
         "raise the log start behind it with kafka-delete-records.sh"),
     TroubleId.COPY_LATE: Trouble(
-        _CRITICAL, "copy", "tidegatecopylate", "more than half of what upstream keeps is not in the tier",
+        _CRITICAL, "copy", "monitor#tidegatecopylate", "more than half of what upstream keeps is not in the tier",
         "raise what limits the copier, or upstream's retention until it has caught up"),
     TroubleId.COPY_STALLED: Trouble(
-        _CRITICAL, "copy", "tidegatecopystalled",
+        _CRITICAL, "copy", "monitor#tidegatecopystalled",
         "records of a partition are not copied, for a reason that does not pass by itself",
         "mend what the reason names"),
     TroubleId.COPY_UNOWNED: Trouble(
-        _CRITICAL, "copy", "tidegatecopyunowned", "no copier of the group has a partition",
+        _CRITICAL, "copy", "monitor#tidegatecopyunowned", "no copier of the group has a partition",
         "take foreign members out of the group; give all copiers the same `copy.topics`"),
     TroubleId.DELETION_ALARMING: Trouble(
-        _CRITICAL, "copy", "tidegatedeletionalarming", "much of a topic is to be deleted from the tier",
+        _CRITICAL, "copy", "monitor#tidegatedeletionalarming", "much of a topic is to be deleted from the tier",
         "`tidegate deletions hold` if it is a mistake, `approve` if it is meant"),
     TroubleId.COPY_GROUP_TROUBLE: Trouble(
-        _WARNING, "copy", "tidegatecopyunowned", "the copiers' group cannot be joined as it should be",
+        _WARNING, "copy", "monitor#tidegatecopyunowned", "the copiers' group cannot be joined as it should be",
         "mend what the reason names"),
     TroubleId.TOPIC_NOT_COPIED: Trouble(
-        _WARNING, "copy", "while-it-copies", "a topic of `copy.topics` is not copied",
+        _WARNING, "copy", "troubleshoot#while-it-copies", "a topic of `copy.topics` is not copied",
         "mend what the reason names, or take it out of `copy.topics`"),
     TroubleId.TOPIC_KEPT: Trouble(
-        _WARNING, "copy", "while-it-copies", "a topic of the tier is copied no more, and nothing of it is deleted",
+        _WARNING, "copy", "troubleshoot#while-it-copies",
+        "a topic of the tier is copied no more, and nothing of it is deleted",
         "see the reason, and `upstream.bootstrap.servers` if topics seem to be gone"),
     TroubleId.DEAD_SEGMENTS: Trouble(
-        _WARNING, "copy", "tidegatedeadsegments", "segments of the tier hold only records that upstream has lost",
+        _WARNING, "copy", "monitor#tidegatedeadsegments",
+        "segments of the tier hold only records that upstream has lost",
         "`tidegate deletions hold` keeps them until somebody has looked"),
     TroubleId.CACHE_DISK_UNAVAILABLE: Trouble(
-        _WARNING, "cache", "tidegatediskcacheunavailable", "the cache's disk takes no blocks",
+        _WARNING, "cache", "monitor#tidegatediskcacheunavailable", "the cache's disk takes no blocks",
         "make room, or repair the disk; it is tried again by itself"),
     TroubleId.CLIENT_STUCK: Trouble(
-        _WARNING, "client", "the-status-page", "a client takes nothing of its answer",
+        _WARNING, "client", "monitor#the-status-page", "a client takes nothing of its answer",
         "look at that client; memory that is held for it is given up when others need it"),
     TroubleId.LIMIT_REACHED: Trouble(
-        _WARNING, "limit", "the-status-page", "all that a key allows is in use",
+        _WARNING, "limit", "monitor#the-status-page", "all that a key allows is in use",
         "raise the key, or spread the clients"),
     TroubleId.MEMORY_SHORT: Trouble(
-        _WARNING, "machine", "memory", "there is less memory than Tidegate may come to need",
+        _WARNING, "machine", "size#memory", "there is less memory than Tidegate may come to need",
         "lower `memory.max.bytes`, or raise the limit", says_remedy=True),
     TroubleId.OPEN_FILES_FEW: Trouble(
-        _WARNING, "machine", "sockets-and-open-files", "fewer files may be open than connections may need",
+        _WARNING, "machine", "size#sockets-and-open-files", "fewer files may be open than connections may need",
         "raise the limit, or lower `proxy.connections.max`", says_remedy=True),
     TroubleId.CONFIG_ODD: Trouble(
-        _WARNING, "configuration", "at-the-start-or-from-tidegate-check",
+        _WARNING, "configuration", "troubleshoot#at-the-start-or-from-tidegate-check",
         "keys have no effect, or another one than it seems", "correct them, or take them out"),
     TroubleId.CONFIG_REFUSED: Trouble(
-        _WARNING, "configuration", "while-it-runs", "a changed file has a mistake, and the old configuration goes on",
+        _WARNING, "configuration", "troubleshoot#while-it-runs",
+        "a changed file has a mistake, and the old configuration goes on",
         "correct the file, by `tidegate check FILE`"),
     TroubleId.RESTART_NEEDED: Trouble(
-        _WARNING, "configuration", "tidegaterestartneeded", "keys were changed that take effect only with a restart",
-        "restart, or put the old values back"),
+        _WARNING, "configuration", "monitor#tidegaterestartneeded",
+        "keys were changed that take effect only with a restart", "restart, or put the old values back"),
     TroubleId.SNAPSHOT_FAILS: Trouble(
-        _WARNING, "catalog", "tidegatesnapshotfails",
+        _WARNING, "catalog", "monitor#tidegatesnapshotfails",
         "the catalog's snapshot cannot be written, so the next start reads the whole metadata topic",
         "check free space and rights in `catalog.snapshot.path`"),
     TroubleId.AUDIT_LOG_FAILS: Trouble(
-        _WARNING, "audit", "while-it-runs", "lines of the audit log are lost",
+        _WARNING, "audit", "troubleshoot#while-it-runs", "lines of the audit log are lost",
         "make room, or give the file of `audit.log` back to the user of serve"),
     TroubleId.STATUS_SECTION_FAILED: Trouble(
-        _WARNING, "page", "the-status-page", "a part of the status page cannot be shown",
+        _WARNING, "page", "monitor#the-status-page", "a part of the status page cannot be shown",
         "report log `status_section_failed`"),
 }
 # fmt: on

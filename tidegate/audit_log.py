@@ -1,4 +1,4 @@
-"""The audit log's lines on their way to a file or to standard output (docs/operations.md#who-reads-what).
+"""The audit log's lines on their way to a file or to standard output (docs/operate/secure.md#who-reads-what).
 
 Rule 1. Lines are made and written in a thread, one batch at a time, so a slow or full disk stops nothing else. What it
         fails to take is dropped and counted, with one log line when that begins and one when it is over.

@@ -13,7 +13,7 @@ from storage.config.value_kinds import MIB
 from tidegate.config.model import Config
 
 BESIDE_BYTES: Final = 150 * MIB
-"""Resident memory of a process beside its part of `memory.max.bytes`, at most (docs/operations.md#sizing)."""
+"""Resident memory of a process beside its part of `memory.max.bytes`, at most (docs/operate/size.md)."""
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN_GROUPS: Final = Path("/proc/self/cgroup")

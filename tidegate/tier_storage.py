@@ -1,8 +1,8 @@
 """The tier's reading side put together: caches, fills, read-ahead and the reader over them.
 
-Budgets (docs/operations.md#memory, docs/protocol.md#read-ahead): blocks in memory, blocks read ahead and not yet read,
-GETs under way, answers not yet sent. The last two share `expert.tier.inflight.bytes.max`, half each: a client that is
-slow to take its answer must not stop fills, and fills must not stop answers that have all they need.
+Budgets (docs/operate/size.md#memory, docs/protocol.md#read-ahead): blocks in memory, blocks read ahead and not yet
+read, GETs under way, answers not yet sent. The last two share `expert.tier.inflight.bytes.max`, half each: a client
+that is slow to take its answer must not stop fills, and fills must not stop answers that have all they need.
 """
 
 from collections import deque

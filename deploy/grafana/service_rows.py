@@ -63,7 +63,7 @@ HEALTH: Final = Row(
         ),
         graph(
             "Troubles",
-            "By id, 1 while it lasts: docs/operations.md#troubles tells each.",
+            "By id, 1 while it lasts: docs/operate/monitor.md#troubles tells each.",
             "none",
             or_zero(Query(f"{gauge('tidegate_trouble', 'id').expression} > 0", "{{instance}} {{id}}")),
         ),

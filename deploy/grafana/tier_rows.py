@@ -245,7 +245,7 @@ READ_AHEAD: Final = Row(
         graph("Sequential readers", "They are read ahead for.", "none", gauge("tidegate_readahead_streams")),
         graph(
             "Why read-ahead stops",
-            "docs/operations.md says what each reason means and what to raise.",
+            "docs/operate/troubleshoot.md says what each reason means and what to raise.",
             "ops",
             rate("tidegate_readahead_stalls_total", "reason"),
         ),

@@ -1,4 +1,4 @@
-"""Who reads what of the tier: reads added up by client, partition and minute (docs/operations.md#who-reads-what).
+"""Who reads what of the tier: reads added up by client, partition and minute (docs/operate/secure.md#who-reads-what).
 
 Rule 1. What is counted are record bytes of the tier that the client's connection has taken: the operating system's
         socket has them, or with TLS the whole piece that was encrypted. What is left of an answer when the connection

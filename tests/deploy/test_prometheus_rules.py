@@ -58,12 +58,12 @@ def test_an_alert_says_what_it_is_about() -> None:
 
 
 def test_runbooks_are_headings_of_the_guide_and_the_guide_has_no_other() -> None:
-    guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "operate" / "monitor.md").read_text(encoding="utf-8")
     _, _, section = guide.partition("\n## Alerts\n")
     headings = re.findall(r"^### (.+)$", section.partition("\n## ")[0], re.MULTILINE)
     assert sorted(headings) == sorted({rule["alert"] for rule in ALERTS})
     for rule in ALERTS:
-        assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/operate/monitor.md#{rule['alert'].lower()}"
 
 
 def test_the_command_in_the_rules_makes_links_of_all_runbooks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/operations.md: its kafka-acls commands, run as they stand, give Tidegate's own identity all that it needs."""
+"""docs/operate/secure.md: its kafka-acls commands, run as they stand, give Tidegate's own identity all it needs."""
 
 import io
 import re
@@ -20,7 +20,7 @@ from tools.demo.kafka_properties import properties_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
-GUIDE = ROOT / "docs" / "operations.md"
+GUIDE = ROOT / "docs" / "operate" / "secure.md"
 USER = "checker"
 RIGHTS = ((READ, METADATA_TOPIC), (DESCRIBE, "*"), (AclOperation.DESCRIBE_CONFIGS, METADATA_TOPIC))
 """What the commands grant."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.repository.sources import FILES, ROOT, none_of, relative, text_of
 
-CITED = re.compile(r"(?<![\w/.-])((?:docs|benchmarks)/[\w-]+\.md|[A-Z]+\.md)(?:#([\w-]+))?")
+CITED = re.compile(r"(?<![\w/.-])((?:docs|docs/operate|benchmarks)/[\w-]+\.md|[A-Z]+\.md)(?:#([\w-]+))?")
 LINKED = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 EXPLICIT = re.compile(r'<a id="([\w-]+)"></a>')

@@ -1,4 +1,4 @@
-"""Log events: snake_case, and each in the table of docs/operations.md with its level and its meaning."""
+"""Log events: snake_case, and each in the table of docs/operate/events.md with its level and its meaning."""
 
 import ast
 import functools
@@ -16,8 +16,7 @@ ROW = re.compile(r"^\| `([^`]+)` \| ([a-z, ]+) \| (.+) \|$", re.MULTILINE)
 
 def listed() -> dict[str, set[str]]:
     """Each event of the table, with its levels."""
-    _, _, section = text_of(ROOT / "docs" / "operations.md").partition("\n## Log events\n")
-    rows = ROW.findall(section.partition("\n## ")[0])
+    rows = ROW.findall(text_of(ROOT / "docs" / "operate" / "events.md"))
     assert [event for event, _, _ in rows] == sorted({event for event, _, _ in rows})
     return {event: set(levels.split(", ")) for event, levels, _ in rows}
 

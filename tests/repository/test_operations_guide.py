@@ -11,9 +11,10 @@ import yaml
 from tests.repository.sources import PACKAGE_FILES, ROOT, text_of
 from tidegate.config.model import SERVE_KEYS
 
-OPERATIONS = ROOT / "docs" / "operations.md"
+OPERATE = sorted((ROOT / "docs" / "operate").glob("*.md"))
+MONITOR, TROUBLESHOOT = (ROOT / "docs" / "operate" / f"{name}.md" for name in ("monitor", "troubleshoot"))
 PAGES = (ROOT / "docs" / "compatibility.md", ROOT / "docs" / "upgrade.md")
-GUIDES = (OPERATIONS, *sorted((ROOT / "docs").glob("getting-started*.md")), *PAGES)
+GUIDES = (*OPERATE, *sorted((ROOT / "docs").glob("getting-started*.md")), *PAGES)
 CHART = ROOT / "deploy" / "helm" / "tidegate"
 RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
 FAILURES_MIN = 25
@@ -96,9 +97,8 @@ def _is_chart_value(key: str) -> bool:
 
 
 def _failure_rows() -> Iterator[list[str]]:
-    _, _, tables = text_of(OPERATIONS).partition("\n## Failure table\n")
-    for line in tables.splitlines():
-        if line.startswith("| ") and not line.startswith("| what you see "):
+    for table in text_of(TROUBLESHOOT).split("\n| what you see ")[1:]:
+        for line in table.partition("\n\n")[0].splitlines()[2:]:
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
@@ -118,7 +118,8 @@ def test_keys_are_in_the_tables() -> None:
             key = found["key"] if (found := _KEY.fullmatch(span)) else None
             if key is None or key in known or key.startswith(PLUG_IN_PREFIXES) or _is_chart_value(key):
                 continue
-            assert span in known or any((ROOT / folder / span).exists() for folder in (".", "docs", CHART)), path.name
+            folders = (".", "docs", "docs/operate", CHART)
+            assert span in known or any((ROOT / folder / span).exists() for folder in folders), path.name
 
 
 def test_properties_of_the_guides_are_keys() -> None:
@@ -130,7 +131,8 @@ def test_properties_of_the_guides_are_keys() -> None:
 
 def test_outcomes_and_causes_exist() -> None:
     """Whatever else is written in snake_case: outcomes, causes, fields."""
-    words = [span for span in _SPAN.findall(_prose(OPERATIONS)) if re.fullmatch(r"[a-z]+(_[a-z]+)+", span)]
+    spans = [span for page in OPERATE for span in _SPAN.findall(_prose(page))]
+    words = [span for span in spans if re.fullmatch(r"[a-z]+(_[a-z]+)+", span)]
     unknown = [word for word in words if word not in _sentences() and not _METRIC.fullmatch(word)]
     assert not [word for word in unknown if word != "consumer_byte_rate"]  # a quota of the broker's
 
@@ -147,7 +149,7 @@ def test_the_failure_table_quotes_what_is_said() -> None:
 
 def test_each_alert_has_its_section() -> None:
     alerts = set(re.findall(r"^\s*- alert: (\w+)$", text_of(RULES), re.MULTILINE))
-    _, _, behind = text_of(OPERATIONS).partition("\n## Alerts\n")
+    _, _, behind = text_of(MONITOR).partition("\n## Alerts\n")
     section, _, _ = behind.partition("\n## ")
     assert alerts == set(re.findall(r"^### (\w+)$", section, re.MULTILINE))
     for part in section.split("\n### ")[1:]:

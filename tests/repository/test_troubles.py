@@ -8,7 +8,7 @@ import yaml
 from metrics.troubles import GUIDE, TROUBLES, Severity, TroubleId
 from tests.repository.sources import PACKAGE_FILES, ROOT, none_of, text_of
 
-TEXT = text_of(ROOT / GUIDE)
+PAGES = {path.stem: text_of(path) for path in (ROOT / GUIDE).glob("*.md")}
 RULES: list[dict[str, Any]] = [
     rule
     for group in yaml.safe_load(text_of(ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"))["groups"]
@@ -18,39 +18,42 @@ RULES: list[dict[str, Any]] = [
 ALERTS = {rule["alert"].lower() for rule in RULES if rule["alert"] != "TidegateTrouble"}
 
 
-def anchors() -> set[str]:
-    headings = re.findall(
-        r"^##+ (.+)$", re.sub(r"^```.*?^```$", "", TEXT, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def sections() -> dict[str, str]:
+    """Each place of the guide, with its text."""
+    found = {}
+    for page, text in PAGES.items():
+        plain = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        for heading, body in re.findall(r"^##+ (.+)$((?:\n(?!##).*)*)", plain, re.MULTILINE):
+            found[f"{page}#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")] = body
+    return found
+
+
+def link(section: str) -> str:
+    """From the page of all troubles."""
+    return section.replace("#", ".md#").removeprefix("monitor.md")
 
 
 def test_each_has_a_cause_a_remedy_and_a_place_in_the_guide() -> None:
     assert [*TROUBLES] == [*TroubleId]
     none_of([each.value for each in TroubleId if not re.fullmatch(r"[a-z]+(_[a-z]+)*", each.value)])
     none_of([each.value for each, known in TROUBLES.items() if not (known.about and known.means and known.remedy)])
-    none_of([f"{each}: {known.section}" for each, known in TROUBLES.items() if known.section not in anchors()])
+    none_of([f"{each}: {known.section}" for each, known in TROUBLES.items() if known.section not in sections()])
 
 
 def test_the_guide_has_a_row_for_each() -> None:
-    _, _, section = TEXT.partition("\n### Troubles\n")
-    rows = re.findall(r"^\| `.*$", section.partition("\n## ")[0], re.MULTILINE)
-    assert rows == [
-        f"| `{each}` | {known.severity} | {known.means} | {known.remedy} | [here](#{known.section}) |"
+    rows = re.findall(r"^\| `.*$", sections()["monitor#troubles"], re.MULTILINE)
+    expected = [
+        f"| `{each}` | {known.severity} | {known.means} | {known.remedy} | [here]({link(known.section)}) |"
         for each, known in TROUBLES.items()
     ]
+    assert rows == expected
 
 
-def test_the_failure_table_has_a_row_for_those_that_lead_there() -> None:
-    for section in ("While it runs", "While it copies"):
-        _, _, table = TEXT.partition(f"\n### {section}\n")
-        named = {
-            word
-            for row in re.findall(r"^\| ([^|]*) \|", table.partition("\n#")[0], re.MULTILINE)
-            for word in re.findall(r"`(\w+)`", row)
-        }
-        of_it = [each for each, known in TROUBLES.items() if known.section == section.lower().replace(" ", "-")]
-        none_of([each.value for each in of_it if each not in named])
+def test_the_page_by_symptom_names_those_that_lead_there() -> None:
+    found = sections()
+    of_it = [(each, known.section) for each, known in TROUBLES.items() if known.section.startswith("troubleshoot#")]
+    assert of_it
+    none_of([each.value for each, section in of_it if f"`{each}`" not in found[section]])
 
 
 def test_each_critical_one_has_an_alert() -> None:
@@ -58,7 +61,7 @@ def test_each_critical_one_has_an_alert() -> None:
     (rule,) = [rule for rule in RULES if rule["alert"] == "TidegateTrouble"]
     named = [each for ids in re.findall(r'id=~"([^"]+)"', rule["expr"]) for each in ids.split("|")]
     critical = [each for each, known in TROUBLES.items() if known.severity is Severity.CRITICAL]
-    assert named == [each.value for each in critical if TROUBLES[each].section not in ALERTS]
+    assert named == [each.value for each in critical if TROUBLES[each].section.partition("#")[2] not in ALERTS]
 
 
 def test_somebody_tells_of_each_by_the_table() -> None:

@@ -1,7 +1,7 @@
 """The part of `check` that tries what a copier asks of the store: an object of `check`'s own, and an upload of it.
 
 Without PUT and multipart uploads nothing is copied. What else is missing is a warning that says what follows from it
-(docs/operations.md#the-bucket).
+(docs/operate/secure.md#the-bucket).
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ A finding is one line: `ok`, `warning` or `WRONG`, a sentence, and the id of the
 name for it (`metrics.troubles`). Nothing here knows what is looked at. Whatever an
 examination raises is a finding too, and the next one is made all the same.
 
-The document (docs/operations.md#check) is written at the end, by `verdict`:
+The document (docs/operate/troubleshoot.md#check) is written at the end, by `verdict`:
 
     {"keys": [{"name", "value", "origin", "note"}],
      "sections": [{"title", "findings": [{"verdict", "sentence", "id"}]}],

@@ -1,4 +1,4 @@
-"""`tidegate rewrap FILE`: put the data keys of old manifests under the active pair (docs/operations.md#rotating-keys).
+"""`tidegate rewrap FILE`: put old manifests' data keys under the active pair (docs/operate/secure.md#rotating-keys).
 
 A dry run unless `--write` is given. Prints what went wrong, a line each, progress, and the sum at the end.
 """

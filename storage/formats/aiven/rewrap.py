@@ -1,5 +1,5 @@
 """Manifests whose data keys another pair wrapped, written again under the active one
-(docs/operations.md#rotating-keys).
+(docs/operate/secure.md#rotating-keys).
 
 Only `dataKey` changes: chunks, indexes and everything else in the manifest stay, so readers that hold an old manifest
 go on, and the two pairs may be mixed as long as the old one is configured. One put replaces a manifest whole, and what
