@@ -20,7 +20,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class ErrorCode(enum.IntEnum):
-    """The codes that Tidegate itself writes or acts on (docs/protocol.md#error-codes)."""
+    """The codes that Tidegate itself writes or acts on."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
