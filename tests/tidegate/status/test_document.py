@@ -40,5 +40,5 @@ def test_the_page_has_a_section_for_each_part_of_the_document_with_just_its_fiel
     sections = dict(zip(found[1::2], found[2::2], strict=True))
     assert [*sections] == [*SECTIONS]
     for title, part in SECTIONS.items():
-        rows = re.findall(r"^\| `(\w+)` \| ", sections[title], re.MULTILINE)
-        assert rows == [*part.__annotations__], title
+        named = re.findall(r"^- ((?:`\w+`(?:, )?)+)", sections[title], re.MULTILINE)
+        assert re.findall(r"\w+", " ".join(named)) == [*part.__annotations__], title
