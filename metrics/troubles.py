@@ -123,7 +123,8 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _WARNING, "end", "deploy#stopping-and-rolling-restarts", "it was asked to stop",
         "nothing: clients go elsewhere"),
     TroubleId.CATALOG_NOT_READ: Trouble(
-        _CRITICAL, "catalog", "troubleshoot#while-it-runs", "the metadata topic cannot be read, or not as a whole",
+        _CRITICAL, "catalog", "troubleshoot#the-metadata-topic-is-not-read",
+        "the metadata topic cannot be read, or not as a whole",
         "mend what the reason names: a right, a broker, the topic"),
     TroubleId.UPSTREAM_UNAVAILABLE: Trouble(
         _CRITICAL, "upstream", "monitor#tidegatebrokerssilent", "no broker answers",
@@ -157,29 +158,32 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "in standalone mode, the metadata topic is not as it must be, so nothing is deleted",
         "do as the reason says, and do not restart before", degrades=True, says_remedy=True),
     TroubleId.IDENTITY_UNCLEAR: Trouble(
-        _WARNING, "upstream", "secure#who-reads-what",
+        _WARNING, "upstream", "secure#acls-of-tidegates-own-identity",
         "two identities could read the metadata topic, and no key says which", "set `metadata.identity`", degrades=True,
         says_remedy=True),
     TroubleId.CERTIFICATE_EXPIRED: Trouble(
         _CRITICAL, "client", "monitor#tidegatecertificateexpiry", "the certificate that clients see has expired",
         "renew it", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_NOT_YET_VALID: Trouble(
-        _CRITICAL, "client", "troubleshoot#while-it-runs", "the certificate that clients see is not valid yet",
+        _CRITICAL, "client", "troubleshoot#addresses-and-certificates",
+        "the certificate that clients see is not valid yet",
         "check the clock of this machine and of the one that made it", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_NAMES: Trouble(
-        _CRITICAL, "client", "troubleshoot#while-it-runs", "the certificate is not for a host that clients get",
-        "add the name to it, or change the key", degrades=True, says_remedy=True),
+        _CRITICAL, "client", "troubleshoot#addresses-and-certificates",
+        "the certificate is not for a host that clients get", "add the name to it, or change the key", degrades=True,
+        says_remedy=True),
     TroubleId.CERTIFICATE_ISSUER: Trouble(
-        _CRITICAL, "client", "troubleshoot#while-it-runs", "the file lacks the certificate of its issuer",
+        _CRITICAL, "client", "troubleshoot#addresses-and-certificates", "the file lacks the certificate of its issuer",
         "append it, unless it is the root that clients trust", degrades=True, says_remedy=True),
     TroubleId.CERTIFICATE_EXPIRES_SOON: Trouble(
         _WARNING, "client", "monitor#tidegatecertificateexpiry", "the certificate that clients see expires soon",
         "renew it", degrades=True, says_remedy=True),
     TroubleId.HOST_NOT_FOUND: Trouble(
-        _CRITICAL, "client", "deploy#network-and-ports", "DNS does not know a host that clients get",
+        _CRITICAL, "client", "troubleshoot#addresses-and-certificates", "DNS does not know a host that clients get",
         "correct the name, or DNS", degrades=True, says_remedy=True),
     TroubleId.HOST_ELSEWHERE: Trouble(
-        _WARNING, "client", "deploy#network-and-ports", "a host that clients get leads to another machine",
+        _WARNING, "client", "troubleshoot#addresses-and-certificates",
+        "a host that clients get leads to another machine",
         "correct the name, or DNS; if a balancer or NAT is there, say so by proxy.advertised.port.start", degrades=True,
         says_remedy=True),
     TroubleId.HANDSHAKES_FAIL: Trouble(
@@ -197,11 +201,11 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _WARNING, "tier", "monitor#tidegatetierlefttobrokers", "segments are in Iceberg mode, which only brokers read",
         "nothing, unless Tidegate is to serve them: then write classic segments", degrades=True),
     TroubleId.TRANSACTION_HANGS: Trouble(
-        _CRITICAL, "copy", "troubleshoot#while-it-copies",
+        _CRITICAL, "copy", "troubleshoot#copying",
         "a transaction stays open, and readers of committed records wait for it", "end it with kafka-transactions.sh",
         degrades=True),
     TroubleId.LOG_STARTS_UNSURE: Trouble(
-        _WARNING, "copy", "troubleshoot#while-it-copies",
+        _WARNING, "copy", "troubleshoot#copying",
         "nobody tells the committed log starts, so what was deleted may be served",
         "bring the group's coordinator back, or grant the right that the reason names", degrades=True),
     TroubleId.CATALOG_BEHIND: Trouble(
@@ -209,10 +213,10 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "records of the metadata topic come faster than they are read",
         "wait after a large deletion; else look for a stalled loop"),
     TroubleId.COPYING_IN_TROUBLE: Trouble(
-        _CRITICAL, "copy", "troubleshoot#while-it-copies", "nothing is copied, or topics cannot be asked for",
+        _CRITICAL, "copy", "troubleshoot#copying", "nothing is copied, or topics cannot be asked for",
         "mend what the reason names"),
     TroubleId.DELETIONS_STOPPED: Trouble(
-        _CRITICAL, "copy", "troubleshoot#while-it-copies",
+        _CRITICAL, "copy", "troubleshoot#copying",
         "nothing may be deleted from the tier: the metadata topic, or this machine's clock, is not as it must be",
         "mend what the reason names", says_remedy=True),
     TroubleId.COPY_POISONED: Trouble(
@@ -235,11 +239,10 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _WARNING, "copy", "monitor#tidegatecopyunowned", "the copiers' group cannot be joined as it should be",
         "mend what the reason names"),
     TroubleId.TOPIC_NOT_COPIED: Trouble(
-        _WARNING, "copy", "troubleshoot#while-it-copies", "a topic of `copy.topics` is not copied",
+        _WARNING, "copy", "troubleshoot#copying", "a topic of `copy.topics` is not copied",
         "mend what the reason names, or take it out of `copy.topics`"),
     TroubleId.TOPIC_KEPT: Trouble(
-        _WARNING, "copy", "troubleshoot#while-it-copies",
-        "a topic of the tier is copied no more, and nothing of it is deleted",
+        _WARNING, "copy", "troubleshoot#copying", "a topic of the tier is copied no more, and nothing of it is deleted",
         "see the reason, and `upstream.bootstrap.servers` if topics seem to be gone"),
     TroubleId.DEAD_SEGMENTS: Trouble(
         _WARNING, "copy", "monitor#tidegatedeadsegments",
@@ -261,10 +264,10 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _WARNING, "machine", "size#sockets-and-open-files", "fewer files may be open than connections may need",
         "raise the limit, or lower `proxy.connections.max`", says_remedy=True),
     TroubleId.CONFIG_ODD: Trouble(
-        _WARNING, "configuration", "troubleshoot#at-the-start-or-from-tidegate-check",
+        _WARNING, "configuration", "troubleshoot#the-configuration",
         "keys have no effect, or another one than it seems", "correct them, or take them out"),
     TroubleId.CONFIG_REFUSED: Trouble(
-        _WARNING, "configuration", "troubleshoot#while-it-runs",
+        _WARNING, "configuration", "troubleshoot#the-configuration",
         "a changed file has a mistake, and the old configuration goes on",
         "correct the file, by `tidegate check FILE`"),
     TroubleId.RESTART_NEEDED: Trouble(
@@ -275,7 +278,7 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "the catalog's snapshot cannot be written, so the next start reads the whole metadata topic",
         "check free space and rights in `catalog.snapshot.path`"),
     TroubleId.AUDIT_LOG_FAILS: Trouble(
-        _WARNING, "audit", "troubleshoot#while-it-runs", "lines of the audit log are lost",
+        _WARNING, "audit", "secure#who-reads-what", "lines of the audit log are lost",
         "make room, or give the file of `audit.log` back to the user of serve"),
     TroubleId.STATUS_SECTION_FAILED: Trouble(
         _WARNING, "page", "monitor#the-status-page", "a part of the status page cannot be shown",

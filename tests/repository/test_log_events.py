@@ -1,4 +1,4 @@
-"""Log events: snake_case, and each in the table of docs/operate/events.md with its level and its meaning."""
+"""Log events: snake_case, and each in the lists of docs/operate/events.md with its level and its meaning."""
 
 import ast
 import functools
@@ -11,14 +11,22 @@ LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 HELPERS = {"log", "_log_failure"}
 """Functions and variables that stand for a logger's method; their level is chosen while running."""
 
-ROW = re.compile(r"^\| `([^`]+)` \| ([a-z, ]+) \| (.+) \|$", re.MULTILINE)
+SECTION = re.compile(r"^### (Errors|Warnings|Information|Debug)$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(r"^- ((?:`\w+`,?\s+)*`\w+`)(?:\s+\(also\s([a-z, ]+)\))?:\s+\S", re.MULTILINE)
+LEVEL = {"Errors": "error", "Warnings": "warning", "Information": "info", "Debug": "debug"}
 
 
 def listed() -> dict[str, set[str]]:
-    """Each event of the table, with its levels."""
-    rows = ROW.findall(text_of(ROOT / "docs" / "operate" / "events.md"))
-    assert [event for event, _, _ in rows] == sorted({event for event, _, _ in rows})
-    return {event: set(levels.split(", ")) for event, levels, _ in rows}
+    """Each event of the page, with its levels: that of its section, and those that it may have too."""
+    found: dict[str, set[str]] = {}
+    for heading, section in SECTION.findall(text_of(ROOT / "docs" / "operate" / "events.md")):
+        items = [(names.replace("`", "").replace(",", " ").split(), also) for names, also in ITEM.findall(section)]
+        assert len(items) == len(re.findall("^- ", section, re.MULTILINE))
+        assert [names[0] for names, _ in items] == sorted(names[0] for names, _ in items)
+        for names, also in items:
+            assert not found.keys() & names
+            found |= {event: {LEVEL[heading], *also.split(", ")} - {""} for event in names}
+    return found
 
 
 @functools.cache
@@ -56,14 +64,14 @@ def parts(expression: ast.expr) -> tuple[ast.expr, ...]:
     return (expression.body, expression.orelse) if isinstance(expression, ast.IfExp) else (expression,)
 
 
-def test_events_are_in_snake_case_and_in_the_table_with_their_levels() -> None:
+def test_events_are_in_snake_case_and_on_the_page_with_their_levels() -> None:
     events, _ = logged()
     assert len(events) > 50
-    table = listed()
+    page = listed()
     none_of([event for event in events if not re.fullmatch(r"[a-z]+(_[a-z]+)*", event)])
-    none_of([f"{event}: {sorted(levels)}" for event, levels in events.items() if not levels <= table.get(event, set())])
+    none_of([f"{event}: {sorted(levels)}" for event, levels in events.items() if not levels <= page.get(event, set())])
 
 
-def test_every_event_of_the_table_is_in_the_code() -> None:
+def test_every_event_of_the_page_is_in_the_code() -> None:
     _, constants = logged()
     none_of([event for event in listed() if event not in constants])

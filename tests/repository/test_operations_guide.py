@@ -153,4 +153,6 @@ def test_each_alert_has_its_section() -> None:
     section, _, _ = behind.partition("\n## ")
     assert alerts == set(re.findall(r"^### (\w+)$", section, re.MULTILINE))
     for part in section.split("\n### ")[1:]:
-        assert all(word in part for word in ("**Means:**", "**Look at:**", "**Do:**")), part
+        meaning, _, rest = part.partition("\n\n")[2].partition("\n\n")
+        assert meaning.endswith("."), part
+        assert "- **Do:** " in rest, part

@@ -1,0 +1,21 @@
+"""The table of docs/operate/size.md follows from what the page says below it."""
+
+import math
+import re
+
+from tests.repository.sources import ROOT, text_of
+
+PAGE = text_of(ROOT / "docs" / "operate" / "size.md")
+GET_MIB, BESIDE_GIB, LEAST_GIB = 12, 150 / 1024, 1.5
+
+
+def test_cores_and_memory_of_each_load_are_those_of_the_rules() -> None:
+    """Two GETs for each partition are a third of `memory.max.bytes`; a third of each core stays free."""
+    (https,) = re.findall(r"HTTPS takes ([\d.]+)\s+core-seconds per GB", PAGE)
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| ([\d.]+) GiB \| ([\d.]+) GiB \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for megabytes, partitions, cores, memory, limit in rows:
+        assert int(cores) == math.ceil(int(megabytes.replace(",", "")) * float(https) / 1000 * 1.5)
+        assert float(memory) == max(LEAST_GIB, int(partitions) * 2 * GET_MIB * 3 / 1024)
+        processes = int(cores) + (int(cores) > 1)
+        assert 0 <= float(limit) - float(memory) - processes * BESIDE_GIB < 0.1
