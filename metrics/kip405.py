@@ -73,7 +73,6 @@ class Kip405Row:
     """One MBean that is exported; `original_name` is the family's name before KIP-930."""
 
     mbean: str
-    origin: str
     family: Family
     original_name: str | None
     writer: Writer
@@ -89,7 +88,6 @@ class AbsentBean(NamedTuple):
 
     mbean: str
     why: str
-    origin: str
 
 
 def _type_and_name(mbean: str) -> tuple[str, str]:
@@ -104,105 +102,77 @@ def _exposed(mbean: str) -> str:
 
 
 def _row(
-    mbean: str, help_text: str, origin: str, *labels: str, original: str | None = None, writer: Writer = Writer.READER
+    mbean: str, help_text: str, *labels: str, original: str | None = None, writer: Writer = Writer.READER
 ) -> Kip405Row:
     kind = Kind.COUNTER if mbean.endswith("PerSec") else Kind.TIMER if mbean.endswith("TimeMs") else Kind.GAUGE
     family = Family(_exposed(mbean), kind, help_text, labels)
-    return Kip405Row(mbean, origin, family, _exposed(_TOPICS + original) if original else None, writer)
+    return Kip405Row(mbean, family, _exposed(_TOPICS + original) if original else None, writer)
 
 
-def _topic(name: str, help_text: str, origin: str, original: str | None = None) -> Kip405Row:
-    return _row(_TOPICS + name, help_text, origin, "topic", original=original)
+def _topic(name: str, help_text: str, original: str | None = None) -> Kip405Row:
+    return _row(_TOPICS + name, help_text, "topic", original=original)
 
 
-def _copied(name: str, help_text: str, origin: str, original: str | None = None) -> Kip405Row:
-    return _row(_TOPICS + name, help_text, origin, "topic", original=original, writer=Writer.COPIER)
+def _copied(name: str, help_text: str, original: str | None = None) -> Kip405Row:
+    return _row(_TOPICS + name, help_text, "topic", original=original, writer=Writer.COPIER)
 
 
-def _waiting(operation: str, origin: str) -> tuple[Kip405Row, Kip405Row]:
+def _waiting(operation: str) -> tuple[Kip405Row, Kip405Row]:
     having, label = f",delayedOperation={operation}", "delayedOperation"
     with_deadline = "Requests that wait for the tier and have a deadline, which all have here."
     return (
-        _row(f"{_PURGATORY}PurgatorySize{having}", "Requests that wait for the tier.", origin, label),
-        _row(f"{_PURGATORY}NumDelayedOperations{having}", with_deadline, origin, label),
+        _row(f"{_PURGATORY}PurgatorySize{having}", "Requests that wait for the tier.", label),
+        _row(f"{_PURGATORY}NumDelayedOperations{having}", with_deadline, label),
     )
 
 
 EXPORTED: tuple[Kip405Row, ...] = (
+    _topic("RemoteFetchBytesPerSec", "Record bytes returned by reads from the tier.", "RemoteBytesInPerSec"),
     _topic(
-        "RemoteFetchBytesPerSec",
-        "Record bytes returned by reads from the tier.",
-        "KIP-405, KIP-930",
-        "RemoteBytesInPerSec",
-    ),
-    _topic(
-        "RemoteFetchRequestsPerSec",
-        "Reads from the tier, counted when they are submitted.",
-        "KIP-405, KIP-930",
-        "RemoteReadRequestsPerSec",
+        "RemoteFetchRequestsPerSec", "Reads from the tier, counted when they are submitted.", "RemoteReadRequestsPerSec"
     ),
     _topic(
         "RemoteFetchErrorsPerSec",
         "Reads from the tier that failed; an offset out of range is not one.",
-        "KIP-405, KIP-930",
         "RemoteReadErrorPerSec",
     ),
     _copied(
-        "RemoteCopyBytesPerSec",
-        "Bytes of segments copied to the tier, without their indexes.",
-        "KIP-405, KIP-930",
-        "RemoteBytesOutPerSec",
+        "RemoteCopyBytesPerSec", "Bytes of segments copied to the tier, without their indexes.", "RemoteBytesOutPerSec"
     ),
-    _copied("RemoteCopyRequestsPerSec", "Attempts to copy a segment to the tier.", "KIP-930"),
-    _copied("RemoteCopyErrorsPerSec", "Copies of a segment that failed.", "KIP-405, KIP-930", "RemoteWriteErrorPerSec"),
-    _copied("RemoteCopyLagBytes", "Bytes that are due to be copied and are not yet in the tier.", "KIP-963"),
-    _copied("RemoteCopyLagSegments", "Segments that are due to be copied and are not yet in the tier.", "KIP-963"),
-    _copied("RemoteDeleteRequestsPerSec", "Attempts to delete a segment from the tier.", "KIP-963"),
-    _copied("RemoteDeleteErrorsPerSec", "Deletions from the tier that failed.", "KIP-963"),
-    _copied("RemoteDeleteLagBytes", "Bytes in the tier that have expired and are not yet deleted.", "KIP-963"),
-    _copied("RemoteDeleteLagSegments", "Segments in the tier that have expired and are not yet deleted.", "KIP-963"),
-    _topic("RemoteLogMetadataCount", "Segments in the metadata, in any state.", "KIP-963"),
-    _topic("RemoteLogSizeBytes", "Bytes of the segments in the metadata.", "KIP-963"),
+    _copied("RemoteCopyRequestsPerSec", "Attempts to copy a segment to the tier."),
+    _copied("RemoteCopyErrorsPerSec", "Copies of a segment that failed.", "RemoteWriteErrorPerSec"),
+    _copied("RemoteCopyLagBytes", "Bytes that are due to be copied and are not yet in the tier."),
+    _copied("RemoteCopyLagSegments", "Segments that are due to be copied and are not yet in the tier."),
+    _copied("RemoteDeleteRequestsPerSec", "Attempts to delete a segment from the tier."),
+    _copied("RemoteDeleteErrorsPerSec", "Deletions from the tier that failed."),
+    _copied("RemoteDeleteLagBytes", "Bytes in the tier that have expired and are not yet deleted."),
+    _copied("RemoteDeleteLagSegments", "Segments in the tier that have expired and are not yet deleted."),
+    _topic("RemoteLogMetadataCount", "Segments in the metadata, in any state."),
+    _topic("RemoteLogSizeBytes", "Bytes of the segments in the metadata."),
     _copied(
         "RemoteLogSizeComputationTime",
         "Duration of the last walk over a topic's segments for its size, in milliseconds.",
-        "KIP-963",
     ),
     _row(
         f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
         "Idle share of the copier's slots over the last minute, 0 to 1.",
-        "KIP-405",
         writer=Writer.COPIER,
     ),
-    _row(
-        f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs",
-        "Duration of one read from the tier, in milliseconds.",
-        "KIP-1018",
-    ),
-    _row(
-        f"{_POOL}RemoteLogReaderTaskQueueSize",
-        "Reads from the tier that wait for a slot.",
-        "KIP-405; domain of Kafka 4.2",
-    ),
-    _row(
-        f"{_POOL}RemoteLogReaderAvgIdlePercent",
-        "Idle share of the tier's read slots over the last minute, 0 to 1.",
-        "KIP-405; domain of Kafka 4.2",
-    ),
+    _row(f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "Duration of one read from the tier, in milliseconds."),
+    _row(f"{_POOL}RemoteLogReaderTaskQueueSize", "Reads from the tier that wait for a slot."),
+    _row(f"{_POOL}RemoteLogReaderAvgIdlePercent", "Idle share of the tier's read slots over the last minute, 0 to 1."),
     _row(
         "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
         "Reads from the tier that missed the deadline of their Fetch; the fill goes on.",
-        "KIP-405",
     ),
     _row(
         "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
         "Look-ups by time in the tier that missed the deadline of their ListOffsets.",
-        "KIP-1075",
         "topic",
         "partition",
     ),
-    *_waiting("RemoteFetch", "KIP-405"),
-    *_waiting("RemoteListOffsets", "KIP-1075"),
+    *_waiting("RemoteFetch"),
+    *_waiting("RemoteListOffsets"),
 )
 
 _NO_FOLLOWER = "A follower broker's bootstrap from the tier; Tidegate replicates no partition."
@@ -211,17 +181,17 @@ _NO_QUOTA = "KIP-956 quotas are a broker's; Tidegate neither has nor inherits `r
 _OLD_DOMAIN = "The same number under a domain that Kafka 4.2 deprecated; exported once, under `kafka.log.remote`."
 
 ABSENT: tuple[AbsentBean, ...] = (
-    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec", _NO_FOLLOWER, "KIP-963"),
-    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec", _NO_FOLLOWER, "KIP-963"),
-    AbsentBean(f"{_OLD_POOL}RemoteLogReaderTaskQueueSize", _OLD_DOMAIN, "KIP-405"),
-    AbsentBean(f"{_OLD_POOL}RemoteLogReaderAvgIdlePercent", _OLD_DOMAIN, "KIP-405"),
-    AbsentBean(f"{_MANAGER}RetentionSizeInPercent", _NO_RETENTION, "KIP-1257"),
-    AbsentBean(f"{_MANAGER}LocalRetentionSizeInPercent", _NO_RETENTION, "KIP-1257"),
-    AbsentBean(f"{_QUOTA}RLMCopy,name=byte-rate", _NO_QUOTA, "KIP-956"),
-    AbsentBean(f"{_QUOTA}RLMFetch,name=byte-rate", _NO_QUOTA, "KIP-956"),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-avg", _NO_QUOTA, "KIP-956"),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-max", _NO_QUOTA, "KIP-956"),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-avg", _NO_QUOTA, "KIP-956"),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-max", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec", _NO_FOLLOWER),
+    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec", _NO_FOLLOWER),
+    AbsentBean(f"{_OLD_POOL}RemoteLogReaderTaskQueueSize", _OLD_DOMAIN),
+    AbsentBean(f"{_OLD_POOL}RemoteLogReaderAvgIdlePercent", _OLD_DOMAIN),
+    AbsentBean(f"{_MANAGER}RetentionSizeInPercent", _NO_RETENTION),
+    AbsentBean(f"{_MANAGER}LocalRetentionSizeInPercent", _NO_RETENTION),
+    AbsentBean(f"{_QUOTA}RLMCopy,name=byte-rate", _NO_QUOTA),
+    AbsentBean(f"{_QUOTA}RLMFetch,name=byte-rate", _NO_QUOTA),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-avg", _NO_QUOTA),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-max", _NO_QUOTA),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-avg", _NO_QUOTA),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-max", _NO_QUOTA),
 )
 """Attributes of Kafka's own metrics (KIP-956) are written `name=` for want of a bean name."""

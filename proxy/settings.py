@@ -200,10 +200,9 @@ class ProxyConfig:
     workers: int = key(
         "proxy.workers",
         WORKERS,
-        "Processes that serve clients, each on a core of its own; `auto`: one for each core, 8 at most, while "
-        "`memory.max.bytes` has 192 MiB for each. With more than one, a supervisor accepts connections and hands them "
-        "out, and what is for the host is divided: `memory.max.bytes`, `cache.disk.bytes`, `tier.concurrent.gets.max`, "
-        "`proxy.connections.max`.",
+        "Processes that serve clients, each on a core of its own; `auto`: one for each core, 8 at most. "
+        "`memory.max.bytes`, `cache.disk.bytes`, `tier.concurrent.gets.max` and `proxy.connections.max` are "
+        "divided among them.",
         default="1",
     )
     read_prefer: ReadPreference = key(
@@ -249,16 +248,15 @@ class ProxyConfig:
     tls_sni_pattern: str | None = key(
         "proxy.tls.sni.pattern",
         optional(SNI_PATTERN),
-        "One port for all brokers; the TLS server name says which is meant. This is the host that clients get for "
-        "broker N, with `$(nodeId)` once, as `broker-$(nodeId).kafka.example.org`. Any other name is for the "
-        "bootstrap. Needs `proxy.tls.certificate.file`, valid for all these names; instead of "
-        "`proxy.broker.port.start`, `proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
+        "One port for all brokers: this is the host that clients get for broker N, with `$(nodeId)` once, as "
+        "`broker-$(nodeId).kafka.example.org`. Any other TLS server name is for the bootstrap. Needs "
+        "`proxy.tls.certificate.file`, valid for all these names.",
     )
     protocol: bool = key(
         "proxy.protocol",
         BOOLEAN,
-        "`true`: each connection begins with a PROXY header (version 1 or 2), as a balancer in front sends it; the "
-        "address that it names is the client's in limits and logs. Needs `proxy.protocol.trusted`.",
+        "`true`: each connection begins with a PROXY header (version 1 or 2) of a balancer in front, and limits "
+        "and logs go by its address. Needs `proxy.protocol.trusted`.",
         default="false",
     )
     protocol_trusted: tuple[Network, ...] | None = key(
@@ -269,8 +267,8 @@ class ProxyConfig:
     connections_max: int = key(
         "proxy.connections.max",
         integer(1, 1_000_000),
-        "Client connections. Half are kept for clients that have signed in. When they run out, a new one takes the "
-        "place of the oldest that has not, and is closed at once if there is none. Each needs two open files.",
+        "Client connections, each with two open files. When they run out, a new one takes the place of the "
+        "oldest that has not signed in.",
         section="Limits on clients",
         default="4096",
         reload=Reload.AT_ONCE,
@@ -278,8 +276,8 @@ class ProxyConfig:
     connections_idle_ms_max: int = key(
         "proxy.connections.idle.max.ms",
         integer(1000, 2**31 - 1),
-        "A connection on which nothing was asked or answered for so long is closed; never one that awaits an answer. "
-        "A backstop: brokers' own `connections.max.idle.ms` (10 minutes) closes them earlier.",
+        "A connection without a request or an answer for so long is closed. Brokers' own "
+        "`connections.max.idle.ms` (10 minutes) closes it earlier.",
         default="3600000",
         reload=Reload.AT_ONCE,
     )
@@ -287,15 +285,14 @@ class ProxyConfig:
         "proxy.connections.max.per.ip",
         optional(integer(1, 1_000_000)),
         "Connections of one address; one more is closed at once. Behind NAT or a balancer many clients have one "
-        "address; see `proxy.protocol`. Kafka's `max.connections.per.ip`.",
+        "address.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
     connections_rate_per_ip: int | None = key(
         "proxy.connections.rate.per.ip",
         optional(integer(1, 1_000_000)),
-        "New connections a second of one address, five seconds' worth at once; one more is closed at once. Kafka's "
-        "quota of an address, `connection_creation_rate`.",
+        "New connections a second of one address, five seconds' worth at once; one more is closed at once.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
@@ -309,17 +306,16 @@ class ProxyConfig:
     unauthenticated_frame_bytes_max: int = key(
         "expert.proxy.frame.unauthenticated.bytes.max",
         size(KIB, 2 * GIB - 1),
-        "A larger request of a client that has not signed in closes its connection, where `upstream.security.protocol` "
-        "has SASL; so does a larger one that is part of a sign-in. Kafka's `sasl.server.max.receive.size`.",
+        "A larger request closes its connection while the client has not signed in, where "
+        "`upstream.security.protocol` has SASL; so does a larger one that is part of a sign-in.",
         default="512 KiB",
         reload=Reload.NEW_CONNECTIONS,
     )
     response_held_bytes_max: int = key(
         "expert.proxy.response.held.bytes.max",
         size(64 * MIB, 2 * GIB - 1),
-        "The largest response that may be held whole, to be rewritten or merged; others are streamed. A merged Fetch "
-        "has 55 MiB, or one batch that is larger: one that does not fit is put off alone (error 9), and counted. What "
-        "is larger than 16 MiB is held one at a time.",
+        "The largest response that may be held whole, to be rewritten or merged; others are streamed. A batch "
+        "that does not fit is put off alone (error 9). What is larger than 16 MiB is held one at a time.",
         default="128 MiB",
         reload=Reload.NEW_CONNECTIONS,
     )
@@ -333,17 +329,15 @@ class ProxyConfig:
     held_bytes_max: int = key(
         "expert.proxy.held.bytes.max",
         size(4 * MIB, TIB),
-        "What is held in memory for all clients together: requests that are decoded, responses that are rewritten or "
-        "merged, and whatever else a frame's buffer has beyond 16 KiB. Beyond it requests and responses wait, and then "
-        "the connections that have kept others waiting longest end.",
+        "What is held in memory for all clients together beyond 16 KiB a frame. Beyond it requests and "
+        "responses wait, and then the connections that have kept others waiting longest end.",
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(
         "expert.proxy.send.stall.ms",
         integer(100, 3_600_000),
-        "After this time without progress, memory held for the client's answer is released if other clients need it: "
-        "what it holds of the tier is read again when the client goes on. While nobody waits for the memory, clients "
-        "may take their time.",
+        "After this time without progress, memory held for a client's answer is released if other clients need "
+        "it, and read again when the client goes on.",
         default="30000",
         reload=Reload.AT_ONCE,
     )
@@ -357,8 +351,8 @@ class ProxyConfig:
     upstream_connect_timeout_ms: int = key(
         "proxy.upstream.connect.timeout.ms",
         integer(0, 3_600_000),
-        "How long a client's connection is held while no broker answers; then it is closed. Less than the 10 s after "
-        "which librdkafka gives up its first request and takes the broker for one older than 0.10.",
+        "How long a client's connection is held while no broker answers; then it is closed. Keep it below "
+        "librdkafka's 10 s (`api.version.request.timeout.ms`).",
         default="8000",
         reload=Reload.NEW_CONNECTIONS,
     )

@@ -124,8 +124,8 @@ class CopyConfig:
     segment_ms: int = key(
         "copy.segment.ms",
         integer(1000, _CENTURY_MS),
-        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must be far "
-        "below upstream's `retention.ms`. A segment of records that are older already may span a day.",
+        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must be "
+        "far below upstream's `retention.ms`.",
         default="3600000",
     )
     staging_path: Path | None = key(
@@ -156,23 +156,21 @@ class CopyConfig:
     delete_grace_ms: int = key(
         "copy.delete.grace.ms",
         integer(0, _CENTURY_MS),
-        "What DeleteRecords or a topic's deletion takes out of the tier waits so long, and can be held meanwhile. What "
-        "retention takes waits only if it is more than `copy.delete.share.max`.",
+        "What DeleteRecords or a topic's deletion takes out of the tier waits so long, and can be held meanwhile.",
         default="86400000",
     )
     delete_share_max: float = key(
         "copy.delete.share.max",
         SHARE,
         "A deletion of more than this share of a partition, and of more than one segment, waits for "
-        "`copy.delete.grace.ms` with an alert, whatever asks for it.",
+        "`copy.delete.grace.ms` with an alert.",
         default="0.1",
     )
     retention_from_topic: bool = key(
         "copy.retention.from.topic",
         BOOLEAN,
-        "The topic's own `retention.ms` and `retention.bytes` are the tier's in place of the two keys above. Brokers "
-        "without remote storage delete by the same values, so this is for topics whose records the tier shall not keep "
-        "longer.",
+        "The topic's own `retention.ms` and `retention.bytes` are the tier's in place of the two keys above. "
+        "Brokers delete by the same values.",
         default="false",
     )
 

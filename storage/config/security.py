@@ -129,9 +129,9 @@ class UpstreamKeys:
     metadata_identity: MetadataIdentity | None = key(
         "metadata.identity",
         optional(one_of(MetadataIdentity)),
-        "Who reads and writes `__remote_log_metadata`: `upstream`, by the keys above, or `broker`, by the metadata "
-        "clients' properties in the broker's file (`remote.log.metadata.*`), with the keys above for what they leave "
-        "open. `upstream` without credentials is `broker`. Unset: `broker`; from 0.2 on `upstream`.",
+        "Who reads and writes `__remote_log_metadata`: `upstream`, by the keys above, or `broker`, by "
+        "`remote.log.metadata.*` of the broker's file, with the keys above for what they leave open. Unset: "
+        "`broker`; from 0.2 on `upstream`.",
     )
 
 

@@ -127,8 +127,8 @@ class TierReadsConfig:
     hedge_gets_per_minute_min: int = key(
         "tier.hedge.gets.per.minute.min",
         integer(-1, 1_000_000),
-        "From this rate of GETs on, one that begins to answer four times later than usual gets a second; a body "
-        "that is four times slower than usual always does. −1: neither ever does.",
+        "From this rate of GETs on, one that begins four times later than usual gets a second; a body that is "
+        "four times slower always does. −1: neither does.",
         default="60",
     )
 

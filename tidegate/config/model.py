@@ -98,8 +98,8 @@ class TierConfig(TierReadsConfig):
     fallback_after_ms: int = key(
         "expert.fallback.after.ms",
         integer(0, 3_600_000),
-        "An offset that was asked for three times in this time, and of which the tier gave no byte, is read by the "
-        "broker. Where the tier fails for good (access denied, an object gone or corrupt), the broker reads at once.",
+        "The broker reads an offset that was asked for three times in this time and of which the tier gave no "
+        "byte. Where the tier fails for good, it reads at once.",
         section="When the tier fails",
         default="5000",
         reload=Reload.AT_ONCE,
@@ -224,22 +224,20 @@ class AdminConfig:
     allowed_hosts: tuple[str, ...] | None = key(
         "admin.allowed.hosts",
         optional(HOSTS),
-        "Host names by which the admin listener may be asked, beside addresses, `localhost`, this host's (or pod's) "
-        "own name and that of `admin.listen`; `*`: any. A request by another name gets 403, since a web page elsewhere "
-        "may have sent it.",
+        "Host names by which the admin listener may be asked, beside addresses, `localhost`, its own host's "
+        "name and that of `admin.listen`; `*`: any. Other names get 403.",
     )
     client_names: bool = key(
         "admin.client.names",
         BOOLEAN,
-        "Whether the page, `/status.json`, `/streams` and log lines name clients by client id, sign-in name and group, "
-        "beside their addresses. `audit.log` names them in any case.",
+        "Whether the page, `/status.json`, `/streams` and log lines name clients by client id, sign-in name and "
+        "group, beside their addresses.",
         default="true",
     )
     connections_max: int = key(
         "expert.admin.connections.max",
         integer(4, 10_000),
-        "Connections to the admin listener; at that number a new one takes the place of the one that has waited "
-        "longest for its request.",
+        "Connections to the admin listener; one more takes the place of the one that has waited longest.",
         default="64",
     )
 
@@ -251,8 +249,8 @@ class AuditConfig:
     log: str | None = key(
         "audit.log",
         optional(AUDIT_LOG),
-        "Where one JSON line for each client, topic, partition and minute of reads from the tier is written: a file, "
-        "made with mode 0600 in a folder that is there, or `stdout`.",
+        "Where one JSON line for each client, topic, partition and minute of reads from the tier is written: a "
+        "file, or `stdout`.",
     )
 
 
@@ -298,10 +296,8 @@ class Config(TierClientConfig):
         "memory.max.bytes",
         size(WORKER_MEMORY_BYTES_MIN, TIB),
         "`cache.memory.bytes` gets 1/6 of it, `expert.readahead.total.max.bytes` and "
-        "`expert.tier.inflight.bytes.max` 1/3 each, and `expert.proxy.held.bytes.max` 1/24, unless set themselves. "
-        "Manifests and indexes get 1/16, Fetch sessions 1/24 (111,000 partitions at 1.5 GiB; while others want room, "
-        "no connection keeps more than its share); the rest is for the process. Resident memory stays below this and "
-        "150 MiB.",
+        "`expert.tier.inflight.bytes.max` 1/3 each, `expert.proxy.held.bytes.max` 1/24, unless set themselves. "
+        "Resident memory stays below this and 150 MiB.",
         default="1.5 GiB",
     )
     proxy: ProxyConfig
