@@ -64,8 +64,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run | doctor
 $(JARS)/.complete: tools/kafka/pom.xml | doctor-demo
 	@echo "setup: Kafka's jars into $(JARS)"
 	@rm -rf $(JARS)
-	@$(MVN) --file tools/kafka/pom.xml dependency:copy-dependencies \
-		-DoutputDirectory=$(CURDIR)/$(JARS)
+	@$(MVN) --file tools/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
 demo: setup
@@ -77,7 +76,7 @@ test: $(VENV)/.dev $(CLASSES)
 		"and all drawn examples: a quarter of an hour, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
-test-all: $(VENV)/.dev $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
+test-all: $(VENV)/.dev $(VENV)/.docs $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
 	$(PYTEST) -n $(ALL_JOBS) --suite all $(ARGS)
 
 test-long: $(VENV)/.dev $(CLASSES) spark
@@ -105,6 +104,7 @@ lock: $(VENV)/.dev
 	$(UV_COMPILE) pyproject.toml --group build --extra dev --constraint requirements/run.txt -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --group build --extra dev --extra spark --constraint requirements/dev.txt \
 		-o requirements/spark.txt
+	$(UV_COMPILE) --group docs --constraint requirements/dev.txt -o requirements/docs.txt
 	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --constraint requirements/dev.txt -o requirements/image.txt
 	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
 	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)

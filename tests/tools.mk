@@ -1,6 +1,7 @@
 # What tests need beyond the locked Python packages, each of a pinned version, and rarer runs.
 #
 #   make doctor              what this machine lacks, a line each
+#   make docs                build/docs/site: the documents as a site, by reader; a dead link is an error
 #   make spark               the extra `spark`, connectors, S3A, Delta, Iceberg, a schema registry
 #   make test-tools          toxiproxy, stores, other clients, old ones, the next Spark       (needs Go, Node)
 #   make spark-package       dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
@@ -49,7 +50,8 @@ BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_c
 CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization client_scenarios \
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
-.PHONY: doctor bench-others spark spark-package test-tools test-busy differential test-workers test-python-3.14 soak
+.PHONY: doctor docs bench-others \
+	spark spark-package test-tools test-busy differential test-workers test-python-3.14 soak
 
 doctor:
 	@$(PYTHON) tools/doctor.py
@@ -58,6 +60,14 @@ doctor:
 $(CLASSES): $(JARS)/.complete | $(VENV)/.run
 	@echo "setup: an archive of Kafka's classes"
 	@$(BIN)/python -m tools.demo.kafka_classes $(JARS)
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
+	@echo "setup: what renders the documents into $(VENV)"
+	@$(INSTALL) --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m tools.site build/docs
 
 # pyspark comes as source; what builds it is in .venv by then.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.dev

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.session import java_problems, missing_packages
@@ -165,6 +166,7 @@ _KINDS = {
             "install docker-compose (Debian: apt-get install docker-compose)",
         ),
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
+        Kind("mkdocs", lambda: find_spec("mkdocs") is not None, "run `make docs`, which installs it"),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
