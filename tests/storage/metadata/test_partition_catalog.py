@@ -1,5 +1,5 @@
-"""The rules of docs/kafka-tier.md#states on one partition, through the catalog; cases of docs/kafka-tier.md#cases; and
-which segments and offsets are on the upstream leader's history."""
+"""The rules of docs/kafka-tier.md#states on one partition, through the catalog; and which segments and offsets are on
+the upstream leader's history."""
 
 import itertools
 import random
@@ -284,7 +284,7 @@ def test_compaction_leaves_out_moves_but_never_turns_them_round(current: State, 
 
 LINEAGE = LeaderEpochLineage(7, {0: (0, 10), 1: (1, 20), 2: (2, 30), 3: (3, 40), 4: (4, 50), 5: (5, 70), 7: (7, 90)})
 
-"""Starts {0:0, 1:10, 2:20, 3:30, 4:40, 5:50, 7:70}: the lineage of docs/kafka-tier.md#cases."""
+"""Starts {0:0, 1:10, 2:20, 3:30, 4:40, 5:50, 7:70}."""
 
 
 TEMPLATE = metadata_of(PARTITION, filled_segment())
