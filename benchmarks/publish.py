@@ -128,7 +128,7 @@ def per_core(row: Figures) -> str:
 def costs() -> str:
     """All of a row, with aims."""
     return table(
-        ("way", "core-s/GB (least to most)", "floor", "of the floor's", "aim", "MB/s (floor's)", "idle", "measured"),
+        ("way", "core-s/GB (least to most)", "floor", "of the floor's", "aim", "MB/s (floor's)"),
         [
             (
                 f"{row['way']} (`{row['row']}`)",
@@ -137,8 +137,6 @@ def costs() -> str:
                 f"{row['ratio']:.2f} ×" if is_of_cost(row) else f"{row['ratio']:.2f} × its MB/s",
                 f"{'≤' if is_of_cost(row) else '≥'} {row['aim']:g} ×",
                 f"{row['megabytes_per_s']:,.0f} ({row['floor_megabytes_per_s']:,.0f})",
-                f"{row['idle_share']:.0%}",
-                f"{row['date']}, {row['commit']}",
             )
             for row in load(FOLDER / "cost.jsonl")
         ],
@@ -222,9 +220,12 @@ def ends() -> str:
 
 
 def machines() -> str:
-    """Return the machines that were measured on."""
+    """Return the machines that were measured on, with the versions that were measured there."""
     rows = [row for path in sorted(FOLDER.glob("*.jsonl")) for row in load(path)]
-    return "\n".join(f"- {machine}" for machine in sorted({row["machine"] for row in rows}))
+    found: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        found[row["machine"]].add(f"{row['date']}, {row['commit']}")
+    return "\n".join(f"- {machine}: {'; '.join(sorted(found[machine]))}" for machine in sorted(found))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
