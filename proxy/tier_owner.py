@@ -12,6 +12,7 @@ from protocol.fetch.sessions import FetchSession
 from protocol.fetch.walker import PartitionEditor
 from protocol.list_offsets import OffsetTimestamp
 from proxy.connection.request_handlers import RELAY, Exchange, Relay
+from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
 from storage.reading.segment_finder import SegmentFinder
 from storage.reading.timestamp_search import TimestampSearch
@@ -96,8 +97,8 @@ class TierOwner(Protocol):
         """
         ...
 
-    def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
-        """Return what finds segments below a broker's log, given what does so by the catalog alone.
+    def finder(self, catalog: Catalog, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
+        """Return what finds segments below a broker's log.
 
         Args:
             is_caught_up: the partition's metadata was just read to its end.
@@ -144,8 +145,8 @@ class BrokersOwnIt:
     def judge(self, part: "TierPart", lineages: "Lineages") -> "Awaitable[Instead | bool]":
         return lineages.agree(part.partition, part.frontier, part.asked)
 
-    def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
-        return finder
+    def finder(self, catalog: Catalog, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
+        return SegmentFinder(catalog, local_start)
 
     def tail(self, tail: "CatalogTail") -> "CatalogTail":
         return tail

@@ -206,15 +206,13 @@ class Tier:
             UpstreamError: the lineage cannot be learned.
         """
         partition, offset, local_start = part.partition, part.asked.fetch_offset, under.local_log_start_offset
-        finder = self.owner.finder(self._reader.finder, local_start, is_caught_up=is_caught_up)
+        finder = self.owner.finder(self.catalog, local_start, is_caught_up=is_caught_up)
         self.meter.on_remote_fetch_started(partition.topic)
         try:
             with self.meter.remote_fetch_timer():
                 lineage = self.lineages.known(partition, under.leader_epoch)
                 if lineage is None:
                     lineage = yield from waited(partial(self.lineages.get, partition, under.leader_epoch))
-                if committed:
-                    finder.check_end(partition, offset, lineage, local_start)
                 records = yield from self._reader.read(
                     partition,
                     offset,
@@ -242,10 +240,8 @@ class Tier:
         lineage = self.lineages.known(part.partition, leader_epoch)
         if lineage is None:
             return None
-        try:
-            return str(self._reader.finder.segment_for(part.partition, part.asked.fetch_offset, lineage).segment_id)
-        except OffsetNotInTierError:
-            return None
+        found = self._reader.finder.holding(part.partition, part.asked.fetch_offset, lineage)
+        return None if found is None else str(found.segment_id)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A client has gone."""

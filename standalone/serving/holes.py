@@ -94,9 +94,7 @@ class OwnSegments(SegmentFinder):
         """The segment that holds `offset`, or the one behind the hole that it is in."""
         return self.holding(partition, offset, lineage) or self._behind_hole(partition, offset, lineage)
 
-    def check_end(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, local_start: int
-    ) -> None:
+    def check_end(self, segment: RemoteLogSegmentMetadata) -> None:
         """Nothing: an answer is cut where the broker's log begins."""
 
     def note(self, partition: TopicIdPartition, start: int, end: int, lineage: LeaderEpochLineage) -> None:

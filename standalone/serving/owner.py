@@ -28,7 +28,6 @@ from standalone.serving.own_list_offsets import OwnListOffsetsService
 from standalone.serving.tier_offsets import TierOffsets
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
-from storage.reading.segment_finder import SegmentFinder
 from storage.reading.timestamp_search import TimestampSearch
 
 _log = structlog.get_logger(__name__)
@@ -88,9 +87,9 @@ class WeOwnIt:
             return await lineages.agree(part.partition, part.frontier, part.asked)
         return await _parted(part, lineages) or True
 
-    def finder(self, finder: SegmentFinder, local_start: int, *, is_caught_up: bool) -> OwnSegments:
+    def finder(self, catalog: Catalog, local_start: int, *, is_caught_up: bool) -> OwnSegments:
         """One that steps over holes."""
-        return OwnSegments(self._catalog, self._holes, local_start, is_caught_up=is_caught_up)
+        return OwnSegments(catalog, self._holes, local_start, is_caught_up=is_caught_up)
 
     def tail(self, tail: CatalogTail) -> OwnTierTail:
         """A partition is not ready either before it is known where its log starts."""

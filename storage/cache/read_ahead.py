@@ -115,6 +115,7 @@ class Stream:
     stalled_by: StallReason = StallReason.COLD_START
     stamp: int = 0
     segments: list[Ahead] = field(default_factory=list)
+    last: "Read | None" = None
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -155,6 +156,8 @@ class Read:
         reader: a connection, by anything that names it.
         waited: the answer had to wait for a block.
         is_cut: there is more, which the reader will ask for next.
+        offset: what it was of.
+        found_by: while this is the same, the segment holds what follows up to its end.
     """
 
     reader: Hashable
@@ -164,6 +167,8 @@ class Read:
     waited: bool
     is_cut: bool
     following: Following
+    offset: int = 0
+    found_by: object = None
 
 
 class ReadAhead:
@@ -237,6 +242,7 @@ class ReadAhead:
         if stream is None:
             stream = self._add(read)
         is_repeated = not is_new and stream.start == read.start and stream.segment is segment
+        stream.last = read
         if is_repeated and stream.end == read.end:
             stream.read_at_s = self._clock()
             self.recent.move_to_end(stream)
@@ -246,6 +252,20 @@ class ReadAhead:
             self._grow(stream, read)
         self._read_lately[stream] = None
         return self._segments_to_open(stream)
+
+    def blocks_at(
+        self, reader: Hashable, partition: TopicIdPartition, offset: int, found_by: object
+    ) -> SegmentBlocks | None:
+        """The segment of a stream that comes to this offset, found by the same as its last read was."""
+        reads = (stream.last for stream in self.by_reader.get(reader, {}).get(partition, ()))
+        return next(
+            (
+                read.blocks
+                for read in reads
+                if read and read.offset <= offset <= read.blocks.segment.end_offset and read.found_by == found_by
+            ),
+            None,
+        )
 
     def reach(self, reader: Hashable, blocks: SegmentBlocks, position: int) -> Stream | None:
         """The reader's stream that comes to this byte within its window; it may lie in the block that it reads."""
@@ -537,6 +557,7 @@ class Prefetcher:
     ) -> None:
         self._nursery = nursery
         self._read_ahead = read_ahead
+        self.blocks_at = read_ahead.blocks_at
         self._cache = cache
         self._gets = gets
         self._memory = memory

@@ -17,6 +17,8 @@ Added:
 - The CRC of every whole batch is checked the first time it is handed out.
 - An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
   looked for (`batch_walk.SPARSE_WALK_BYTES`); otherwise the index is rebuilt.
+- A reader that reads on stays in its segment without a look into the catalog (`ReadAhead.blocks_at`), while that and
+  the lineage are what they were: also where another segment begins that has the same batches.
 - A large answer is collected piece by piece. What is contiguous when the time is up, or when there is no room for more,
   is the answer: whole batches, at least one (docs/protocol.md#l3).
 """
@@ -218,6 +220,12 @@ class _Asked:
     committed: bool
     time: ReadTime | None
     finder: SegmentFinder
+    found_by: tuple[int, LeaderEpochLineage]
+    """The catalog's generation, of the partition, and the lineage."""
+
+    @property
+    def lineage(self) -> LeaderEpochLineage:
+        return self.found_by[1]
 
     @property
     def begins_below(self) -> int | None:
@@ -332,13 +340,21 @@ class TierReader:
             RemoteStorageError: it should, and cannot be read.
         """
         finder = finder or self.finder
+        found_by = self._catalog.generation(partition.topic_id, partition.partition), lineage
+        source: SegmentBlocks | None = None
+        if self.prefetcher is not None:
+            source = self.prefetcher.blocks_at(reader, partition, offset, found_by)
         while True:
-            segment = finder.segment_for(partition, offset, lineage)
-            asked = _Asked(max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed, time, finder)
-            answer = yield from self._read_segment(segment, asked, lineage, reader)
+            segment = finder.segment_for(partition, offset, lineage) if source is None else source.segment
+            if committed:
+                finder.check_end(segment)
+            source = source or self._cache.blocks_of(segment, (yield from self._opened.in_steps(segment)))
+            wishes = max(offset, segment.start_offset), max_bytes, minimum_one_batch, committed
+            asked = _Asked(*wishes, time, finder, found_by)
+            answer = yield from self._read_segment(source, asked, reader)
             if answer is not None:
                 return answer
-            offset = segment.end_offset + 1
+            offset, source = segment.end_offset + 1, None
             if asked.begins_below is not None and offset >= asked.begins_below:
                 raise LocalLogIsNextError(f"{partition}: no batch begins at or above offset {offset} in the tier")
 
@@ -352,12 +368,9 @@ class TierReader:
         now = self._catalog.find_segment(segment.segment_id)
         return now is not None and now.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
-    def _read_segment(
-        self, segment: RemoteLogSegmentMetadata, asked: _Asked, lineage: LeaderEpochLineage, reader: Hashable
-    ) -> Steps[TierRecords | None]:
+    def _read_segment(self, source: SegmentBlocks, asked: _Asked, reader: Hashable) -> Steps[TierRecords | None]:
         """The answer from one segment; None if all its batches end below the offset."""
-        source = self._cache.blocks_of(segment, (yield from self._opened.in_steps(segment)))
-        index: OffsetIndex | None = None
+        segment, index = source.segment, None
         if asked.offset == segment.start_offset:
             # What begins with the segment is found without an index; what is read next is not.
             self._indexes.fetch_soon(segment)
@@ -373,7 +386,7 @@ class TierReader:
             if asked.committed and records is not None and records.size_bytes:
                 if index is None:
                     index = yield from self._indexes.in_steps(segment, asked.offset)
-                aborts = yield from self._aborts(found, index, records.size_bytes, lineage, asked.finder)
+                aborts = yield from self._aborts(found, index, records.size_bytes, asked)
                 records = replace(records, aborts=aborts)
         except BaseException as error:
             room.release()
@@ -384,7 +397,7 @@ class TierReader:
         if records is None or not records.size_bytes:
             room.release()
             return records
-        self._read_ahead(read, start, start + records.size_bytes, asked, lineage)
+        self._read_ahead(found, start + records.size_bytes, asked)
         return records
 
     def _guess(self, source: SegmentBlocks, asked: _Asked) -> None:
@@ -416,9 +429,7 @@ class TierReader:
         index = yield from waited(rebuild)
         return index, (yield from self._read_checked(source, index, asked, room, reader))
 
-    def _aborts(
-        self, found: _Found, index: OffsetIndex, size_bytes: int, lineage: LeaderEpochLineage, finder: SegmentFinder
-    ) -> Steps[TierAborts]:
+    def _aborts(self, found: _Found, index: OffsetIndex, size_bytes: int, asked: _Asked) -> Steps[TierAborts]:
         """Return the aborts of an answer of that size. Where it ends, a cut batch included, the offset index has its
         upper bound (docs/kafka-tier.md#aborted-transactions)."""
         segment, window, end = found.read.source.segment, found.read.window, found.start + size_bytes
@@ -433,8 +444,8 @@ class TierReader:
         if found.cut_offset is not None:
             upper_bound_offset = min(upper_bound_offset, found.cut_offset)
         base_offset = window.header_at(found.start).base_offset
-        search = self._abort_search.search(segment, base_offset, upper_bound_offset, lineage, finder, log)
-        return (yield from search)
+        bounds = base_offset, upper_bound_offset
+        return (yield from self._abort_search.search(segment, *bounds, asked.lineage, asked.finder, log))
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)
@@ -445,18 +456,18 @@ class TierReader:
             del self._given_up[reader]
         return True
 
-    def _read_ahead(self, read: _Read, start: int, end: int, asked: _Asked, lineage: LeaderEpochLineage) -> None:
+    def _read_ahead(self, found: _Found, end: int, asked: _Asked) -> None:
         if self.prefetcher is None:
             return
-        partition = read.source.segment.topic_id_partition
-        is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
+        read, start, source = found.read, found.start, found.read.source
+        partition = source.segment.topic_id_partition
+        is_cut = end - start >= asked.max_bytes or end == source.grid.size_bytes
 
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-            return self.finder.holding(partition, segment.end_offset + 1, lineage)
+            return self.finder.holding(partition, segment.end_offset + 1, asked.lineage)
 
-        self.prefetcher.on_read(
-            Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
-        )
+        how = read.waited, is_cut, following, asked.offset, asked.found_by
+        self.prefetcher.on_read(Read(read.reader, source, start, end, *how))
 
     def _read_checked(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable

@@ -1,5 +1,7 @@
 """Which segment holds an offset."""
 
+import sys
+
 from storage.metadata.catalog import Catalog
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -20,6 +22,9 @@ class LocalLogIsNextError(OffsetNotInTierError):
 class SegmentFinder:
     """Finds segments by the catalog alone. Owned by the trio thread.
 
+    Args:
+        local_start: where the broker's log begins.
+
     Another one may find the next segment where none holds an offset (`find`), and let committed reads come nearer to
     the broker's log (`cuts_at`).
     """
@@ -30,8 +35,9 @@ class SegmentFinder:
     tells_all_aborts = False
     """Whether what is open where segments end is known to be aborted, so that no broker need be asked."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, local_start: int = sys.maxsize) -> None:
         self._catalog = catalog
+        self._local_start = local_start
 
     def segment_for(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
@@ -61,13 +67,11 @@ class SegmentFinder:
         segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
         return segment if segment is not None and lineage.holds(segment, offset) else None
 
-    def check_end(
-        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, local_start: int
-    ) -> None:
-        """Raise ReachesLocalLogError if a READ_COMMITTED read must leave the segment of `offset` to the broker."""
-        segment = self.segment_for(partition, offset, lineage)
-        if segment.end_offset >= local_start:
-            raise ReachesLocalLogError(f"{partition}: the segment of offset {offset} ends at {segment.end_offset}")
+    def check_end(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Raise ReachesLocalLogError if a READ_COMMITTED read must leave the segment to the broker."""
+        if segment.end_offset >= self._local_start:
+            offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
+            raise ReachesLocalLogError(f"{segment.topic_id_partition}: the segment of {offsets} reaches too far")
 
     def _missing(self, partition: TopicIdPartition, offset: int) -> OffsetNotInTierError:
         return OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")

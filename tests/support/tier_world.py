@@ -212,8 +212,10 @@ class ScriptedReader:
         finder: SegmentFinder | None = None,
     ) -> TierRecords:
         finder = finder or self.finder
-        self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         segment = finder.segment_for(partition, offset, lineage)
+        if committed:
+            finder.check_end(segment)
+        self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         await trio.sleep(self.delays_s.get(partition, self.delay_s))
         if partition in self.failures:
             raise self.failures[partition]
