@@ -32,9 +32,9 @@ KAFKA, SUBMITTED = "Spark's Kafka source, pointed at Tidegate 1", "Spark's Kafka
 SOURCE, VIEW, TABLE = "The tier as a source 1", "SQL 1", "SQL 2"
 STREAM, GROUP, ENDED = "Streams 1", "Lag and progress 1", "Lag and progress 2"
 JOBS, ON_A_CLUSTER = "Jobs 1", "On a cluster 1"
-BACKFILL, AGAIN_BY_STREAM = "Backfill into a folder 1", "Backfill into a folder 4"
+BACKFILL = "Backfill into a folder 1"
 JAAS, SIGNED_IN, SIGNED_IN_JOB = "Signing in 1", "Signing in 2", "Signing in 3"
-HERE = {KAFKA, SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL, AGAIN_BY_STREAM}
+HERE = {KAFKA, SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL}
 LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
@@ -134,12 +134,6 @@ def test_a_stream_reads_the_topic_and_kafkas_tool_says_how_far(reader: Reader) -
         query.stop()
     assert reader.spark.read.parquet(f"{reader.folder}/lake/orders-stream").count() == reader.tiered_rows
     assert shown_by_the_tool(reader) == reader.tiered_rows
-
-
-def test_a_stream_that_is_run_again_has_each_record_once(reader: Reader) -> None:
-    for _ in range(2):
-        reader.python(AGAIN_BY_STREAM)
-        assert reader.spark.read.parquet(f"{reader.folder}/lake/orders-by-stream").count() == reader.tiered_rows
 
 
 def test_offsets_of_a_query_that_has_ended_are_committed(reader: Reader) -> None:
