@@ -31,6 +31,7 @@ def build(folder: Path) -> int:
             shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("*.jsonl"))
         else:
             shutil.copyfile(ROOT / name, target)
-    shutil.copyfile(Path(__file__).with_name("mkdocs.yml"), folder / "mkdocs.yml")
+    for source, target in (("mkdocs.yml", folder / "mkdocs.yml"), ("site.css", folder / "docs" / "site.css")):
+        shutil.copyfile(Path(__file__).with_name(source), target)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
     return subprocess.run(command, check=False).returncode
