@@ -9,6 +9,7 @@
 #   make house          how simple the tree is, in figures
 #   make bench          measures what README.md and docs/performance.md quote, and writes it there
 #   make lock           write requirements/*.txt again from pyproject.toml
+#   make release        from a clean tag: all that is published, into dist/
 #
 # Rarer ones, and what tests need beyond Python: tests/tools.mk.
 
@@ -28,8 +29,6 @@ JARS := build/kafka/libs
 MVN := MAVEN_OPTS="$$MAVEN_OPTS -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" mvn --batch-mode -Dstyle.color=never --quiet
 # By uv, with pip's settings; by pip where uv cannot.
 INSTALL := $(BIN)/python tools/install_packages.py
-UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
-	--no-emit-index-url --no-header
 # tests/support/suites.py says which tests are whose.
 PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
@@ -37,7 +36,7 @@ PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup doctor-demo demo test test-all test-long lint house bench lock
+.PHONY: setup doctor-demo demo test test-all test-long lint house bench lock release
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run $(JARS)/.complete
@@ -96,15 +95,3 @@ bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	failed=; for each in cost growth workers; do \
 		$(BIN)/python benchmarks/$$each.py --save docs/performance/$$each.jsonl $(ARGS) || failed=1; done; \
 	$(BIN)/python benchmarks/publish.py && test -z "$$failed"
-
-# Each file is bound to the one before, so that one environment can hold them all.
-lock: $(VENV)/.dev
-	$(UV_COMPILE) --group install -o requirements/uv.txt
-	$(UV_COMPILE) pyproject.toml --group build -o requirements/run.txt
-	$(UV_COMPILE) pyproject.toml --group build --extra dev --constraint requirements/run.txt -o requirements/dev.txt
-	$(UV_COMPILE) pyproject.toml --group build --extra dev --extra spark --constraint requirements/dev.txt \
-		-o requirements/spark.txt
-	$(UV_COMPILE) --group docs --constraint requirements/dev.txt -o requirements/docs.txt
-	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --constraint requirements/dev.txt -o requirements/image.txt
-	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
-	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)

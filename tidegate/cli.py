@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from pipeline.jobs import command_line
 
         return command_line.main(words[1:])
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     run: Run = options.run
     try:
         return run(options)
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_codes.FOUND_WRONG
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """All commands and what they take."""
     parser = _Parser(
         prog="tidegate", description="A remote read replica for Kafka. Exit codes: 0 done, 1 found wrong, 2 usage."
     )
@@ -74,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         if command.add_arguments is not None:
             command.add_arguments(added)
         added.set_defaults(run=command.run)
+    files = "lay out man page, completions, systemd's unit, alert rules and dashboard below a folder"
+    added = commands.add_parser("files", help=files, description=f"{_upper(files)}, such as /usr/local.")
+    added.add_argument("folder", metavar="DIR", type=Path, help="made where it is not there")
+    added.set_defaults(run=_files)
     commands.add_parser(SPARK, help="run a job on Spark: backfill, audit (docs/spark.md)")
     return parser
 
@@ -190,7 +195,14 @@ def _copy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _copy(config: "Config", options: argparse.Namespace) -> int:
-    from tidegate.commands.copy import CopyOptions, run
+    from tidegate.config.load import copy_problems
+
+    problems = copy_problems(config)
+    for problem in problems:
+        print(f"tidegate: {problem}", file=sys.stderr)
+    if problems:
+        return exit_codes.USAGE
+    from tidegate.commands.copy import CopyOptions, run  # what the extra `copy` brings
 
     return run(config, CopyOptions(once=options.once))
 
@@ -276,6 +288,12 @@ def _health(options: argparse.Namespace) -> int:
     from tidegate.health_check import main as ask
 
     return ask(options.file, os.environ)
+
+
+def _files(options: argparse.Namespace) -> int:
+    from tidegate.commands.files import run
+
+    return run(options.folder, sys.stdout)
 
 
 def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:

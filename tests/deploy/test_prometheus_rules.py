@@ -74,4 +74,4 @@ def test_the_command_in_the_rules_makes_links_of_all_runbooks(tmp_path: Path) ->
     annotations = [rule["annotations"] for group in changed["groups"] for rule in group["rules"] if "alert" in rule]
     links = [each["runbook_url"].partition("/docs/") for each in annotations]
     assert ["docs/" + path for _, _, path in links] == [rule["annotations"]["runbook"] for rule in ALERTS]
-    assert {begin for begin, _, _ in links} == {"https://git.example.org/tidegate/blob/v0.1.0"}
+    assert {begin for begin, _, _ in links} == {"https://git.example.org/tidegate/blob/v0.2.0"}

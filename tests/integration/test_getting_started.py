@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.test_packages import PACKAGES, build_with, copy
 from tests.integration.test_operations_acls import RIGHTS
+from tests.support.built import wheel_of_the_tree
 from tests.support.kafka import TieredTopic
 from tests.support.needs import JARS, ROOT
 from tests.support.runnable_docs import read_guide, running
@@ -41,7 +41,7 @@ def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: Tie
         "BOOTSTRAP": kafka.bootstrap_servers,
         "SERVER_PROPERTIES": str(kafka.server_properties_path(NODE_ID)),
         "TOPIC": tiered.name,
-        "PACKAGE": str(_wheel(tmp_path / "wheel")),
+        "PACKAGE": str(wheel_of_the_tree(tmp_path)),
         "KAFKA": str(_kafka_tools(tmp_path / "kafka")),
         "PROXY": f"{HOST}:{_port_before_those_of([NODE_ID])}",
         "ADMIN": f"{HOST}:{free_port()}",
@@ -147,14 +147,6 @@ def _claim(port: int) -> None:
     """Fails if somebody listens there now; nobody else of this run is given a port next to a claimed one for sure."""
     with socket.socket() as probe:
         probe.bind((HOST, port))
-
-
-def _wheel(folder: Path) -> Path:
-    """A wheel of this tree, built from a copy: a build leaves folders behind."""
-    for package in sorted(PACKAGES):
-        copy([package, package], folder / "source")
-    copy(["pyproject.toml", "README.md", "LICENSE", "."], folder / "source")
-    return build_with(Path(sys.executable), folder / "source", "wheel", folder / "dist")
 
 
 def _kafka_tools(folder: Path) -> Path:

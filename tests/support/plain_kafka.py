@@ -12,7 +12,6 @@ Tests that stop the broker, or need other settings of it, start their own with `
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 
 from tests.support.differential_steps import alter_configs
 from tests.support.kafka import own_cluster
+from tests.support.program import tested_python
 from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets, free_port
@@ -123,7 +123,7 @@ def run_standalone(
     file = folder / f"{words[-1]}.properties"
     file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "tidegate", *words, str(file), *arguments],
+        [tested_python(), "-m", "tidegate", *words, str(file), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,

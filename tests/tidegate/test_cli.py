@@ -97,7 +97,7 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     text = (DOCS / "tools.md").read_text()
     lines = re.findall(r"^ *(tidegate .*)$", text, re.MULTILINE)
     examples = [re.split(" > | +#", line)[0].split()[1:] for line in lines]
-    chosen = {cli._parser().parse_args(example).run: None for example in examples}
+    chosen = {cli.parser().parse_args(example).run: None for example in examples}
     assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
 
 

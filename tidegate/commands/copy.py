@@ -35,7 +35,7 @@ from tidegate import exit_codes
 from tidegate.admin import OwnPages, serve_admin
 from tidegate.catalog import start_catalog
 from tidegate.commands.output import Progress as Bar
-from tidegate.config.load import copy_problems, load
+from tidegate.config.load import load
 from tidegate.config.model import Config
 from tidegate.copy_wiring import open_copying
 from tidegate.life_cycle import SIGNALS, LifeCycle, SystemdNotify, exit_code_of
@@ -68,12 +68,7 @@ class CopyOptions:
 
 
 def run(config: Config, options: CopyOptions) -> int:
-    """Copy; the exit code."""
-    problems = copy_problems(config)
-    for problem in problems:
-        print(f"tidegate: {problem}", file=sys.stderr)
-    if problems:
-        return exit_codes.USAGE
+    """Copy; the exit code. Whether the configuration is one to copy by was asked (`copy_problems`)."""
     configure_logs(config.log.level, config.log.format)
     with lines_in_thread():
         say_start(config)

@@ -11,6 +11,7 @@ comes out of memory is taken up to our own budget only, because that heap was th
 lowers our read-ahead: it is meant for one broker's own reads, and 16 MiB of it would cut a reader to an eighth.
 """
 
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -288,6 +289,8 @@ def _copy_lacks(config: Config) -> list[str]:
         found.append("needs mode = standalone: with replica the brokers write the tier")
     if config.copy.topics is None:
         found.append("needs copy.topics")
+    if importlib.util.find_spec("confluent_kafka") is None:
+        found.append("needs the package confluent-kafka, which is not installed: pip install 'tidegate[copy]'")
     if config.metadata_topic.retention_ms != KEEP:
         found.append(
             f"needs remote.log.metadata.topic.retention.ms = {KEEP} (it is {config.metadata_topic.retention_ms}): "

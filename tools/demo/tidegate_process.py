@@ -53,7 +53,9 @@ class Tidegate:
         server_properties: Path,
         bootstrap_servers: str,
         properties: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
+        self._python = python
         self.properties_path: Final = work / "tidegate.properties"
         self.log_path: Final = work / "tidegate.log"
         self.admin_address: Final = f"{HOST}:{free_port()}"
@@ -73,7 +75,7 @@ class Tidegate:
     def start(self) -> None:
         """Start, without waiting."""
         self.write_properties()
-        command = (sys.executable, "-m", "tidegate", "serve", str(self.properties_path))
+        command = (self._python, "-m", "tidegate", "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
 
     def wait_ready(self) -> str:

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from tools.distribution.import_mapping import MappingError
 from tools.spark_package.build import ROOT, build
 from tools.spark_package.dependencies import STORES, DependencyError
-from tools.spark_package.import_mapping import MappingError
 from tools.spark_package.our_modules import UnshippableImport
 
 

@@ -13,10 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.spark_package.archives import with_wheel_metadata, write_zip
+from tools.distribution.archives import with_wheel_metadata, write_zip
+from tools.distribution.import_mapping import map_imports, modules_of
 from tools.spark_package.dependencies import STORES, Dependencies, dependencies_of, files_of
-from tools.spark_package.import_mapping import map_imports
-from tools.spark_package.our_modules import modules_of, shipped_modules
+from tools.spark_package.our_modules import shipped_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "tidegate_spark"

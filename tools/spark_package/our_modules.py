@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.spark_package.import_mapping import is_import_by_name, literal_name
+from tools.distribution.import_mapping import is_import_by_name, literal_name, modules_of
 
 
 class UnshippableImport(Exception):
@@ -23,16 +23,6 @@ class ShippedModules:
     """Dotted name → its file, by name; packages have their __init__.py."""
     libraries: Mapping[str, str]
     """Top-level name of each import that is neither ours nor the standard library's → a module of ours that has it."""
-
-
-def modules_of(root: Path, packages: Collection[str]) -> dict[str, Path]:
-    """Every module of these top-level packages, dotted name → file."""
-    found = {}
-    for package in packages:
-        for path in sorted((root / package).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
 
 
 def shipped_modules(root: Path, *, start: str, shipped: Collection[str], ours: Collection[str]) -> ShippedModules:

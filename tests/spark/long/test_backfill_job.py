@@ -23,7 +23,7 @@ KILLS = 2
 def test_a_process_that_is_killed_at_any_moment_goes_on(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path, source: str
 ) -> None:
-    """Given `python -m pipeline backfill`, when it is killed at drawn moments and run again, then nothing tells it from
+    """Given `tidegate spark backfill`, when it is killed at drawn moments and run again, then nothing tells it from
     one that was not."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
 
@@ -31,7 +31,7 @@ def test_a_process_that_is_killed_at_any_moment_goes_on(
         jars = ",".join(str(path) for path in sorted(SPARK_JARS.glob("*.jar")))
         extra = ["--master", "local[2]", "--conf", f"spark.jars={jars}", "--conf", "spark.ui.enabled=false"]
         wanted = arguments(spark_topics, source, out, topic=WIDE, bytes_per_step=1 << 20)
-        return [sys.executable, "-m", "pipeline", *wanted, *extra]
+        return [sys.executable, "-m", "tidegate", "spark", *wanted, *extra]
 
     subprocess.run(command(whole), cwd=ROOT, check=True, timeout=CUT_OFF_S_MAX * 2)
     count = report(whole)["steps"]

@@ -1,10 +1,13 @@
-"""Zip files whose bytes depend on nothing but their content, and the metadata that makes one of them a wheel.
+"""Zip and tar files whose bytes depend on nothing but their content, and the metadata that makes a zip a wheel.
 
 Members are sorted, of one date, one mode and one compression, so two builds of the same sources are the same bytes.
 """
 
 import base64
+import gzip
 import hashlib
+import io
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +30,19 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_tar(path: Path, members: Mapping[str, bytes], *, prefix: str, epoch_s: int) -> None:
+    """A `.tar.gz` with all members below the folder `prefix`, of the time `epoch_s`."""
+    with (
+        path.open("wb") as file,
+        gzip.GzipFile("", "wb", _LEVEL, file, mtime=epoch_s) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(members):
+            member = tarfile.TarInfo(f"{prefix}/{name}")
+            member.size, member.mtime, member.mode = len(members[name]), epoch_s, 0o644
+            archive.addfile(member, io.BytesIO(members[name]))
 
 
 def with_wheel_metadata(

@@ -1,17 +1,22 @@
 """Moves a module's imports of our packages under another name, and changes nothing else: not one line number.
 
 The edits are at the exact spans that the syntax tree gives, so comments, layout and lines stay, and a traceback from
-a cluster points at the line that is in the repository. Every form that names one of our modules is either mapped or
-refused; the outcome is parsed again and compared with the same change made on the tree.
+elsewhere points at the line that is in the repository. Every form that names one of our modules is either mapped or
+refused; the outcome is parsed again and compared with the same change made on the tree. Strings are mapped in two
+places only: the argument of import_module, and a logger's name, which stays what it is in the tree.
 """
 
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _IMPORTS_BY_NAME = ("import_module",)
 """Functions whose argument, a module's name, is mapped."""
+
+_LOGGERS = ("getLogger", "get_logger")
+"""Functions whose argument `__name__` becomes the name that the module has in the tree."""
 
 
 class MappingError(Exception):
@@ -26,19 +31,23 @@ class _Edit:
     new: bytes
 
 
-def map_imports(source: str, packages: Mapping[str, str], *, where: str, modules: Collection[str] = ()) -> str:
+def map_imports(
+    source: str, packages: Mapping[str, str], *, where: str, modules: Collection[str] = (), logger: str = ""
+) -> str:
     """The source with its imports of `packages` (our dotted name → the new one) mapped.
 
     `modules` are the dotted names of all our modules: a string that equals one, and is no argument of import_module,
-    is refused, because something may import by it.
+    is refused, because something may import by it. `logger`: what `__name__` is as a logger's name; empty: itself.
 
     Raises:
         MappingError: see there.
     """
     tree = ast.parse(source, where)
     edits = list(_edits(tree, source, packages, where, frozenset(modules)))
+    if logger:
+        edits += [_Edit(name.lineno, name.col_offset, b"__name__", f'"{logger}"'.encode()) for name in _own_names(tree)]
     mapped = _applied(source, edits)
-    _Mapper(packages).visit(tree)
+    _Mapper(packages, logger).visit(tree)
     if ast.dump(ast.parse(mapped, where)) != ast.dump(tree):
         raise MappingError(f"{where}: the mapped source is not the mapped tree; this is a bug of the mapping")
     return mapped
@@ -52,6 +61,16 @@ def mapped_name(name: str, packages: Mapping[str, str]) -> str | None:
     return None
 
 
+def modules_of(root: Path, packages: Collection[str]) -> dict[str, Path]:
+    """Every module of these top-level packages, dotted name → file."""
+    found = {}
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
 def is_import_by_name(node: ast.AST) -> bool:
     """Return whether it is a call of import_module, by whatever way that was imported."""
     return isinstance(node, ast.Call) and _called(node) in _IMPORTS_BY_NAME
@@ -61,6 +80,13 @@ def _called(call: ast.Call) -> str:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _own_names(tree: ast.AST) -> Iterator[ast.Name]:
+    """Each `__name__` that a logger is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in _LOGGERS:
+            yield from (each for each in node.args[:1] if isinstance(each, ast.Name) and each.id == "__name__")
 
 
 def _edits(
@@ -154,8 +180,9 @@ def _applied(source: str, edits: list[_Edit]) -> str:
 class _Mapper(ast.NodeTransformer):
     """The same change made on the tree: what the edited source must parse to."""
 
-    def __init__(self, packages: Mapping[str, str]) -> None:
+    def __init__(self, packages: Mapping[str, str], logger: str) -> None:
         self._packages = packages
+        self._logger = logger
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         node.module = self._mapped(node.module or "")
@@ -168,6 +195,8 @@ class _Mapper(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
+        if self._logger and _called(node) in _LOGGERS and [ast.unparse(each) for each in node.args[:1]] == ["__name__"]:
+            node.args[0] = ast.Constant(self._logger)
         if is_import_by_name(node):
             argument = node.args[0]
             literal = argument.values[0] if isinstance(argument, ast.JoinedStr) else argument

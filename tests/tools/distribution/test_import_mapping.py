@@ -1,6 +1,6 @@
 import pytest
 
-from tools.spark_package.import_mapping import MappingError, map_imports
+from tools.distribution.import_mapping import MappingError, map_imports
 
 PACKAGES = {"storage": "shipped.storage", "protocol": "shipped.protocol"}
 
@@ -56,3 +56,9 @@ def test_what_cannot_be_mapped_fails_with_file_and_line() -> None:
         with pytest.raises(MappingError) as caught:
             mapped(source)
         assert str(caught.value).startswith(said)
+
+
+def test_a_logger_keeps_the_name_that_its_module_has_in_the_tree() -> None:
+    source = 'log = logging.getLogger(__name__); other = get_logger("a", __name__); print(__name__)\n'
+    kept = 'log = logging.getLogger("storage.model"); other = get_logger("a", __name__); print(__name__)\n'
+    assert map_imports(source, PACKAGES, where="a.py", logger="storage.model") == kept
