@@ -1,7 +1,8 @@
-"""KIP-405's metrics: every MBean that Kafka 4.3 has for remote storage, and what becomes of it here.
+"""KIP-405's metrics: the MBeans that Kafka 4.3 has for remote storage and that Tidegate feeds.
 
-`EXPORTED` has those that Tidegate feeds, and `ABSENT` says why the others have no meaning in it. The registry,
-docs/metrics.md and tests are made of these two tables.
+The registry, docs/metrics.md and tests are made of this table. Not in it: a follower's bootstrap from the tier
+(BuildRemoteLogAuxState), shares of a broker's own retention (KIP-1257), its quotas (KIP-956), and the domain of the
+reader's pool that Kafka 4.2 deprecated.
 
 An exposed name follows from the bean by the jmx_exporter rules that Strimzi ships for brokers: domain, type and name in
 lower case, `PerSec` cut off, `Percent` set apart. What ends with `PerSec` is a counter.
@@ -14,7 +15,6 @@ Differences from a broker, on purpose:
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
 
 # What a metric is: the one declaration that the registry, docs/metrics.md and the dashboard's coverage are made of.
 
@@ -48,9 +48,7 @@ class Family:
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
 _POOL = "kafka.log.remote:type=RemoteStorageThreadPool,name="
-_OLD_POOL = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
 _PURGATORY = "kafka.server:type=DelayedOperationPurgatory,name="
-_QUOTA = "kafka.server:type="
 
 
 class Kip405Names(enum.StrEnum):
@@ -81,13 +79,6 @@ class Kip405Row:
     def bean(self) -> str:
         """Its type and its name: `BrokerTopicMetrics.RemoteFetchBytesPerSec`."""
         return ".".join(_type_and_name(self.mbean))
-
-
-class AbsentBean(NamedTuple):
-    """One MBean without a meaning here."""
-
-    mbean: str
-    why: str
 
 
 def _type_and_name(mbean: str) -> tuple[str, str]:
@@ -174,24 +165,3 @@ EXPORTED: tuple[Kip405Row, ...] = (
     *_waiting("RemoteFetch"),
     *_waiting("RemoteListOffsets"),
 )
-
-_NO_FOLLOWER = "A follower broker's bootstrap from the tier; Tidegate replicates no partition."
-_NO_RETENTION = "The used share of a broker's own retention settings; Tidegate holds no log that they apply to."
-_NO_QUOTA = "KIP-956 quotas are a broker's; Tidegate neither has nor inherits `remote.log.manager.*` rates."
-_OLD_DOMAIN = "The same number under a domain that Kafka 4.2 deprecated; exported once, under `kafka.log.remote`."
-
-ABSENT: tuple[AbsentBean, ...] = (
-    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec", _NO_FOLLOWER),
-    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec", _NO_FOLLOWER),
-    AbsentBean(f"{_OLD_POOL}RemoteLogReaderTaskQueueSize", _OLD_DOMAIN),
-    AbsentBean(f"{_OLD_POOL}RemoteLogReaderAvgIdlePercent", _OLD_DOMAIN),
-    AbsentBean(f"{_MANAGER}RetentionSizeInPercent", _NO_RETENTION),
-    AbsentBean(f"{_MANAGER}LocalRetentionSizeInPercent", _NO_RETENTION),
-    AbsentBean(f"{_QUOTA}RLMCopy,name=byte-rate", _NO_QUOTA),
-    AbsentBean(f"{_QUOTA}RLMFetch,name=byte-rate", _NO_QUOTA),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-avg", _NO_QUOTA),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-max", _NO_QUOTA),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-avg", _NO_QUOTA),
-    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-max", _NO_QUOTA),
-)
-"""Attributes of Kafka's own metrics (KIP-956) are written `name=` for want of a bean name."""

@@ -143,7 +143,7 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         _CRITICAL, "tasks", "monitor#tidegatetaskfails",
         "a background task ends again and again by a fault of Tidegate's", "report log `task_failed`, and restart"),
     TroubleId.WORKER_DOWN: Trouble(
-        _WARNING, "workers", "monitor#tidegatedown", "a worker has ended or says nothing; it is started again",
+        _WARNING, "workers", "size#workers", "a worker has ended or says nothing; it is started again",
         "look for its last log lines; if memory was short, lower `memory.max.bytes`"),
     TroubleId.CATALOG_FULL: Trouble(
         _WARNING, "catalog", "monitor#tidegatedegraded",

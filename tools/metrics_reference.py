@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from metrics.copy_meters import CopyMeter, MetadataTopicMeter
-from metrics.kip405 import ABSENT, EXPORTED, Family
+from metrics.kip405 import EXPORTED, Family
 from metrics.meters import Meters
 from metrics.registry import OTHER_LABEL, TOPICS_MAX, Registry
 from metrics.series import LATENCY_BUCKETS_S
@@ -23,7 +23,8 @@ _HEAD = f"""\
 counter, with `_bucket` a histogram; all others are gauges. Braces hold the labels.
 
 - KIP-405's metrics have the names that Strimzi's jmx_exporter rules give a broker's, so dashboards fit as they are.
-  `metrics.kip405.names=original` exports the renamed ones under KIP-405's first names, `both` under both.
+  `metrics.kip405.names=original` exports the renamed ones under KIP-405's first names, `both` under both. A broker's
+  own quotas, retention shares and bootstrap of followers have no meaning here.
 - Series are per topic only, so `sum()` is right. A broker also exports their sum without the label, which counts twice.
 - The first `metrics.topics.max` ({TOPICS_MAX} unless set) topics get series of their own, the rest share the topic
   `{OTHER_LABEL}`. Other labels are enumerations or have limits, and share `{OTHER_LABEL}` likewise.
@@ -48,8 +49,6 @@ def reference() -> str:
         _list(dict.fromkeys(row.family for row in EXPORTED)),
         "The timer has `_count`, `_sum` and quantiles 0.5 to 0.999 of the last 1028 reads. Renamed since KIP-405:\n",
         "".join(f"- `{family.exposed_name}`: first {first_name}\n" for family, first_name in renamed),
-        "A broker's MBeans without a meaning here:\n",
-        _absent(),
         "## Tidegate's own\n",
         _list(own),
         "## The copier's own\n",
@@ -65,13 +64,6 @@ def _list(families: Iterable[Family]) -> str:
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
         lines += f"- `{family.exposed_name}{labels}`: {family.help}\n"
     return lines
-
-
-def _absent() -> str:
-    named: dict[str, list[str]] = {}
-    for bean in ABSENT:
-        named.setdefault(bean.why, []).append(f"`{bean.mbean.partition('type=')[2].replace(',name=', '.')}`")
-    return "".join(f"- {', '.join(dict.fromkeys(names))}: {why}\n" for why, names in named.items())
 
 
 if __name__ == "__main__":

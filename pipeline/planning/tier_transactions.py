@@ -1,7 +1,7 @@
 """READ_COMMITTED in the tier: which transactions were aborted, and up to where the tier alone can tell.
 
 Rule 1. An abort stands in the transaction index of the segment with its *marker*, which may come after the segments
-        with the data (docs/kafka-tier.md#transaction-index). So later indexes are read too, as long as a transaction
+        with the data (docs/kafka-tier.md#indexes). So later indexes are read too, as long as a transaction
         begun below the wanted end is still open: the producer snapshot at a segment's end says which are.
 Rule 2. The tier's last stable offset. A broker copies a segment only when every transaction begun below its end is
         decided, but the decision (the marker) may lie behind that end, in what is not copied yet: the broker knows it,

@@ -1,7 +1,7 @@
 """A partition's producers, as a broker's log would know them: open transactions, and the producer snapshot.
 
 Kafka rebuilds this from a log when it starts after a crash (ProducerStateManager, LogSegment.recover); these are its
-rules (docs/kafka-tier.md#producer-snapshot, docs/kafka-tier.md#transaction-index):
+rules (docs/kafka-tier.md#indexes):
 
 - A batch of a producer id sets its epoch, last sequence, last offset and timestamp. A newer epoch forgets the batch.
 - The first transactional batch opens a transaction, a marker ends it. A marker with nothing to end has no other effect

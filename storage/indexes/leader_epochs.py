@@ -1,4 +1,4 @@
-"""The leader epoch checkpoint of a segment, a text object (docs/kafka-tier.md#leader-epoch-checkpoint).
+"""The leader epoch checkpoint of a segment, a text object (docs/kafka-tier.md#indexes).
 
 Lines: the version `0`, the number of entries, then `epoch start_offset` each; every line ends with a newline, the
 last one too: without it an object cut inside its last number would read as a smaller offset.

@@ -1,4 +1,4 @@
-"""The offset index of a segment: from a Kafka offset to the position of its batch (docs/kafka-tier.md#offset-index).
+"""The offset index of a segment: from a Kafka offset to the position of its batch (docs/kafka-tier.md#indexes).
 
 An entry is 8 bytes, big-endian: int32 last offset of a batch minus the segment's base offset, int32 byte position
 where that batch begins. Entries are sparse and ascending in both. The first batch usually has none: below the

@@ -1,5 +1,5 @@
 """The producer snapshot of a segment: every producer's state at the segment's end
-(docs/kafka-tier.md#producer-snapshot).
+(docs/kafka-tier.md#indexes).
 
 Big-endian: int16 version (1), uint32 CRC-32C over everything after it, int32 number of entries, then 46 bytes each:
 int64 producer id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta, int64 timestamp in

@@ -1,4 +1,4 @@
-"""The time index of a segment: from a timestamp to an offset to start from (docs/kafka-tier.md#time-index).
+"""The time index of a segment: from a timestamp to an offset to start from (docs/kafka-tier.md#indexes).
 
 An entry is 12 bytes, big-endian: int64 timestamp in milliseconds, int32 offset minus the segment's base offset.
 Timestamps ascend strictly, offsets never descend. An entry says: no record up to and including this offset is

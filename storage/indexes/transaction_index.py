@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the transactions that were aborted in it (docs/kafka-tier.md#transaction-index,
+"""The transaction index of a segment: the transactions that were aborted in it (docs/kafka-tier.md#indexes,
 docs/kafka-tier.md#aborted-transactions).
 
 An entry is 34 bytes, big-endian: int16 version (0), int64 producer id, int64 first offset, int64 last offset (that

@@ -262,6 +262,7 @@ class MetricsConfig:
         "metrics.kip405.names",
         one_of(Kip405Names),
         "KIP-405's metrics under today's names, its first ones, or both.",
+        section="Metrics",
         default="current",
     )
     topics_max: int = key(

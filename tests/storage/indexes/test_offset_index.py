@@ -22,7 +22,7 @@ from tests.support.tier import PARTITION, MemoryStore
 
 BASE_OFFSET = 6000
 
-# What a broker wrote for the segment [6000, 6819] (docs/kafka-tier.md#offset-index).
+# What a broker wrote for the segment [6000, 6819] (docs/kafka-tier.md#indexes).
 BROKER_ENTRIES = [(6323, 104733), (6447, 169780), (6571, 234937), (6695, 300094), (6819, 365251)]
 BROKER_BYTES = bytes.fromhex(
     "00000143 0001991d 000001bf 00029734 0000023b 000395b9 000002b7 0004943e 00000333 000592c3"

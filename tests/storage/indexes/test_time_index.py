@@ -11,7 +11,7 @@ from storage.indexes.time_index import TimeIndex
 from tests.support.index_writer import build_time_index, encode_time_index
 
 BASE_OFFSET = 6000
-# What a broker wrote for the segment [6000, 6819], first two entries (docs/kafka-tier.md#time-index).
+# What a broker wrote for the segment [6000, 6819], first two entries (docs/kafka-tier.md#indexes).
 BROKER_ENTRIES = [(1700000020123, 6323), (1700000020247, 6447)]
 BROKER_BYTES = bytes.fromhex("0000018bcfe5b69b 00000143 0000018bcfe5b717 000001bf")
 

@@ -10,7 +10,7 @@ from storage.errors import CorruptObjectError
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from tests.support.cases import case
 
-# A broker's entry (docs/kafka-tier.md#transaction-index): producer 1, first 6000, marker 6820, LSO 6821.
+# A broker's entry (docs/kafka-tier.md#indexes): producer 1, first 6000, marker 6820, LSO 6821.
 BROKER_BYTES = bytes.fromhex("0000 0000000000000001 0000000000001770 0000000000001aa4 0000000000001aa5")
 BROKER_ENTRY = AbortedTransaction(producer_id=1, first_offset=6000, last_offset=6820, last_stable_offset=6821)
 
