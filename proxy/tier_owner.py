@@ -4,7 +4,7 @@ Brokers with remote storage own theirs (`BrokersOwnIt`): they read every offset 
 of our own is known to nobody else (`standalone.serving.owner`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.fetch.messages import FetchRequest, PartitionAnswer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from proxy.fetch.lineages import Lineages
     from proxy.fetch.plan import Instead, TierPart
     from proxy.fetch.tier import CatalogTail, Tier
+    from storage.steps import Steps
 
 
 def _leave(_answers: Sequence[PartitionAnswer]) -> None:
@@ -88,9 +89,9 @@ class TierOwner(Protocol):
         """Return whether the broker can read an offset in the tier's stead, as far as is known."""
         ...
 
-    def judge(self, part: "TierPart", lineages: "Lineages") -> "Awaitable[Instead | bool]":
+    def judge(self, part: "TierPart", lineages: "Lineages") -> "Steps[Instead | bool]":
         """Return whether it is known that the client's log is the leader's up to the offset of a part, or what it is
-        answered with; False: the broker is to say.
+        answered with; False: the broker is to say. In steps.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
@@ -142,8 +143,8 @@ class BrokersOwnIt:
     def can_broker_read(self, offset: int, local_log_start_offset: int) -> bool:
         return True
 
-    def judge(self, part: "TierPart", lineages: "Lineages") -> "Awaitable[Instead | bool]":
-        return lineages.agree(part.partition, part.frontier, part.asked)
+    def judge(self, part: "TierPart", lineages: "Lineages") -> "Steps[Instead | bool]":
+        return (yield from lineages.agree(part.partition, part.frontier, part.asked))
 
     def finder(self, catalog: Catalog, local_start: int, *, is_caught_up: bool) -> SegmentFinder:
         return SegmentFinder(catalog, local_start)

@@ -5,7 +5,7 @@ the request has one answer, in request order.
 """
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from protocol.fetch.messages import (
@@ -46,6 +46,28 @@ class FetchAnswer:
     throttle_time_ms: int = 0
     error_code: int = ErrorCode.NONE
     sections: Sequence[bytes] = ()
+
+
+@dataclass(slots=True)
+class BrokersWord:
+    """What a broker's answers to Fetches of our own say beside their partitions.
+
+    `whole` is set when it answered the request as a whole: throttled, or an error of the request. `sections` are the
+    tagged sections of its responses.
+    """
+
+    whole: FetchResponse | None = None
+    throttle_time_ms: int = 0
+    sections: list[bytes] = field(default_factory=list)
+
+    def take(self, response: FetchResponse) -> bool:
+        """Note one; whether it answers the request as a whole."""
+        self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
+        if response.tags != NO_TAGS:
+            self.sections.append(response.tags)
+        if is_whole(response):
+            self.whole = self.whole or response
+        return self.whole is not None
 
 
 async def answer_frame(
@@ -154,17 +176,12 @@ def starved_behind(
     return [each for each in empty if key_of(each) not in withheld]
 
 
-def assemble(
-    request: FetchRequest,
-    answers: Mapping[PartitionKey, PartitionAnswer],
-    throttle_time_ms: int,
-    sections: Sequence[bytes] = (),
-) -> FetchAnswer:
-    """One answer per partition of the request; `sections` as FetchAnswer has them."""
+def assemble(request: FetchRequest, answers: Mapping[PartitionKey, PartitionAnswer], said: BrokersWord) -> FetchAnswer:
+    """One answer per partition of the request."""
     # What upstream left out, although it was asked for it: nothing is known of it.
     unknown = ErrorCode.UNKNOWN_SERVER_ERROR
     assembled = [answers.get(key_of(asked)) or refusal(asked, unknown) for asked in request.partitions]
-    return FetchAnswer(assembled, throttle_time_ms, sections=sections)
+    return FetchAnswer(assembled, said.throttle_time_ms, sections=said.sections)
 
 
 def is_whole(answer: FetchResponse | FetchAnswer) -> bool:

@@ -11,6 +11,7 @@ sign-in take the right away; age and moved log starts do not.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.fetch.aborted_tails import AbortedTail
 from storage.bounded_map import BoundedMap
@@ -38,8 +39,7 @@ class Authority:
     aborted_tail: AbortedTail | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorityKey:
+class AuthorityKey(NamedTuple):
     """What a probe was good for."""
 
     partition: TopicIdPartition

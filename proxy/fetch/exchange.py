@@ -21,7 +21,7 @@ from functools import partial
 import trio
 
 from metrics.meters import Direction, FallbackReason, Meters
-from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer, PartitionKey, key_of
+from protocol.fetch.messages import FetchRequest, PartitionAnswer, PartitionKey, key_of
 from protocol.record_batches import first_bad_batch
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
@@ -71,7 +71,8 @@ class Exchange:
     """What tier reads may take."""
     linger_s: float
     """What they may take when there are records of others."""
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    verdicts: Verdicts
+    """What the broker says, also to the own Fetch."""
     shares: Mapping[TierPart, Share] = field(default_factory=dict)
     started_s: float = field(default_factory=trio.current_time)
 
@@ -81,35 +82,18 @@ class Exchange:
         committed = level == IsolationLevel.READ_COMMITTED
         reads = TierReads(self.tier, self.meters.tier, self.client, deadline_s=deadline_s, committed=committed)
         await self._read(reads)
-        if (whole := self._whole) is not None:
-            return pass_whole(whole)
-        sorted_parts = self._sort(reads)
-        if sorted_parts.failed or sorted_parts.given_back or sorted_parts.next_at_broker:
-            await self._ask_broker(sorted_parts)
-        if sorted_parts.later and self.own_fetch.whole is None:
-            await self._put_off(sorted_parts)
-        if (whole := self._whole) is not None:
-            return pass_whole(whole)
+        answers = await self._answers(reads) if self.verdicts.whole is None else {}
+        if self.verdicts.whole is not None:
+            return pass_whole(self.verdicts.whole)
         brokers = self.own_fetch.by_key
-        answers = {**sorted_parts.answers, **brokers}
-        await self._withhold_excess(answers, sorted_parts)
-        if (whole := self._whole) is not None:
-            return pass_whole(whole)
-        by_tier = {key: answers[key] for key in sorted_parts.answers.keys() - brokers.keys()}
+        by_tier = {key: answers[key] for key in answers.keys() - brokers.keys()}
         relay = self.meters.relay
         relay.on_tier_served(sum(answer.records_bytes for answer in by_tier.values()))
         relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
         if self.client.audit is not None:
             self._note_reads(self.client.audit, by_tier, reads)
-        throttle_time_ms = max(self.verdicts.throttle_time_ms, self.own_fetch.throttle_time_ms)
-        sections = [*self.verdicts.sections, *self.own_fetch.sections]
         is_large = len(self.request.partitions) > ITEMS_AT_ONCE
-        return await off_loop(is_large, partial(assemble, self.request, answers, throttle_time_ms, sections))
-
-    @property
-    def _whole(self) -> FetchResponse | None:
-        """The broker's answer to the request as a whole."""
-        return self.verdicts.whole or self.own_fetch.whole
+        return await off_loop(is_large, partial(assemble, self.request, answers, self.verdicts))
 
     async def _read(self, reads: TierReads) -> None:
         """Ask the broker, and read what it allows. Where its word is known and all is at hand nothing is waited for."""
@@ -124,7 +108,7 @@ class Exchange:
             try:
                 if asked or self.plan.local:
                     await self._ask(asked, reads)
-                    if self._whole is not None:
+                    if self.verdicts.whole is not None:
                         return
                     self._read_allowed(reads)
                 left_bytes = bytes_max_of(self.request) - sum(share.bytes_max for share in self.shares.values())
@@ -158,6 +142,18 @@ class Exchange:
         reads.start(wanted, self.shares, verdicts.vouched)
 
     # What was read.
+
+    async def _answers(self, reads: TierReads) -> dict[PartitionKey, PartitionAnswer]:
+        """One for each partition, unless the broker answers the request as a whole."""
+        verdicts, parts = self.verdicts, self._sort(reads)
+        if parts.failed or parts.given_back or parts.next_at_broker:
+            await self._ask_broker(parts)
+        if parts.later and verdicts.whole is None:
+            await self._put_off(parts)
+        answers = {**parts.answers, **self.own_fetch.by_key}
+        if verdicts.whole is None:
+            await self._withhold_excess(answers, parts)
+        return answers
 
     def _sort(self, reads: TierReads) -> "_Sorted":
         """Say of each part who answers it."""
@@ -236,7 +232,7 @@ class Exchange:
                 # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
                 wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX) if charged_bytes else 0
                 await own_fetch.ask(request, [questions[part] for part in asked], charged_bytes, max_wait_ms=wait_ms)
-            for part in taken if own_fetch.whole is None else ():
+            for part in taken if self.verdicts.whole is None else ():
                 fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
                 answer = own_fetch.by_key.get(key_of(part.asked))
                 if answer is not None and fallback.reason_of(part.partition) is FallbackReason.CORRUPT:

@@ -8,6 +8,7 @@ Rule 3. Questions to one leader are gathered (proxy.upstream.gathered), and so a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -25,6 +26,7 @@ from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.model import TopicIdPartition
+from storage.steps import Steps, waited
 from storage.tasks import TaskNursery
 
 _log = structlog.get_logger(__name__)
@@ -89,13 +91,18 @@ class Lineages:
         await self._cluster.learn_names([partition.topic])
         return await self._ask_leader(partition, leader_epoch)
 
-    async def agree(self, partition: TopicIdPartition, frontier: Frontier, asked: FetchPartition) -> bool:
+    def in_steps(self, partition: TopicIdPartition, leader_epoch: int) -> Steps[LeaderEpochLineage]:
+        """The same in steps."""
+        known = self.known(partition, leader_epoch)
+        return (yield from waited(partial(self.get, partition, leader_epoch))) if known is None else known
+
+    def agree(self, partition: TopicIdPartition, frontier: Frontier, asked: FetchPartition) -> Steps[bool]:
         """Return whether a client that read up to an offset in its last fetched epoch read what the leader has.
 
         Raises:
             UpstreamError: the lineage cannot be learned.
         """
-        lineage = await self.get(partition, frontier.leader_epoch)
+        lineage = yield from self.in_steps(partition, frontier.leader_epoch)
         end = lineage.end_offset(asked.last_fetched_epoch)
         return end is not None and end >= asked.fetch_offset
 

@@ -12,18 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from protocol.fetch.messages import (
-    NO_TAGS,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionAnswer,
-    PartitionKey,
-    key_of,
-)
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, PartitionKey, key_of
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.connection.slices import each_slice
-from proxy.fetch.answer import is_whole
+from proxy.fetch.answer import BrokersWord
 from proxy.fetch.plan import FetchPlan, bytes_max_of, local_bytes_max
 from proxy.fetch.reads import TierReads
 from proxy.fetch.sent_fetch import SentFetch, send_fetch
@@ -38,10 +30,10 @@ _Asked = tuple[SentFetch, Mapping[PartitionKey, int]]
 
 
 class OwnFetch:
-    """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole; `sections` are
-    the tagged sections of its responses.
+    """The broker's side of one exchange.
 
     Args:
+        said: hears of each answer.
         granted: how much of what is wanted may be asked for, in bytes.
         edit: makes of answers what the client gets.
         put_off: has the client come again for an answer whose batch could not be held.
@@ -50,17 +42,16 @@ class OwnFetch:
     def __init__(
         self,
         wire: UpstreamWire,
+        said: BrokersWord,
         granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes,
         edit: Callable[[Sequence[PartitionAnswer]], None] = lambda _answers: None,
         put_off: Callable[[PartitionAnswer], None] = lambda _answer: None,
     ) -> None:
-        self.whole: FetchResponse | None = None
-        self.throttle_time_ms = 0
         self.bytes_got = 0
-        self.sections: list[bytes] = []
         self.exceeding: set[PartitionKey] = set()
         """Partitions whose answer is larger than was asked for: the broker granted a batch beyond the limit."""
         self._wire = wire
+        self._said = said
         self._granted = granted
         self._edit = edit
         self._put_off = put_off
@@ -104,7 +95,7 @@ class OwnFetch:
             if reads.any_records or not reads.pending or ask_at_s >= reads.deadline_s:
                 break
             await self.ask(request, plan.local, left_bytes)
-            if self.whole is not None:
+            if self._said.whole is not None:
                 return
         if not self.bytes_got:
             await reads.wait_any_until(reads.deadline_s)
@@ -116,7 +107,7 @@ class OwnFetch:
         if plan.local:
             left_ms = int((time_s - trio.current_time()) * 1000)
             await self.ask(request, plan.local, bytes_max_of(request), max_wait_ms=max(0, left_ms))
-        if not self.has_news and self.whole is None:
+        if not self.has_news and self._said.whole is None:
             await trio.sleep_until(time_s)
 
     async def ask(
@@ -149,11 +140,7 @@ class OwnFetch:
     async def _take(self, asked: _Asked) -> None:
         sent, limits = asked
         response = await sent.response()
-        self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
-        if response.tags != NO_TAGS:
-            self.sections.append(response.tags)
-        if is_whole(response):
-            self.whole = response
+        if self._said.take(response):
             return
         self.bytes_got += sum(answer.records_bytes for answer in response.partitions)
         await each_slice(response.partitions, lambda some: self._keep(limits, some))

@@ -11,7 +11,7 @@ Rule 4. One batch in the whole answer may exceed a limit: that of the first part
         had to do without are asked for once more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -58,27 +58,6 @@ class FetchPlan:
     local: Sequence[FetchPartition]
     instead: Mapping[TierPart, Instead] = field(default_factory=dict)
     """With what parts are answered without a read, whatever their offset."""
-
-
-def tier_parts(
-    request: FetchRequest,
-    candidates: Sequence[TopicIdPartition | None],
-    frontier_of: Callable[[TopicIdPartition], Frontier | None],
-    belongs_to_tier: Callable[[FetchPartition, TopicIdPartition, Frontier], bool],
-) -> list[TierPart]:
-    """Return the parts of a request that are the tier's.
-
-    Args:
-        candidates: for each partition of the request, its identity if the tier has segments of it.
-        frontier_of: what is known of its offsets; None leaves the partition to the broker.
-        belongs_to_tier: the verdict on one partition.
-    """
-    parts = []
-    for place, (asked, candidate) in enumerate(zip(request.partitions, candidates, strict=True)):
-        frontier = None if candidate is None else frontier_of(candidate)
-        if candidate is not None and frontier is not None and belongs_to_tier(asked, candidate, frontier):
-            parts.append(TierPart(asked, candidate, frontier, place))
-    return parts
 
 
 def plan_fetch(request: FetchRequest, tier: Sequence[TierPart], instead: Mapping[TierPart, Instead]) -> FetchPlan:

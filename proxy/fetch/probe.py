@@ -19,19 +19,12 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from metrics.meters import RelayMeter
-from protocol.fetch.messages import (
-    NO_TAGS,
-    TOPIC_ID_VERSION_MIN,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionAnswer,
-)
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.fetch.aborted_tails import AbortedTail
-from proxy.fetch.answer import is_whole, refusal
+from proxy.fetch.answer import BrokersWord, refusal
 from proxy.fetch.authorities import Authorities, Authority, AuthorityKey
 from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.plan import TierPart
@@ -61,17 +54,12 @@ _FRONTIER_GONE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_L
 
 
 @dataclass(slots=True)
-class Verdicts:
+class Verdicts(BrokersWord):
     """What the broker said: each part is vouched for, answered, or given back to the broker.
 
-    `whole` is set when the broker answered the request as a whole: throttled, or an error of the request.
-    `sections` are the tagged sections of its responses. `learned_anew` are parts of which the probe showed that what
-    their reads were started with is out of date.
+    `learned_anew` are parts of which the probe showed that what their reads were started with is out of date.
     """
 
-    whole: FetchResponse | None = None
-    throttle_time_ms: int = 0
-    sections: list[bytes] = field(default_factory=list)
     vouched: dict[TierPart, Authority] = field(default_factory=dict)
     answered: dict[TierPart, PartitionAnswer] = field(default_factory=dict)
     given_back: dict[TierPart, Frontier] = field(default_factory=dict)
@@ -196,12 +184,7 @@ class Prober:
         response = await sent.response()
         discarded_bytes = sum(entry.records_bytes + entry.dropped_bytes for entry in response.partitions)
         self._meter.on_probe_answered(trio.current_time() - asked_at_s, discarded_bytes)
-        verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
-        if response.tags != NO_TAGS:
-            verdicts.sections.append(response.tags)
-        if is_whole(response):
-            verdicts.whole = verdicts.whole or response
-        elif sent.api_version < TOPIC_ID_VERSION_MIN:
+        if not verdicts.take(response) and sent.api_version < TOPIC_ID_VERSION_MIN:
             names = dict.fromkeys(entry.topic or "" for entry in response.partitions)
             ids = await self._tier.topic_ids(self.node_id, [*names])
             for entry in response.partitions:

@@ -85,8 +85,7 @@ class TierReads:
         """Reads for which there is no task: those that wait for what is not at hand, and then those that have not
         begun, being beyond READS_AT_ONCE_MAX."""
         self._progress = trio.Event()
-        self._is_settled = False
-        self._word: trio.Event | None = None
+        self._word = trio.Event()
         """Set when the reads are settled."""
         self._is_loop_late = False
 
@@ -112,13 +111,12 @@ class TierReads:
         """Wait in the exchange's nursery for what was not at hand."""
         if self._nursery is None:
             self._meter.on_delayed_fetch_parked()
+            if not self._word.is_set():
+                nursery.start_soon(self._let_go_at_deadline)
         self._nursery = nursery
         for _ in range(min(READS_AT_ONCE_MAX - self._tasks, len(self._line))):
             self._tasks += 1
             nursery.start_soon(self._work)
-        if self.parts and not self._is_settled and self._word is None:
-            self._word = trio.Event()
-            nursery.start_soon(self._let_go_at_deadline, self._word)
 
     def settle(
         self, vouched: Mapping[TierPart, Under], shares: Mapping[TierPart, Share], outdated: Collection[TierPart] = ()
@@ -129,7 +127,7 @@ class TierReads:
             self.deadline_s = trio.current_time() + self._wait_s
             for time in self._times.values():
                 time.deadline_s = self.deadline_s
-        self._settle()
+        self._word.set()
         for part, (share, _) in self.parts.items():
             is_wanted = part in vouched
             if is_wanted and share == shares[part] and part not in outdated:
@@ -142,7 +140,7 @@ class TierReads:
 
     def stop(self) -> None:
         """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
-        self._settle()
+        self._word.set()
         if self._nursery is None:
             return  # all was at hand
         if trio.current_time() >= self.deadline_s and not self._is_loop_late:
@@ -196,11 +194,6 @@ class TierReads:
         if time is not None:
             time.give_up()
 
-    def _settle(self) -> None:
-        self._is_settled = True
-        if self._word is not None:
-            self._word.set()
-
     def _begin_line(self) -> None:
         """Do what is at hand of the reads in line, as far as they may begin."""
         self._begin(READS_AT_ONCE_MAX - self._tasks)
@@ -228,31 +221,30 @@ class TierReads:
                 self._begin(1)
                 continue
             self._line.popleft()
+            result: ReadResult | None = None
             with time.scope():
-                self._end(part, time, await finish(steps, wait))
-            self._ended(part, time)
+                result = await finish(steps, wait)
+            self._end(part, time, result)
         self._tasks -= 1
 
-    def _end(self, part: TierPart, time: ReadTime, result: ReadResult) -> None:
-        """A read has its result."""
-        if self._times.get(part) is time:
+    def _end(self, part: TierPart, time: ReadTime, result: ReadResult | None) -> None:
+        """A read has its result; None: it was given up."""
+        is_wanted = self._times.get(part) is time
+        if is_wanted:
+            del self._times[part]
+            self._progress.set()
+        if is_wanted and result is not None:
             self.results[part] = result
             if isinstance(result, TierRecords) and result.size_bytes and self.records_since_s == math.inf:
                 self.records_since_s = trio.current_time()
-            self._ended(part, time)
         elif isinstance(result, TierRecords):
             self._client.drop(result)
 
-    def _ended(self, part: TierPart, time: ReadTime) -> None:
-        if self._times.get(part) is time:
-            del self._times[part]
-            self._progress.set()
-
-    async def _let_go_at_deadline(self, word: trio.Event) -> None:
+    async def _let_go_at_deadline(self) -> None:
         """Rule 4."""
         with move_on_after(self.deadline_s - trio.current_time()):
-            await word.wait()
-        if not word.is_set():
+            await self._word.wait()
+        if not self._word.is_set():
             for part in self.parts:
                 self._give_up(part)
             self.parts.clear()

@@ -38,14 +38,15 @@ from proxy.fetch.exchange import Exchange
 from proxy.fetch.fallback import COME_AGAIN, Fallback
 from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.own_fetch import OwnFetch
-from proxy.fetch.plan import FETCH_BYTES_MAX, FetchPlan, Instead, TierPart, plan_fetch, tier_parts
-from proxy.fetch.probe import Prober
+from proxy.fetch.plan import FETCH_BYTES_MAX, FetchPlan, Instead, TierPart, plan_fetch
+from proxy.fetch.probe import Prober, Verdicts
 from proxy.fetch.sent_fetch import close_upstream_session
 from proxy.fetch.sessions import ClientSessions
 from proxy.fetch.tier import Tier
 from proxy.tier_owner import Edits
 from proxy.turns import move_on_after
 from storage.model import TopicIdPartition, Uuid
+from storage.steps import Steps, finish
 
 CONSUMER_REPLICA_ID = -1
 
@@ -175,6 +176,7 @@ class FetchService:
     ) -> FetchAnswer:
         self._client.identity.calls_itself(request.client_id)
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
+        verdicts = Verdicts()
         try:
             under_way = Exchange(
                 request,
@@ -182,11 +184,12 @@ class FetchService:
                 self._tier,
                 self._fallback,
                 Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
-                OwnFetch(wire, self._client.granted, edits.of_answers(request), self._put_off),
+                OwnFetch(wire, verdicts, self._client.granted, edits.of_answers(request), self._put_off),
                 self._meters,
                 self._client,
-                wait_s=wait_s,
-                linger_s=self._settings.linger_s,
+                wait_s,
+                self._settings.linger_s,
+                verdicts,
             )
             return await under_way.answer()
         except BaseException:
@@ -241,12 +244,12 @@ class FetchService:
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
             known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
             seen |= {candidate: frontier for candidate, frontier in known if frontier is not None}
-        parts = tier_parts(
-            request,
-            candidates,
-            seen.get,
-            lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
-        )
+        parts = [
+            TierPart(asked, candidate, frontier, place)
+            for place, (asked, candidate) in enumerate(zip(request.partitions, candidates, strict=True))
+            if candidate is not None and (frontier := seen.get(candidate)) is not None
+            if self._belongs_to_tier(request, asked, candidate, frontier, node_id)
+        ]
         planned_at_s = trio.current_time()
         for part in parts:
             self._meters.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
@@ -297,20 +300,17 @@ class FetchService:
             for part in parts
             if part.asked.last_fetched_epoch >= 0
         }
-        if not judged:
-            return judged
-        with move_on_after(LEARN_WAIT_S_MAX):
-            async with trio.open_nursery() as asking:
-                for part in tuple(judged):
-                    if self._tier.knows_lineage(part):
-                        await self._judge(part, judged)
-                    else:
-                        asking.start_soon(self._judge, part, judged)
+        begun = [(steps, next(steps, None)) for steps in [self._judge(part, judged) for part in judged]]
+        if waiting := [each for each in begun if each[1] is not None]:
+            with move_on_after(LEARN_WAIT_S_MAX):
+                async with trio.open_nursery() as asking:
+                    for steps, wait in waiting:
+                        asking.start_soon(finish, steps, wait)
         return judged
 
-    async def _judge(self, part: TierPart, judged: dict[TierPart, Instead | bool]) -> None:
+    def _judge(self, part: TierPart, judged: dict[TierPart, Instead | bool]) -> Steps[None]:
         with suppress(UpstreamError):
-            if judgement := await self._tier.judge(part):
+            if judgement := (yield from self._tier.owner.judge(part, self._tier.lineages)):
                 judged[part] = judgement
 
 

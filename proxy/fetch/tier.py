@@ -1,7 +1,6 @@
 """The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -16,19 +15,20 @@ from proxy.fetch.aborted_tails import AbortedTails
 from proxy.fetch.authorities import Authority
 from proxy.fetch.frontiers import LEARN_WAIT_S_MAX, Frontier, Frontiers
 from proxy.fetch.lineages import Lineages
-from proxy.fetch.plan import Instead, Share, TierPart
+from proxy.fetch.plan import Share, TierPart
 from proxy.turns import move_on_after
 from proxy.upstream.cluster import Cluster
+from storage.bounded_map import BoundedMap
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, Uuid
 from storage.reading.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
-from storage.steps import Steps, waited
+from storage.steps import Steps
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
 
 UNKNOWN_NAMES_MAX = 10_000
-"""Names that upstream did not tell; beyond this they are asked for again."""
+"""Names that upstream did not tell; those beyond this that were asked for longest ago are asked for again."""
 
 NAMES_ASKED_MAX = 200
 """Names that one request of a client has asked for: one Metadata request of our own, whose answer keeps the event loop
@@ -81,7 +81,7 @@ class Tier:
         self.lineages = lineages
         self.cluster = cluster
         self.meter = meter
-        self._unknown_names: dict[str, float] = {}
+        self._unknown_names: BoundedMap[str, float] = BoundedMap(UNKNOWN_NAMES_MAX)
 
     def knows(self, topic: bytes | str) -> bool:
         """Return whether there is metadata of any partition of the topic, by its id or its name."""
@@ -158,14 +158,6 @@ class Tier:
             _log.warning("topic_ids_unknown", node=node_id, topics=len(names), reason=str(error))
         return {}
 
-    def knows_lineage(self, part: TierPart) -> bool:
-        """Return whether `judge` needs no question, but for a surprise."""
-        return self.lineages.known(part.partition, part.frontier.leader_epoch) is not None
-
-    def judge(self, part: TierPart) -> Awaitable[Instead | bool]:
-        """See `TierOwner.judge`."""
-        return self.owner.judge(part, self.lineages)
-
     async def catch_up(self, partition: TopicIdPartition) -> None:
         """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the
         lineage built again.
@@ -210,9 +202,7 @@ class Tier:
         self.meter.on_remote_fetch_started(partition.topic)
         try:
             with self.meter.remote_fetch_timer():
-                lineage = self.lineages.known(partition, under.leader_epoch)
-                if lineage is None:
-                    lineage = yield from waited(partial(self.lineages.get, partition, under.leader_epoch))
+                lineage = yield from self.lineages.in_steps(partition, under.leader_epoch)
                 records = yield from self._reader.read(
                     partition,
                     offset,
@@ -257,12 +247,9 @@ class Tier:
         return now_s - self._unknown_names.get(name, now_s - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
 
     def _note_unknown(self, names: Sequence[str], now_s: float) -> None:
-        self._unknown_names = {
-            name: since_s for name, since_s in self._unknown_names.items() if now_s - since_s < UNKNOWN_NAME_AGE_S_MAX
-        }
-        unknown = [name for name in names if self.cluster.topic_id(name) is None]
-        if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
-            self._unknown_names.update(dict.fromkeys(unknown, now_s))
+        for name in names:
+            if self.cluster.topic_id(name) is None:
+                self._unknown_names[name] = now_s
 
 
 def _searched_up_to(records: TierRecords, offset: int) -> bool:

@@ -3,6 +3,7 @@ read (docs/protocol.md#standalone)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 import trio
@@ -29,6 +30,7 @@ from standalone.serving.tier_offsets import TierOffsets
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
 from storage.reading.timestamp_search import TimestampSearch
+from storage.steps import Steps, waited
 
 _log = structlog.get_logger(__name__)
 
@@ -81,11 +83,11 @@ class WeOwnIt:
         """From where its log begins."""
         return offset >= local_log_start_offset
 
-    async def judge(self, part: TierPart, lineages: Lineages) -> Instead | bool:
+    def judge(self, part: TierPart, lineages: Lineages) -> Steps[Instead | bool]:
         """Below the broker's log the tier tells where the client's log parts from the leader's, as the broker would."""
         if self.can_broker_read(part.asked.fetch_offset, part.frontier.local_log_start_offset):
-            return await lineages.agree(part.partition, part.frontier, part.asked)
-        return await _parted(part, lineages) or True
+            return (yield from lineages.agree(part.partition, part.frontier, part.asked))
+        return (yield from _parted(part, lineages)) or True
 
     def finder(self, catalog: Catalog, local_start: int, *, is_caught_up: bool) -> OwnSegments:
         """One that steps over holes."""
@@ -117,7 +119,7 @@ class WeOwnIt:
         _log.warning("tier_hole_stepped_over", partition=str(partition), from_offset=start, to_offset=end)
 
 
-async def _parted(part: TierPart, lineages: Lineages) -> Instead | None:
+def _parted(part: TierPart, lineages: Lineages) -> Steps[Instead | None]:
     """Return how the client hears that the log that it has read has parted from the leader's: the highest epoch that
     they share and its end, or OFFSET_OUT_OF_RANGE where no epoch is so high. None: it has not parted.
 
@@ -125,12 +127,12 @@ async def _parted(part: TierPart, lineages: Lineages) -> Instead | None:
     what it asks for.
     """
     epoch, offset = part.asked.last_fetched_epoch, part.asked.fetch_offset
-    lineage = await lineages.get(part.partition, part.frontier.leader_epoch)
+    lineage = yield from lineages.in_steps(part.partition, part.frontier.leader_epoch)
     kept = lineage.told(epoch, part.frontier.log_start_offset)
     if lineage.knows([epoch]) and kept[0] == epoch and kept[1] >= offset:
         return None
     # Nobody is sent back by what was heard before: no segment may have the epoch, and that of the leader grows.
-    told = await lineages.epoch_end(part.partition, epoch)
+    told = yield from waited(partial(lineages.epoch_end, part.partition, epoch))
     if told.end_offset < 0:
         return Instead(ErrorCode.OFFSET_OUT_OF_RANGE)
     shared = told.leader_epoch, told.end_offset

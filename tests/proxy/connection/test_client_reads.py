@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from protocol.fetch.messages import key_of
 from proxy.connection.client_reads import ClientReads
 from proxy.connection.request_handlers import UpstreamWire
-from proxy.fetch.answer import assemble, encode_answer, tier_answer
+from proxy.fetch.answer import BrokersWord, assemble, encode_answer, tier_answer
 from proxy.fetch.authorities import Authority
 from proxy.fetch.frontiers import Frontier
 from proxy.fetch.plan import TierPart
@@ -103,7 +103,7 @@ class Handle:
         self.client.hold(records)
         self.buffers = [*records.buffers]
         answer = tier_answer(REQUEST, PART, AUTHORITY, records)
-        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
+        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, BrokersWord()))
 
 
 @asynccontextmanager

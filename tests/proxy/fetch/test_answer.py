@@ -11,6 +11,7 @@ from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
 from proxy.fetch.aborted_tails import AbortedTail
 from proxy.fetch.answer import (
+    BrokersWord,
     FetchAnswer,
     assemble,
     encode_answer,
@@ -150,7 +151,7 @@ def test_every_partition_is_answered_once_in_order_with_its_own_bytes(
         for key, buffers in data.draw(st.permutations(list(records.items())))
         if key not in left_out
     }
-    response = decoded(encode_answer(request, assemble(request, answers, 0)), version)
+    response = decoded(encode_answer(request, assemble(request, answers, BrokersWord())), version)
     assert [key_of(answer) for answer in response.partitions] == [key_of(entry) for entry in asked]
     expected = [b"" if key_of(entry) in left_out else b"".join(records[key_of(entry)]) for entry in asked]
     assert records_of(response) == expected

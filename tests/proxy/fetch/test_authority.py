@@ -1,7 +1,5 @@
 """Good probes: for what, for whom and how long they count."""
 
-from dataclasses import replace
-
 import pytest
 import trio
 
@@ -32,7 +30,7 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() 
 async def test_as_many_rights_are_remembered_as_probes_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.authorities.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
-    keys = [replace(KEY, partition=topic_partition("orders", number)) for number in range(3)]
+    keys = [KEY._replace(partition=topic_partition("orders", number)) for number in range(3)]
     for key in keys:
         authorities.put(key, authority())
     assert [authorities.get(key, trio.current_time()) is not None for key in keys] == [False, True, True]

@@ -13,7 +13,7 @@ from protocol.fetch.messages import FetchPartition, PartitionAnswer, PartitionKe
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import PendingAnswer
 from proxy.fetch.frontiers import Frontier
-from proxy.fetch.plan import FetchPlan, Instead, local_bytes_max, plan_fetch, share_out, tier_parts
+from proxy.fetch.plan import FetchPlan, Instead, TierPart, local_bytes_max, plan_fetch, share_out
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.for_each import for_each
 from tests.support.segments import topic_partition
@@ -28,12 +28,11 @@ FRONTIER = Frontier(local_log_start_offset=1000, log_end_offset=1500, leader_epo
 def plan_of(asked: Sequence[FetchPartition], max_bytes: int = 50_000_000) -> FetchPlan:
     """Offsets below the local log start of FRONTIER are the tier's."""
     request = fetch_of(asked, max_bytes=max_bytes)
-    parts = tier_parts(
-        request,
-        [topic_partition(entry.topic or "", entry.partition) for entry in asked],
-        lambda _: FRONTIER,
-        lambda entry, _, frontier: entry.fetch_offset < frontier.local_log_start_offset,
-    )
+    parts = [
+        TierPart(entry, topic_partition(entry.topic or "", entry.partition), FRONTIER, place)
+        for place, entry in enumerate(asked)
+        if entry.fetch_offset < FRONTIER.local_log_start_offset
+    ]
     return plan_fetch(request, parts, {})
 
 
@@ -46,20 +45,6 @@ def test_both_sides_keep_the_requests_order() -> None:
     plan = plan_of(asked)
     assert [part.asked for part in plan.tier] == [asked[0], asked[2], asked[4]]
     assert plan.local == [asked[1], asked[3]]
-
-
-def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
-    asked = tier_asks(100, 100, 100)
-    request = fetch_of(asked)
-    parts = tier_parts(
-        request,
-        [None, topic_partition("orders", 1), topic_partition("orders", 2)],
-        lambda candidate: FRONTIER if candidate.partition == 2 else None,
-        lambda *_: True,
-    )
-    plan = plan_fetch(request, parts, {})
-    assert [part.asked for part in plan.tier] == asked[2:]
-    assert plan.local == asked[:2]
 
 
 def given(asked: FetchPartition, size: int) -> dict[PartitionKey, PartitionAnswer]:

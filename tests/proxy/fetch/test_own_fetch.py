@@ -10,8 +10,9 @@ import trio
 from protocol.fetch.messages import FetchPartition, key_of
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import ClientReads
+from proxy.fetch.answer import BrokersWord
 from proxy.fetch.own_fetch import ASK_AGAIN_S, OwnFetch
-from proxy.fetch.plan import FetchPlan, plan_fetch, share_out, tier_parts
+from proxy.fetch.plan import FetchPlan, TierPart, plan_fetch, share_out
 from proxy.fetch.reads import TierReads
 from proxy.fetch.sent_fetch import close_upstream_session
 from storage.model import TopicIdPartition
@@ -29,6 +30,7 @@ class Waited:
     """An own Fetch that is done waiting, and what it waited for."""
 
     own_fetch: OwnFetch
+    said: BrokersWord
     reads: TierReads
     plan: FetchPlan
 
@@ -44,23 +46,26 @@ async def until_ready(
     await world.frontiers.refresh(NODE_ID, tier)
     asked = [ask(partition, 17, max_bytes=1000) for partition in tier]
     request = fetch_of([*asked, *(ask(partition, 1000) for partition in hot)])
-    parts = tier_parts(
-        request, [*tier, *(None for _ in hot)], lambda each: world.frontiers.get(NODE_ID, each), lambda *_: True
-    )
+    parts = []
+    for place, (entry, partition) in enumerate(zip(asked, tier, strict=True)):
+        frontier = world.frontiers.get(NODE_ID, partition)
+        assert frontier is not None
+        parts.append(TierPart(entry, partition, frontier, place))
     plan = plan_fetch(request, parts, {})
     meter, deadline_s = world.meters.tier, trio.current_time() + wait_s
     reads = TierReads(world.tier, meter, ClientReads(), deadline_s=deadline_s, committed=False)
     reads.go_on_in(world.nursery)
-    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery))
+    said = BrokersWord()
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), said)
     await own_fetch.begin(request, plan)
     await own_fetch.first_answer()
     shares = share_out(request, plan, parts, own_fetch.by_key)
     reads.start(parts, shares)
     reads.settle({part: part.frontier for part in parts}, shares)
-    if own_fetch.whole is None:
+    if said.whole is None:
         await own_fetch.until_ready(request, plan, reads, linger_s, LEFT_BYTES)
     reads.stop()
-    return Waited(own_fetch, reads, plan)
+    return Waited(own_fetch, said, reads, plan)
 
 
 def cold_and_other(world: TierWorld, delay_s: float = 0.0, high_watermark: int = 1000) -> list[TopicIdPartition]:
@@ -163,7 +168,7 @@ async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(nursery:
 async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in range(2)]
     asked = [by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions]
-    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery))
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), BrokersWord())
     await own_fetch.ask(fetch_of(asked), asked, 1000)
     assert [answer.records_bytes for answer in own_fetch.by_key.values()] == [BATCH_BYTES, 0]
     assert own_fetch.exceeding == {key_of(asked[0])}
@@ -184,6 +189,6 @@ async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -
     cold, hot = cold_and_other(world, 1.0)
     world.broker.throttle_time_ms = 300
     waited = await until_ready(world, [cold], hot)
-    assert waited.own_fetch.whole is not None
-    assert waited.own_fetch.whole.throttle_time_ms == waited.own_fetch.throttle_time_ms == 300
+    assert waited.said.whole is not None
+    assert waited.said.whole.throttle_time_ms == waited.said.throttle_time_ms == 300
     assert trio.current_time() == 0.0
