@@ -187,6 +187,10 @@ $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.jso
 	@npm ci --prefix $(@D) --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
+# What builds the wheel is locked with what runs.
+release: $(VENV)/.run
+	$(BIN)/python -m tools.release $(ARGS)
+
 spark-package: $(VENV)/.dev
 	$(BIN)/python -m tools.spark_package $(ARGS)
 
