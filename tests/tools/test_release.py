@@ -124,9 +124,9 @@ def test_constraints_are_the_versions_that_tests_run(made: Path) -> None:
 def test_what_is_not_a_clean_tag_is_refused(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     git(tmp_path, "clone", "--quiet", str(repository), str(other))
-    (other / "docs" / "new.md").write_text("# New\n")
+    (other / "docs" / "new").write_text("new\n")
     done = release(other, tmp_path / "dist")
-    assert (done.returncode, done.stderr) == (1, "release: the tree is not clean:\n?? docs/new.md\n")
+    assert (done.returncode, done.stderr) == (1, "release: the tree is not clean:\n?? docs/new\n")
     git(other, "add", "--all")
     git(other, "commit", "--quiet", "--message", "more")
     done = release(other, tmp_path / "dist")

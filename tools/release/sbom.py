@@ -15,7 +15,7 @@ _VIA = re.compile(r"^ +# +(?:via )?(?P<asks>[a-z0-9][a-z0-9._-]*)")
 
 
 def bill_of_materials(lock: str, *, name: str, version: str, license_id: str, epoch_s: int) -> bytes:
-    """Of `name`, which has what the lock has."""
+    """The bill of `name`, which has what the lock has."""
     pins = {pin["name"]: pin for pin in _pins(lock)}
     refs = {each: f"pkg:pypi/{each}@{pin['version']}" for each, pin in pins.items()}
     refs[name] = f"pkg:pypi/{name}@{version}"
