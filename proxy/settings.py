@@ -193,16 +193,15 @@ class ProxyConfig:
     advertised_port_start: int | None = key(
         "proxy.advertised.port.start",
         optional(integer(1, 65535)),
-        "Shifts the broker ports that clients get, for a load balancer or port mapping in front. With "
+        "Shifts the broker ports that clients get, for a balancer or port mapping in front. With "
         "`proxy.tls.sni.pattern`: the port of all brokers.",
         default_words="the bound ports",
     )
     workers: int = key(
         "proxy.workers",
         WORKERS,
-        "Processes that serve clients, each on a core of its own; `auto`: one for each core, 8 at most. "
-        "`memory.max.bytes`, `cache.disk.bytes`, `tier.concurrent.gets.max` and `proxy.connections.max` are "
-        "divided among them.",
+        "Processes that serve clients; `auto`: one for each core, 8 at most. They share `memory.max.bytes`, "
+        "`cache.disk.bytes`, `tier.concurrent.gets.max` and `proxy.connections.max`.",
         default="1",
     )
     read_prefer: ReadPreference = key(
@@ -248,15 +247,15 @@ class ProxyConfig:
     tls_sni_pattern: str | None = key(
         "proxy.tls.sni.pattern",
         optional(SNI_PATTERN),
-        "One port for all brokers: this is the host that clients get for broker N, with `$(nodeId)` once, as "
+        "One port for all brokers: the host that clients get for broker N, as "
         "`broker-$(nodeId).kafka.example.org`. Any other TLS server name is for the bootstrap. Needs "
-        "`proxy.tls.certificate.file`, valid for all these names.",
+        "`proxy.tls.certificate.file`.",
     )
     protocol: bool = key(
         "proxy.protocol",
         BOOLEAN,
-        "`true`: each connection begins with a PROXY header (version 1 or 2) of a balancer in front, and limits "
-        "and logs go by its address. Needs `proxy.protocol.trusted`.",
+        "`true`: each connection begins with a PROXY header of a balancer in front, and limits and logs go by "
+        "its address. Needs `proxy.protocol.trusted`.",
         default="false",
     )
     protocol_trusted: tuple[Network, ...] | None = key(
@@ -307,15 +306,15 @@ class ProxyConfig:
         "expert.proxy.frame.unauthenticated.bytes.max",
         size(KIB, 2 * GIB - 1),
         "A larger request closes its connection while the client has not signed in, where "
-        "`upstream.security.protocol` has SASL; so does a larger one that is part of a sign-in.",
+        "`upstream.security.protocol` has SASL.",
         default="512 KiB",
         reload=Reload.NEW_CONNECTIONS,
     )
     response_held_bytes_max: int = key(
         "expert.proxy.response.held.bytes.max",
         size(64 * MIB, 2 * GIB - 1),
-        "The largest response that may be held whole, to be rewritten or merged; others are streamed. A batch "
-        "that does not fit is put off alone (error 9). What is larger than 16 MiB is held one at a time.",
+        "The largest response that may be held whole; others are streamed. A batch that does not fit is put off "
+        "alone (error 9).",
         default="128 MiB",
         reload=Reload.NEW_CONNECTIONS,
     )
@@ -329,15 +328,14 @@ class ProxyConfig:
     held_bytes_max: int = key(
         "expert.proxy.held.bytes.max",
         size(4 * MIB, TIB),
-        "What is held in memory for all clients together beyond 16 KiB a frame. Beyond it requests and "
-        "responses wait, and then the connections that have kept others waiting longest end.",
+        "What is held in memory for all clients together. Beyond it requests and responses wait, and then the "
+        "connections that have kept others waiting longest end.",
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(
         "expert.proxy.send.stall.ms",
         integer(100, 3_600_000),
-        "After this time without progress, memory held for a client's answer is released if other clients need "
-        "it, and read again when the client goes on.",
+        "After this time without progress, memory held for a client's answer is released if others need it.",
         default="30000",
         reload=Reload.AT_ONCE,
     )
@@ -359,8 +357,8 @@ class ProxyConfig:
     drain_delay_ms: int = key(
         "proxy.drain.delay.ms",
         integer(0, 3_600_000),
-        "How long listeners go on accepting after SIGTERM, while `/readyz` already says `draining`: until balancers "
-        "and Kubernetes have noticed. `proxy.drain.timeout.ms` begins afterwards.",
+        "How long listeners go on accepting after SIGTERM, until balancers and Kubernetes have noticed. "
+        "`proxy.drain.timeout.ms` begins afterwards.",
         default="0",
         reload=Reload.AT_ONCE,
     )

@@ -83,8 +83,8 @@ class CopyConfig:
     topics: TopicNames | None = key(
         "copy.topics",
         optional(TOPICS),
-        "Topics to copy: names, and regular expressions that begin with `^`, separated by commas. Compacted topics and "
-        "those with `remote.storage.enable=true` are refused.",
+        "Topics to copy: names, and regular expressions that begin with `^`. Compacted topics and those with "
+        "`remote.storage.enable=true` are refused.",
     )
     group_id: str = key(
         "copy.group.id",
@@ -95,7 +95,7 @@ class CopyConfig:
     interval_ms: int = key(
         "copy.interval.ms",
         integer(100, 86_400_000),
-        "Between two looks at a partition: for new records, for segments to roll, and for what retention deletes.",
+        "Between two looks at a partition for new records, segments to roll, and retention.",
         default="30000",
     )
     concurrent_max: int = key(
@@ -163,7 +163,7 @@ class CopyConfig:
         "copy.delete.share.max",
         SHARE,
         "A deletion of more than this share of a partition, and of more than one segment, waits for "
-        "`copy.delete.grace.ms` with an alert.",
+        "`copy.delete.grace.ms`.",
         default="0.1",
     )
     retention_from_topic: bool = key(

@@ -130,8 +130,7 @@ class UpstreamKeys:
         "metadata.identity",
         optional(one_of(MetadataIdentity)),
         "Who reads and writes `__remote_log_metadata`: `upstream`, by the keys above, or `broker`, by "
-        "`remote.log.metadata.*` of the broker's file, with the keys above for what they leave open. Unset: "
-        "`broker`; from 0.2 on `upstream`.",
+        "`remote.log.metadata.*` of the broker's file. Unset: `broker`; from 0.2 on `upstream`.",
     )
 
 

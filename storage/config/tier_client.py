@@ -104,7 +104,7 @@ class TierReadsConfig:
     list_offsets_timeout_ms: int = key(
         "remote.list.offsets.request.timeout.ms",
         integer(1, 3_600_000),
-        "How long a look-up by time may take in the tier; a shorter time that the request names counts instead.",
+        "How long a look-up by time may take in the tier, if the request names no shorter time.",
         default="30000",
         reload=Reload.NEW_CONNECTIONS,
     )
@@ -127,8 +127,7 @@ class TierReadsConfig:
     hedge_gets_per_minute_min: int = key(
         "tier.hedge.gets.per.minute.min",
         integer(-1, 1_000_000),
-        "From this rate of GETs on, one that begins four times later than usual gets a second; a body that is "
-        "four times slower always does. −1: neither does.",
+        "From this rate of GETs on, one that begins four times later than usual gets a second. −1: never.",
         default="60",
     )
 

@@ -98,8 +98,7 @@ class TierConfig(TierReadsConfig):
     fallback_after_ms: int = key(
         "expert.fallback.after.ms",
         integer(0, 3_600_000),
-        "The broker reads an offset that was asked for three times in this time and of which the tier gave no "
-        "byte. Where the tier fails for good, it reads at once.",
+        "The broker reads an offset that was asked for three times in this time and of which the tier gave no byte.",
         section="When the tier fails",
         default="5000",
         reload=Reload.AT_ONCE,
@@ -107,8 +106,8 @@ class TierConfig(TierReadsConfig):
     fallback_partitions_max: int = key(
         "fallback.partitions.max",
         integer(0, 10_000),
-        "Partitions that one broker reads at a time because the tier fails; clients of the others get a retriable "
-        "error. 0: brokers read none.",
+        "Partitions that one broker reads at a time because the tier fails; clients of the others get a "
+        "retriable error.",
         default="4",
         reload=Reload.AT_ONCE,
     )
@@ -224,14 +223,13 @@ class AdminConfig:
     allowed_hosts: tuple[str, ...] | None = key(
         "admin.allowed.hosts",
         optional(HOSTS),
-        "Host names by which the admin listener may be asked, beside addresses, `localhost`, its own host's "
-        "name and that of `admin.listen`; `*`: any. Other names get 403.",
+        "Host names by which the admin listener may be asked, beside addresses, `localhost` and its own; `*`: "
+        "any. Other names get 403.",
     )
     client_names: bool = key(
         "admin.client.names",
         BOOLEAN,
-        "Whether the page, `/status.json`, `/streams` and log lines name clients by client id, sign-in name and "
-        "group, beside their addresses.",
+        "Whether pages and log lines name clients by client id, sign-in name and group, beside their addresses.",
         default="true",
     )
     connections_max: int = key(
@@ -249,8 +247,8 @@ class AuditConfig:
     log: str | None = key(
         "audit.log",
         optional(AUDIT_LOG),
-        "Where one JSON line for each client, topic, partition and minute of reads from the tier is written: a "
-        "file, or `stdout`.",
+        "Where one JSON line for each client, topic, partition and minute of reads from the tier goes: a file, "
+        "or `stdout`.",
     )
 
 
@@ -268,8 +266,7 @@ class MetricsConfig:
     topics_max: int = key(
         "metrics.topics.max",
         integer(0, 100_000),
-        "Topics with series of their own in `/metrics`, the first that are read; the others share the topic "
-        "`__other__`.",
+        "Topics with series of their own in `/metrics`; the others share the topic `__other__`.",
         default="1000",
     )
 
