@@ -1,5 +1,6 @@
 # Everything a user or CI runs. `make setup` is part of each target and does nothing when it has been done.
 #
+#   make install        Tidegate alone, locked, with every store's client, into PREFIX (/opt/tidegate)
 #   make setup          .venv with what runs, locked, and the project; Kafka's jars in build/kafka/libs
 #   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
 #   make test           minutes: all that computes, one broker, real clients  (ARGS='-k name' and the like)
@@ -14,6 +15,7 @@
 # Rarer ones, and what tests need beyond Python: tests/tools.mk.
 
 PYTHON ?= python3
+PREFIX ?= /opt/tidegate
 ARGS ?=
 # `proxy.workers` of the Tidegates that tests start and that do not say it themselves.
 WORKERS ?=
@@ -36,8 +38,16 @@ PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 # compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup doctor-demo demo test test-all test-long lint house bench lock release
+.PHONY: install setup doctor-demo demo test test-all test-long lint house bench lock release
 .DELETE_ON_ERROR:
+
+# Nothing of the demo. What builds the wheel is locked with what runs.
+install:
+	@$(PYTHON) tools/doctor.py python
+	@$(PYTHON) -m venv $(PREFIX)
+	@$(PREFIX)/bin/python tools/install_packages.py --require-hashes -r requirements/image.txt -r requirements/run.txt \
+		-- --no-deps --no-build-isolation .
+	@$(PREFIX)/bin/tidegate files $(PREFIX) >/dev/null && $(PREFIX)/bin/tidegate --version
 
 setup: $(VENV)/.run $(JARS)/.complete
 
