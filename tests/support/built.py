@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,23 +55,21 @@ def install(wheel: Path, folder: Path) -> Installed:
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *options, wheel], check=True)
     for name in STRANGERS:
         (site / f"{name}.py").write_text('WHOSE = "a stranger\'s"\n')
-    for name, path in _locked_files():
-        place = folder / "extra" if name == "confluent-kafka" else site
-        place.mkdir(exist_ok=True)
-        (place / path.name).symlink_to(path)
+    (folder / "extra").mkdir()
+    lock = (ROOT / "requirements" / "run.txt").read_text("utf-8")
+    for name in sorted({*re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)} - {"setuptools"}):
+        link(name, folder / "extra" if name == "confluent-kafka" else site)
     return Installed(wheel, python, folder / "extra")
 
 
-def _locked_files() -> Iterator[tuple[str, Path]]:
-    """Library and file or folder of it, of those that run Tidegate, as they are locked."""
-    lock = (ROOT / "requirements" / "run.txt").read_text("utf-8")
-    for name in sorted({*re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)} - {"setuptools"}):
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # locked for another platform
-        tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
-        yield from ((name, Path(str(distribution.locate_file(top)))) for top in sorted(tops))
+def link(name: str, folder: Path) -> None:
+    """One of the running tests' libraries into a folder of sys.path, unless it is one of another platform's lock."""
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+        (folder / top).symlink_to(Path(str(distribution.locate_file(top))))
 
 
 def main(folder: Path) -> None:
