@@ -100,8 +100,7 @@ class Exchange:
         asked = self.prober.recall(self.request, self.plan.tier, self.verdicts)
         if not (asked or self.plan.local):
             self._read_allowed(reads)
-            if not reads.pending:
-                await trio.lowlevel.checkpoint()  # for others: a client may ask for the next at once
+            if await reads.are_at_hand():
                 return
         async with trio.open_nursery() as nursery:
             reads.go_on_in(nursery)

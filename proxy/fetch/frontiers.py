@@ -96,10 +96,10 @@ class Frontiers:
 
     def get(self, node_id: int, partition: TopicIdPartition) -> Frontier | None:
         """The frontier as last seen, of whatever age."""
-        key = (node_id, partition)
-        frontier = self._frontiers.get(key)
-        if frontier is not None:
-            frontier = self._frontiers[key] = self.owner.with_log_start(partition, frontier)
+        known = self._frontiers.use((node_id, partition))
+        frontier = known and self.owner.with_log_start(partition, known)
+        if frontier is not None and frontier is not known:
+            self._frontiers[node_id, partition] = frontier
         return frontier
 
     def is_fresh(self, frontier: Frontier, now_s: float) -> bool:

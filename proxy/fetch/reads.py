@@ -107,6 +107,15 @@ class TierReads:
             self._start(part, shares[part], under.get(part, part.frontier))
         self._begin_line()
 
+    async def are_at_hand(self) -> bool:
+        """Return whether no read waits. Those that have not begun do so, and others have their turn between."""
+        while not (self._line and self._line[0][-1]):
+            await trio.lowlevel.checkpoint()  # a client may ask for the next at once
+            if not self._line:
+                return True
+            self._begin(READS_AT_ONCE_MAX)
+        return False
+
     def go_on_in(self, nursery: TaskNursery) -> None:
         """Wait in the exchange's nursery for what was not at hand."""
         if self._nursery is None:

@@ -74,7 +74,7 @@ class BlockCache:
     ) -> None:
         self.memory = memory
         self._gets = gets
-        self._reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0
+        self._reach_bytes: Callable[[Hashable, SegmentBlocks, int, int], int] = lambda *_: 0
         self._disk = disk
         self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
@@ -83,8 +83,9 @@ class BlockCache:
         self.places: BoundedMap[Uuid, SegmentBlocks] = BoundedMap(PLACES_MAX)
         gets.deliver_to(self.land)
 
-    def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int], int]) -> None:
-        """Set what says how far beyond the byte at a position a GET may go on that this reader waits for."""
+    def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int, int], int]) -> None:
+        """Set what says how far beyond the byte at a position a GET may go on that this reader waits for, which is
+        likely to ask for so much."""
         self._reach_bytes = reach_bytes
 
     def blocks_of(self, segment: RemoteLogSegmentMetadata, opened: OpenedSegment) -> SegmentBlocks:
@@ -307,8 +308,8 @@ class BlockCache:
         return max(last + 1, source.grid.number_at(reach_end - 1) + 1)
 
     def _reach(self, source: SegmentBlocks, first: int, reader: Hashable, likely_bytes: int) -> int:
-        reach_bytes = self._reach_bytes(reader, source, source.grid.start(first))
-        return max(reach_bytes, min(likely_bytes, self._gets.pace.get_bytes(0)))
+        likely_bytes = min(likely_bytes, self._gets.pace.get_bytes(0))
+        return self._reach_bytes(reader, source, source.grid.start(first), likely_bytes)
 
     def _fetch(
         self, source: SegmentBlocks, first: int, asked: Sequence[int], reader: Hashable, likely_bytes: int

@@ -16,7 +16,7 @@ Hits and misses are the caller's to count; all else is counted here.
 import errno
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -116,12 +116,6 @@ class DiskBlocks:
     def holds(self, key: DiskBlockKey) -> bool:
         """Return whether the block is on disk, as far as known without looking. No I/O."""
         return self._is_loaded and self.health.may_read and self.index.holds(key, self._clock())
-
-    def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
-        """The same for many blocks at once. No I/O."""
-        if not self._is_loaded or not self.health.may_read:
-            return [False] * len(keys)
-        return self.index.holds_run(keys, self._clock())
 
     def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
         """The key of the segment's block of that number, whatever its size; None if it is not on disk. No I/O."""

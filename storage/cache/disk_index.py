@@ -10,7 +10,7 @@ Rule 5. Which block goes for another is the policy's to say (`eviction`): what s
 """
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +69,6 @@ class DiskIndex:
         with self._lock:
             entry = self.entries.get(key)
             return entry is not None and not self._is_idle(entry, now_s)
-
-    def holds_run(self, keys: Sequence[DiskBlockKey], now_s: float) -> list[bool]:
-        """The same for many blocks at once."""
-        with self._lock:
-            found = map(self.entries.get, keys)
-            return [entry is not None and not self._is_idle(entry, now_s) for entry in found]
 
     def find(self, segment_id: Uuid, number: int, now_s: float) -> DiskBlockKey | None:
         """The key of the block of that number, whatever its size."""

@@ -145,10 +145,6 @@ class DiskLevel:
         """Return whether the block is on disk, as far as known without looking."""
         return self._disk.holds(key)
 
-    def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
-        """The same for many blocks at once."""
-        return self._disk.holds_run(keys)
-
     def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
         """The key of the segment's block of that number, whatever its size; None if it is not on disk."""
         return self._disk.find(segment_id, number)

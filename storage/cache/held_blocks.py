@@ -24,7 +24,7 @@ class AnswerBlocks:
         Args:
             owner: for whom: owners take turns when there is no room.
         """
-        return Room(self, self.budget, owner)
+        return Room(self, owner)
 
     def hold(self, block: Block) -> int:
         """One more answer holds the block; the bytes to charge for it."""
@@ -47,12 +47,12 @@ class Room:
 
     __slots__ = ("_account", "_blocks", "_budget", "_owner", "_reserved_bytes", "is_waiting", "kept_bytes")
 
-    def __init__(self, account: AnswerBlocks, budget: ByteBudget, owner: Hashable) -> None:
+    def __init__(self, account: AnswerBlocks, owner: Hashable) -> None:
         self.kept_bytes = 0
         """Bytes of the blocks that the answer holds, whether or not others hold them too."""
         self.is_waiting = False
         self._account = account
-        self._budget = budget
+        self._budget = account.budget
         self._owner = owner
         self._reserved_bytes = 0
         self._blocks: Sequence[Block] = ()

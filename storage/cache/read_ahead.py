@@ -584,13 +584,12 @@ class Prefetcher:
         except Exception:  # an answer that is ready does not fail for what may come after it
             _log.warning("read_ahead_failed", segment=str(read.blocks.segment.segment_id), exc_info=True)
 
-    def reach_bytes(self, reader: Hashable, source: SegmentBlocks, start: int) -> int:
+    def reach_bytes(self, reader: Hashable, source: SegmentBlocks, start: int, likely_bytes: int) -> int:
         """Return how far a GET for a read that begins there may go on, beyond what is read: as far as its stream's
-        next."""
+        next, or what the reader is likely to ask for."""
         stream = self._read_ahead.reach(reader, source, start)
-        if stream is None:
-            return 0
-        return min(self._get_bytes(stream), self.room_bytes)
+        next_bytes = 0 if stream is None else self._get_bytes(stream)
+        return min(max(next_bytes, likely_bytes), self.room_bytes)
 
     def guess(self, source: SegmentBlocks, position: int) -> None:
         """Fetch what lies around the byte where a read is likely to begin, and a block before it, if a slot is free."""

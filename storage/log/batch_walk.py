@@ -65,10 +65,12 @@ class SparseIndexError(CorruptObjectError):
 class SegmentWindow:
     """Blocks `first_block` to `last_block` of a segment; grows at its end only."""
 
-    __slots__ = ("_block_bytes", "_blocks", "first_block", "segment", "size_bytes")
+    __slots__ = ("_block_bytes", "_blocks", "end", "first_block", "segment", "size_bytes")
 
     def __init__(self, segment: RemoteLogSegmentMetadata, block_bytes: int) -> None:
         self.size_bytes = segment.segment_size_bytes
+        self.end = 0
+        """Bytes below this position (and from the first block on) are here."""
         self.first_block = 0
         self.segment = segment
         self._block_bytes = block_bytes
@@ -82,11 +84,6 @@ class SegmentWindow:
     def last_block(self) -> int:
         return self.first_block + len(self._blocks) - 1
 
-    @property
-    def end(self) -> int:
-        """Bytes below this position (and from the first block on) are here."""
-        return min((self.last_block + 1) * self._block_bytes, self.size_bytes) if self._blocks else 0
-
     def missing(self, start: int, end: int) -> tuple[int, int]:
         """The blocks still wanted for [start, end), cut to the segment; (n, n - 1) or less when there is none."""
         last = (min(end, self.size_bytes) - 1) // self._block_bytes
@@ -99,17 +96,19 @@ class SegmentWindow:
         if not self._blocks:
             self.first_block = first
         assert first == self.first_block + len(self._blocks), "a window grows at its end"
-        self._blocks.extend(blocks)
+        self.extend(blocks)
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Add the next blocks; `first_block` says which is the first."""
         self._blocks.extend(blocks)
+        self.end = min((self.last_block + 1) * self._block_bytes, self.size_bytes) if self._blocks else 0
 
     def drop_before(self, position: int) -> None:
         """Forget the blocks that end at or below `position`."""
         number = position // self._block_bytes
         del self._blocks[: max(0, number - self.first_block)]
         self.first_block = max(number, self.first_block)
+        self.extend(())
 
     def block_at(self, position: int) -> Block:
         return self._blocks[position // self._block_bytes - self.first_block]

@@ -137,16 +137,13 @@ class Catalog:
         return len(self._refused)
 
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
-        """Segments of any state and their bytes, by topic name. The lock is held for one partition at a time."""
+        """Segments of any state and their bytes, by topic name."""
         sizes: dict[str, tuple[int, int]] = {}
         with self._lock:
             partitions = [segments for topic in self._topics.values() for segments in topic.values()]
         for segments in partitions:
-            with self._lock:
-                size_bytes = sum(self._columns.sizes_bytes[row] for row in segments.rows())
-                count = len(segments)
-            known = sizes.get(segments.topic_id_partition.topic, (0, 0))
-            sizes[segments.topic_id_partition.topic] = (known[0] + count, known[1] + size_bytes)
+            count, size_bytes = sizes.get(segments.topic_id_partition.topic, (0, 0))
+            sizes[segments.topic_id_partition.topic] = (count + len(segments), size_bytes + segments.size_bytes)
         return sizes
 
     def partitions(self) -> list[TopicIdPartition]:

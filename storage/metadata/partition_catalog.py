@@ -48,6 +48,7 @@ class PartitionCatalog:
         "_rows",
         "finished_segments",
         "generation",
+        "size_bytes",
         "topic_id_partition",
     )
 
@@ -55,6 +56,8 @@ class PartitionCatalog:
         self.topic_id_partition = topic_id_partition
         self.generation = 0
         self.finished_segments = 0
+        self.size_bytes = 0
+        """Bytes of segments of any state."""
         self._has_told = False
         self._columns = columns
         self._rows: dict[bytes, int] = {}
@@ -90,6 +93,7 @@ class PartitionCatalog:
         if old_row >= 0:
             self._drop(old_row)
         self._rows[metadata.segment_id.id] = row
+        self.size_bytes += metadata.segment_size_bytes
         for epoch in metadata.segment_leader_epochs:
             state = self._epochs.get(epoch)
             if state is None:
@@ -229,6 +233,7 @@ class PartitionCatalog:
             raise UnreadableSnapshotError("a partition with a segment that there is not")
         segments.generation, segments.finished_segments = generation, finished_segments
         segments._rows = {columns.segment_id(row): row for row in rows}
+        segments.size_bytes = sum(columns.sizes_bytes[row] for row in rows)
         if len(segments) != len(rows):
             raise UnreadableSnapshotError("a partition with one segment twice")
         for _ in range(epoch_count):
@@ -272,6 +277,7 @@ class PartitionCatalog:
         for epoch, _, _ in self._columns.epoch_ranges(row):
             self._epochs[epoch].forget(row)
         del self._rows[self._columns.segment_id(row)]
+        self.size_bytes -= self._columns.sizes_bytes[row]
         if not self._rows:
             self._rows.clear()  # it would keep the room of all that it held, and emptied partitions are remembered
         self._columns.release(row)

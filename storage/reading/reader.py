@@ -244,9 +244,9 @@ class _Read:
     window: SegmentWindow
     room: Room
     reader: Hashable
+    likely_bytes: int
     waited: bool = False
     asked_end: int = 0
-    likely_bytes: int = 0
     asks: deque[AskedBlocks] = field(default_factory=deque)
 
     def take(self, end: int) -> Steps[None]:
@@ -479,7 +479,7 @@ class TierReader:
         has_waited = False
         while True:
             window = SegmentWindow(source.segment, source.grid.block_bytes)
-            read = _Read(source, window, room, reader, has_waited)
+            read = _Read(source, window, room, reader, LIKELY_ANSWERS * asked.max_bytes, has_waited)
             try:
                 return (yield from self._answer(read, entry, index, asked))
             except CorruptLogError as error:
@@ -495,8 +495,6 @@ class TierReader:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         walk_start = entry[1]
         # What the answer is likely to need is asked for at once: its fills run side by side.
-        if self.prefetcher is not None:
-            read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self.prefetcher.room_bytes)
         yield from self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
         found = yield from self._find(read, entry, index, asked.offset)
         start = found.position

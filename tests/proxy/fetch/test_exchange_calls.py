@@ -116,17 +116,27 @@ class Turns(trio.abc.Instrument):
         self.steps += 1
 
 
-@for_each_run("last_fetched_epoch, owns_tier", [(-1, False), (LEADER_EPOCH, False), (LEADER_EPOCH, True)])
+@for_each_run(
+    "partitions, last_fetched_epoch, owns_tier",
+    [(FEW, -1, False), (FEW, LEADER_EPOCH, False), (FEW, LEADER_EPOCH, True), (2 * READS_AT_ONCE_MAX, -1, False)],
+)
 async def test_what_is_at_hand_is_answered_in_one_pass(
-    nursery: trio.Nursery, last_fetched_epoch: int, owns_tier: bool
+    nursery: trio.Nursery, partitions: int, last_fetched_epoch: int, owns_tier: bool
 ) -> None:
-    """One checkpoint, for others. Failed before: it took four tasks and nine turns of the loop, and later still one and
-    three for Java's consumer, which names the epoch that it has read last."""
+    """One checkpoint for READS_AT_ONCE_MAX partitions, for others. Failed before: it took four tasks and nine turns of
+    the loop; and later still one and three for Java's consumer, which names the epoch that it has read last, and a
+    task for each partition beyond READS_AT_ONCE_MAX."""
     world = TierWorld(nursery, broker=RepeatingBroker(), open_reader=InstantReader, owns_tier=owns_tier)
     world.settings.authority_age_s_max = 60.0
     log_start_offset = 1000 if owns_tier else 0
-    partitions = [world.add_partition("orders", number, log_start_offset=log_start_offset) for number in range(FEW)]
-    asked = [ask(partition, 17, last_fetched_epoch=last_fetched_epoch) for partition in partitions]
+    asked = [
+        ask(
+            world.add_partition("orders", n, log_start_offset=log_start_offset),
+            17,
+            last_fetched_epoch=last_fetched_epoch,
+        )
+        for n in range(partitions)
+    ]
     client = world.client()
     await client.fetch(asked, session_epoch=-1)
     client.service.on_answered()
@@ -135,7 +145,7 @@ async def test_what_is_at_hand_is_answered_in_one_pass(
     trio.lowlevel.add_instrument(turns)
     await client.fetch(asked, session_epoch=-1)
     trio.lowlevel.remove_instrument(turns)
-    assert (turns.tasks, turns.steps) == (0, 1)
+    assert (turns.tasks, turns.steps) == (0, max(1, partitions // READS_AT_ONCE_MAX))
 
 
 @for_each_run("is_vouched_for, calls_max", [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])

@@ -195,7 +195,7 @@ async def test_a_get_brings_what_its_reader_is_likely_to_ask_for_next(ahead: Tie
 
 async def test_a_reader_ahead_of_its_read_ahead_makes_large_gets(ahead: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its stream's next GET would go, and not one for each of its reads."""
-    monkeypatch.setattr(ahead.cache, "_reach_bytes", lambda reader, source, start: 8 * BLOCK if reader == "one" else 0)
+    monkeypatch.setattr(ahead.cache, "_reach_bytes", lambda reader, *_: 8 * BLOCK if reader == "one" else 0)
     for number in range(16):
         await fetch(ahead, number, number, "one")
     assert ahead.store.log_fetches() == [(0, 7999), (8000, 15999)]

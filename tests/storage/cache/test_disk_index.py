@@ -150,13 +150,12 @@ def test_blocks_of_one_extent_go_before_those_of_another_however_they_were_found
     assert gone == large[:6]
 
 
-def test_one_look_tells_of_many_blocks() -> None:
+def test_what_nobody_has_read_for_too_long_is_not_here() -> None:
     index = DiskIndex(100, 60.0)
     index.add_listed(FIRST, 10, 0.0)
     index.add_listed(THIRD, 10, 10.0)
-    assert index.holds_run([FIRST, SECOND, THIRD, FIRST], 60.0) == [True, False, True, True]
-    assert index.holds_run([FIRST, SECOND, THIRD], 61.0) == [False, False, True]
-    assert index.holds_run([], 61.0) == []
+    assert [index.holds(key, 60.0) for key in (FIRST, SECOND, THIRD)] == [True, False, True]
+    assert [index.holds(key, 61.0) for key in (FIRST, SECOND, THIRD)] == [False, False, True]
 
 
 def test_what_goes_counts_until_it_is_deleted() -> None:

@@ -252,7 +252,7 @@ def whole(keys: list[DiskBlockKey]) -> list[bytes | None]:
 async def test_a_run_comes_in_order_in_few_posts_the_first_alone(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_level, "POST_BYTES", 4 * SIZE_BYTES)
     async with world_at(filled) as world:
-        assert world.level.holds_run([KEYS[0], key_of(77), KEYS[1]]) == [True, False, True]
+        assert [*map(world.level.holds, (KEYS[0], key_of(77), KEYS[1]))] == [True, False, True]
         receiver = Receiver().read(world, KEYS)
         await receiver.came_to(12)
         assert receiver.came == whole(KEYS)

@@ -208,10 +208,12 @@ async def test_a_stream_that_finds_no_room_goes_on_when_its_reader_does(nursery:
 
 async def test_a_get_that_somebody_waits_for_reaches_as_far_as_its_streams_next(world: World) -> None:
     source = world.segments[0].source
-    assert world.prefetcher.reach_bytes("one", source, KIB) == 0
+    reach_bytes = world.prefetcher.reach_bytes
+    assert [reach_bytes("one", source, KIB, likely_bytes) for likely_bytes in (0, KIB)] == [0, KIB]
     await world.scan(0, range(3))
-    assert world.prefetcher.reach_bytes("one", source, 3 * KIB) == 2 * KIB, "half of its window"
-    assert world.prefetcher.reach_bytes("two", source, 3 * KIB) == 0
+    assert reach_bytes("one", source, 3 * KIB, KIB) == 2 * KIB, "half of its window"
+    assert reach_bytes("one", source, 3 * KIB, 2**40) == world.prefetcher.room_bytes
+    assert reach_bytes("two", source, 3 * KIB, 0) == 0
 
 
 async def test_a_guess_begins_one_block_before_the_estimate(nursery: trio.Nursery) -> None:
