@@ -13,12 +13,10 @@ What is each kind's own stands with its class: what it means that an index is mi
 
 import abc
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 import trio
@@ -37,9 +35,10 @@ from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
 from storage.log.rebuilt_offset_index import rebuild_offset_index
+from storage.log.segment_scan import OnGet
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
-from storage.steps import Steps, waited
+from storage.steps import Steps, finish, waited
 from storage.tasks import TaskNursery
 
 FAILURE_AGE_S_MAX = 30.0
@@ -143,13 +142,12 @@ class _Part(abc.ABC, Generic[V]):
 
         Cancellation: the load goes on.
         """
-        value = self.at_hand(segment)
-        return await self.begin(segment).wait() if value is None else value
+        return await finish(self.in_steps(segment, offset))
 
     def in_steps(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> Steps[V]:
         """The same in steps."""
         value = self.at_hand(segment, offset)
-        return (yield from waited(partial(self.get, segment, offset))) if value is None else value
+        return (yield from waited(self.begin(segment).wait)) if value is None else value
 
     def at_hand(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> V | None:
         """The part if `get` gives it without an await."""
@@ -304,7 +302,7 @@ class TransactionIndexes(_Index[TransactionIndex]):
             self._empty[segment.segment_id.id] = None
         return index
 
-    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> TransactionIndex:
+    def in_steps(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> Steps[TransactionIndex]:
         """The index.
 
         Raises:
@@ -313,7 +311,7 @@ class TransactionIndexes(_Index[TransactionIndex]):
 
         Cancellation: the fetch goes on.
         """
-        index = await super().get(segment)
+        index = yield from super().in_steps(segment)
         self.at_hand(segment)  # which remembers it apart if it is empty
         return index
 
@@ -389,7 +387,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         if self.resident(segment) is None:
             self._entries.start(segment.segment_id.id, lambda: self._fetch(segment))
 
-    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex:
+    def in_steps(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> Steps[OffsetIndex]:
         """The index, fetched or rebuilt when it is not in memory.
 
         Args:
@@ -403,7 +401,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         """
         while (index := self.at_hand(segment, offset)) is None:
             with suppress(_NotFetchedError):  # it was only fetched for later; now it is needed
-                return await self.begin(segment).wait()
+                return (yield from waited(self.begin(segment).wait))
         return index
 
     def at_hand(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex | None:
@@ -466,8 +464,8 @@ class OffsetIndexes(_Index[OffsetIndex]):
         self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, reason: str
     ) -> tuple[OffsetIndex, int]:
         def scan() -> tuple[OffsetIndex, bytes]:
-            with _ScanGets(self._shared.gets.meter) as gets:
-                data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
+            with _counted(self._shared.gets.meter) as on_get:
+                data = rebuild_offset_index(opened, segment, on_get=on_get)
             name = f"rebuilt offset index of {segment.segment_id}"
             return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), data
 
@@ -491,33 +489,26 @@ class OffsetIndexes(_Index[OffsetIndex]):
         del self._failures[segment.segment_id.id]
 
 
-class _ScanGets:
+@contextmanager
+def _counted(meter: GetMeter) -> Iterator[OnGet]:
     """Counts the GETs of a scan, which follow each other in one thread: each when the next begins, or the scan ends."""
+    under_way: list[tuple[float, int]] = []
 
-    def __init__(self, meter: GetMeter) -> None:
-        self._meter = meter
-        self._sent_s = 0.0
-        self._stored_bytes: int | None = None
+    def end(outcome: GetOutcome) -> None:
+        for sent_s, stored_bytes in under_way:
+            received_bytes = stored_bytes if outcome is GetOutcome.OK else 0
+            meter.on_end(GetObject.LOG, outcome, time.monotonic() - sent_s, received_bytes)
 
-    def on_get(self, stored_bytes: int) -> None:
-        self._end(GetOutcome.OK, self._stored_bytes or 0)
-        self._stored_bytes = stored_bytes
-        self._sent_s = time.monotonic()
+    def on_get(stored_bytes: int) -> None:
+        end(GetOutcome.OK)
+        under_way[:] = [(time.monotonic(), stored_bytes)]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            self._end(outcome_of(error), 0)
-        else:
-            self._end(GetOutcome.OK, self._stored_bytes or 0)
-
-    def _end(self, outcome: GetOutcome, received_bytes: int) -> None:
-        if self._stored_bytes is not None:
-            self._meter.on_end(GetObject.LOG, outcome, time.monotonic() - self._sent_s, received_bytes)
+    try:
+        yield on_get
+    except Exception as error:
+        end(outcome_of(error))
+        raise
+    end(GetOutcome.OK)
 
 
 def _offset_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
