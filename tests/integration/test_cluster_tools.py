@@ -23,10 +23,11 @@ from storage.object_store.s3.upload import S3Upload
 from tests.support.aiven_tier import KEY_PREFIX, AivenTier, publish_tier
 from tests.support.kafka import TieredTopic
 from tests.support.metadata_records import named_uuid
+from tests.support.program import run_command
 from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
-from tidegate import cli, exit_codes
+from tidegate import exit_codes
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 from tools.demo.kafka_properties import HOST
 
@@ -51,8 +52,8 @@ class Stage:
     def run(self, capsys: Captured, *arguments: str) -> tuple[int, dict[str, Any]]:
         """One command with --json: exit code and document, which is empty if none was printed."""
         name, *others = arguments
-        code = cli.main([name, str(self.tidegate.process.properties_path), *others, "--json"])
-        out = capsys.readouterr().out
+        file = str(self.tidegate.process.properties_path)
+        code, out, _ = run_command(capsys, name, file, *others, "--json")
         return code, json.loads(out) if out else {}
 
 

@@ -7,7 +7,6 @@ name has its first offset and its id. Damage is done to these files and taken ba
 import base64
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,9 +21,9 @@ from storage.metadata.encoding import encode
 from storage.model import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from storage.sizes import shown_size
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
+from tests.support.program import run_command, tidegate_python
 from tests.support.s3_server import S3Server
 from tests.support.segments import filled_segment, metadata_of, topic_partition
-from tidegate import cli
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
@@ -109,8 +108,7 @@ class Tool:
         self._capsys = capsys
 
     def __call__(self, command: str, *arguments: str) -> Outcome:
-        code = cli.main([*command.split(), str(self._stage.file), *arguments])
-        return Outcome(code, *self._capsys.readouterr())
+        return Outcome(*run_command(self._capsys, *command.split(), str(self._stage.file), *arguments))
 
 
 @pytest.fixture
@@ -282,7 +280,7 @@ def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage
 
 def test_who_reads_no_more_of_the_output_is_no_error(stage: Stage) -> None:
     """As with `tidegate … | head`: by the time that something is written, nobody is there."""
-    command = [sys.executable, "-m", "tidegate", "ls", str(stage.file)]
+    command = [tidegate_python(), "-m", "tidegate", "ls", str(stage.file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.support.differential_steps import alter_configs
 from tests.support.kafka import own_cluster
-from tests.support.program import tested_python
+from tests.support.program import tidegate_python
 from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets, free_port
@@ -123,7 +123,7 @@ def run_standalone(
     file = folder / f"{words[-1]}.properties"
     file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
     return subprocess.run(
-        [tested_python(), "-m", "tidegate", *words, str(file), *arguments],
+        [tidegate_python(), "-m", "tidegate", *words, str(file), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -1,12 +1,28 @@
 """Which Tidegate the tests start: that of the tree, or an installed one (tests/installed)."""
 
 import os
+import subprocess
 import sys
+
+import pytest
+
+from tidegate import cli
 
 PYTHON_VARIABLE = "TESTED_PYTHON"
 """Names the Python of an environment that Tidegate is installed in; `make test-installed` sets it."""
 
 
-def tested_python() -> str:
+def tidegate_python() -> str:
     """The Python that has the Tidegate to be tested; that of the tests without another word."""
     return os.environ.get(PYTHON_VARIABLE) or sys.executable
+
+
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and error of `tidegate WORDS`; that of the tree runs in this process, which saves a
+    start."""
+    if tidegate_python() == sys.executable:
+        code = cli.main(words)
+        return code, *capsys.readouterr()
+    command = [tidegate_python(), "-m", "tidegate", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.program import tested_python
+from tests.support.program import tidegate_python
 from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
 from tests.support.waiting import wait_until
@@ -40,7 +40,7 @@ class Serving:
         self.log_path = folder / "tidegate.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [tested_python(), *program, command, str(self.file)],
+                [tidegate_python(), *program, command, str(self.file)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environ},

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from tests.support.program import tested_python
+from tests.support.program import tidegate_python
 from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
 from tests.support.serving import before_kafka
@@ -79,7 +79,7 @@ def own_tidegate(
             server_properties=cluster.server_properties_path(1),
             bootstrap_servers=bootstrap_servers or cluster.bootstrap_servers,
             properties=properties,
-            python=tested_python(),
+            python=tidegate_python(),
         )
         process.start()
         try:
