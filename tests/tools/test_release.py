@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -51,7 +52,7 @@ def release(repository: Path, into: Path, *, mask: int = 0o022, **environ: str) 
     git_only = into.parent / "bin"
     git_only.mkdir(parents=True, exist_ok=True)
     if not (git_only / "git").exists():
-        (git_only / "git").symlink_to(subprocess.check_output(["which", "git"], text=True).strip())
+        (git_only / "git").symlink_to(str(shutil.which("git")))
     command = [sys.executable, "-m", "tools.release", "--into", str(into)]
     known = {"PATH": str(git_only), "PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1", **environ}
     return subprocess.run(command, cwd=repository, env=known, umask=mask, capture_output=True, text=True, check=False)
