@@ -5,7 +5,7 @@ What names no tier partition is relayed, also as part of a session; what does is
 then on (`proxy.fetch.service`): its requests are made whole before they are planned.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -260,16 +260,17 @@ class FetchService:
 
     async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
         """For each partition, its identity if the tier has segments of it."""
-        tier = self._tier
-        if request.api_version >= TOPIC_ID_VERSION_MIN:
-            return await _each(request.partitions, lambda asked: tier.partition(asked.topic_id or b"", asked.partition))
+        tier, has_ids = self._tier, request.api_version >= TOPIC_ID_VERSION_MIN
         names = [asked.topic for asked in request.partitions if asked.topic is not None]
-        if any(tier.topic_id(name) is None for name in names):
+        if not has_ids and any(tier.topic_id(name) is None for name in names):
             with move_on_after(LEARN_WAIT_S_MAX):
                 await tier.learn_topic_ids(names)
-        return await _each(
-            request.partitions, lambda asked: tier.partition(tier.topic_id(asked.topic or "") or b"", asked.partition)
-        )
+
+        def find(some: Sequence[FetchPartition]) -> list[TopicIdPartition | None]:
+            ids = (asked.topic_id if has_ids else tier.topic_id(asked.topic or "") for asked in some)
+            return [tier.partition(topic_id or b"", asked.partition) for topic_id, asked in zip(ids, some, strict=True)]
+
+        return [*chain.from_iterable(await each_slice(request.partitions, find))]
 
     def _belongs_to_tier(
         self,
@@ -312,10 +313,3 @@ class FetchService:
         with suppress(UpstreamError):
             if judgement := (yield from self._tier.owner.judge(part, self._tier.lineages)):
                 judged[part] = judgement
-
-
-async def _each(
-    partitions: Sequence[FetchPartition], find: Callable[[FetchPartition], TopicIdPartition | None]
-) -> list[TopicIdPartition | None]:
-    found = await each_slice(partitions, lambda some: [find(asked) for asked in some])
-    return found[0] if len(found) == 1 else list(chain.from_iterable(found))
