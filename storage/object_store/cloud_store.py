@@ -22,7 +22,6 @@ from storage.errors import (
 )
 from storage.object_store.clock import StoreClock
 from storage.object_store.http.get import OpenSockets
-from storage.object_store.http.tls import TlsProcess
 from storage.object_store.object_store import raise_undeleted
 from storage.object_store.refusals import DELETE
 
@@ -102,10 +101,8 @@ class CloudStore(ABC, Generic[M]):
         return self.clock.offset_ms()
 
     def warm_up(self) -> None:
-        """Import the SDK and make its client: most of a second. Much will be read: another process speaks TLS for GETs
-        (storage.object_store.http.tls)."""
-        sockets = self.made().sockets
-        sockets.tls = sockets.tls or TlsProcess()
+        """Import the SDK and make its client: most of a second."""
+        self.made()
 
     def close(self) -> None:
         """Close the connections that no stream uses, and end what waits in the others."""

@@ -3,9 +3,8 @@
 Only the plain answer is understood here: HTTP/1.1, one header a line, a body of a size that the head gives. Any other
 can be read by http.client, from its first byte on (`Answer.replay`).
 
-- Body bytes go from the socket into the caller's buffer. On plain TCP one system call receives all that is asked for:
-  otherwise each 64 KiB that arrive wake a thread that has to stand in line for the interpreter. TLS gives one record
-  of at most 16 KiB a call, whatever the buffer.
+- Body bytes go from the socket into the caller's buffer, all that is asked for in one call: otherwise each 64 KiB that
+  arrive, or each TLS record of 16 KiB, wake a thread that has to stand in line for the interpreter.
 - A connection that the server closed while it was idle shows it by ending before the first byte of an answer. The
   request then goes out once more, on a new connection.
 """
@@ -25,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from storage.object_store.http.tls import TlsElsewhere, TlsProcess
+from storage.object_store.http.tls import Records
 
 HEAD_BYTES_MAX = 64 * 1024
 """http.client refuses a single line of that size."""
@@ -95,12 +94,14 @@ class Connection:
         self.socket = opened
         # Exactly a socket: one that decrypts is a subclass.
         self._is_plain = type(opened) is socket.socket
+        self.records = Records.of(opened) if isinstance(opened, ssl.SSLSocket) else None
+        self._waits_in_kernel = self._is_plain or self.records is not None
         self._ahead = b""
         self._limit_s = 0.0
         self.has_answered = False
         """Whether a byte of the last request's answer has come."""
         self.idle_since_s = 0.0
-        if self._is_plain:
+        if self._waits_in_kernel:
             # The kernel limits how long a call waits. Python's own way asks before each call, and gets what is there.
             opened.settimeout(None)
 
@@ -138,7 +139,7 @@ class Connection:
             count = min(count, len(view))
             view[:count] = self._ahead[:count]
             self._ahead = self._ahead[count:]
-        if self._is_plain:
+        if self._waits_in_kernel:
             return self._receive_whole(view, count, silence_s)
         self._wait_at_most(silence_s)
         while count < len(view):
@@ -150,7 +151,7 @@ class Connection:
 
     def replay(self, head: bytes, limit_s: float) -> "Replay":
         """The answer from its first byte on; it owns the connection."""
-        if self._is_plain:
+        if self._waits_in_kernel:
             self._set_receive_limit(0.0)
         self.socket.settimeout(limit_s)
         return Replay(head + self._ahead, self.socket)
@@ -160,6 +161,8 @@ class Connection:
         for. With TLS, only what was decrypted is known."""
         if self._ahead:
             return False
+        if self.records is not None:
+            return self.records.is_empty
         if isinstance(self.socket, ssl.SSLSocket):
             return not self.socket.pending()
         try:
@@ -190,7 +193,10 @@ class Connection:
 
     def _recv(self, size_bytes: int, flags: int) -> bytes:
         try:
-            return self.socket.recv(size_bytes, flags)
+            if self.records is None:
+                return self.socket.recv(size_bytes, flags)
+            piece = bytearray(size_bytes)
+            return bytes(piece[: self.records.receive(memoryview(piece), whole=False)])
         except BlockingIOError as error:
             raise TimeoutError("timed out") from error
 
@@ -199,7 +205,10 @@ class Connection:
         silent_parts = 0
         while count < len(view):
             try:
-                received = self.socket.recv_into(view[count:], 0, _WHOLE)
+                if self.records is None:
+                    received = self.socket.recv_into(view[count:], 0, _WHOLE)
+                else:
+                    received = self.records.receive(view[count:], whole=True)
             except BlockingIOError as error:
                 silent_parts += 1
                 if silent_parts == SILENCE_PARTS:
@@ -215,7 +224,7 @@ class Connection:
         if limit_s == self._limit_s:
             return
         self._limit_s = limit_s
-        if self._is_plain:
+        if self._waits_in_kernel:
             self._set_receive_limit(limit_s)
         else:
             self.socket.settimeout(limit_s)
@@ -413,14 +422,10 @@ class OpenSockets:
     def __init__(self) -> None:
         self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_shut_down = False
-        self.tls: TlsProcess | None = None
-        """What speaks TLS for our own GETs; None: their threads do."""
         self._lock = threading.Lock()
 
     def connected(self, connection: Any, connect: Callable[[], None]) -> Any:
         """Connect one of urllib3's connections, and take its socket from it."""
-        if self.tls is not None and hasattr(connection, "ssl_context"):
-            connection.ssl_context = TlsElsewhere(self.tls)
         connect()
         opened, connection.sock = connection.sock, None
         return opened
@@ -438,8 +443,6 @@ class OpenSockets:
             self._is_shut_down = True
             for opened in self._open:
                 _shut_down(opened)
-        if self.tls is not None:
-            self.tls.close()
 
 
 def _shut_down(opened: socket.socket) -> None:

@@ -1,160 +1,109 @@
-"""TLS that another process speaks (`tls_process`), for the connections of our own GETs: what urllib3 takes for an
-SSLContext, and the process behind it.
+"""Many TLS records in one call.
 
-A connection is opened as ever: by the SDK's classes, through their proxies, with their certificates. Only its TLS is
-spoken elsewhere, and what comes back is a plain socket. If that process ends, so do its connections; their GETs fail
-as those of any connection that ended and are sent again, and the next connection starts another process. Where none
-can be had, TLS is spoken here.
+Python's ssl gives one record of at most 16 KiB a call, and after each a thread stands in line for the interpreter.
+OpenSSL itself goes on until a buffer is full: its buffering BIO does, over the connection that Python's ssl has opened.
+ctypes calls it without the interpreter's lock. Connections, handshakes and certificates are Python's ssl as ever: all
+that is done here is to receive.
+
+It takes where CPython keeps OpenSSL's own object: one place from 3.6 to 3.15, and what lies beside it is compared each
+time. Where that differs, or OpenSSL's functions are not to be had (linked into Python itself), `Records.of` gives none,
+and Python's ssl receives.
 """
 
-import json
-import socket
+import ctypes
+import functools
+import importlib
 import ssl
-import subprocess
-import sys
-import threading
-from dataclasses import asdict
 from typing import Any
 
-import structlog
+READ_AHEAD_BYTES = 64 * 1024
+"""What one system call receives. By itself OpenSSL takes a record's head and then its body. More than a core's nearest
+caches hold is slower again."""
 
-from storage.object_store.http import tls_process
-from storage.object_store.http.tls_process import DONE, MESSAGE_BYTES_MAX, Wanted
-
-SEND_BUFFER_BYTES = 1024 * 1024
-"""Asked for; the system's own limit is mostly lower."""
-
-_ERRORS: dict[str, type[OSError]] = {
-    "SSLCertVerificationError": ssl.SSLCertVerificationError,
-    "ConnectionResetError": ConnectionResetError,
-    "FileNotFoundError": FileNotFoundError,
+_POINTER, _INT, _LONG, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_size_t
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "BIO_ctrl": (_LONG, _POINTER, _INT, _LONG, _POINTER),
+    "BIO_f_buffer": (_POINTER,),
+    "BIO_f_ssl": (_POINTER,),
+    "BIO_free_all": (None, _POINTER),
+    "BIO_new": (_POINTER, _POINTER),
+    "BIO_push": (_POINTER, _POINTER, _POINTER),
+    "BIO_read": (_INT, _POINTER, _POINTER, _INT),
+    "BIO_test_flags": (_INT, _POINTER, _INT),
+    "ERR_clear_error": (None,),
+    "SSL_get_fd": (_INT, _POINTER),
+    "SSL_set_default_read_buffer_len": (None, _POINTER, _SIZE),
+    "SSL_set_quiet_shutdown": (None, _POINTER, _INT),
+    "SSL_set_read_ahead": (None, _POINTER, _INT),
 }
+"""Result and arguments of each, by OpenSSL's manual."""
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+# Numbers of `openssl/bio.h`.
+_CTRL_PENDING, _C_SET_SSL = 10, 109
+_FLAGS_SHOULD_RETRY = 0x08
 
 
-class TlsProcess:
-    """The process: started for the first connection, and again where it has ended. Thread-safe."""
+class Records:
+    """What one connection receives. The connection is a blocking one, whose waits the kernel limits (SO_RCVTIMEO)."""
 
-    def __init__(self) -> None:
-        self.pid: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._has_worked = False
-        self._is_off = sys.platform != "linux" or not sys.executable
-        self._lock = threading.Lock()
+    def __init__(self, openssl: ctypes.CDLL, opened: ssl.SSLSocket, connection: int | None) -> None:
+        self._openssl = openssl
+        self._keeps_alive: Any = opened._sslobj  # type: ignore[attr-defined]  # `connection` lives as long as this
+        openssl.SSL_set_quiet_shutdown(connection, 1)  # nothing is sent where the BIOs are freed
+        openssl.SSL_set_default_read_buffer_len(connection, READ_AHEAD_BYTES)
+        openssl.SSL_set_read_ahead(connection, 1)
+        self._single = openssl.BIO_new(openssl.BIO_f_ssl())
+        openssl.BIO_ctrl(self._single, _C_SET_SSL, 0, connection)
+        self._all = openssl.BIO_push(openssl.BIO_new(openssl.BIO_f_buffer()), self._single)
 
-    def connect(self, tcp: socket.socket, wanted: Wanted) -> socket.socket | None:
-        """A plain socket to the peer of `tcp`, which is closed; None: there is no process, nothing was done.
+    @classmethod
+    def of(cls, opened: ssl.SSLSocket) -> "Records | None":
+        """None: they have to be received by the socket itself."""
+        openssl, inner = library(), getattr(opened, "_sslobj", None)
+        if openssl is None or inner is None:
+            return None
+        place = id(inner) + object.__basicsize__ + ctypes.sizeof(_POINTER)
+        connection, context = (_POINTER * 2).from_address(place)
+        if context != id(inner.context) or openssl.SSL_get_fd(connection) != opened.fileno():
+            return None
+        return cls(openssl, opened, connection)
+
+    def __del__(self) -> None:
+        self._openssl.BIO_free_all(self._all)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing that was decrypted waits to be received."""
+        return not self._openssl.BIO_ctrl(self._all, _CTRL_PENDING, 0, None)
+
+    def receive(self, view: memoryview, *, whole: bool) -> int:
+        """Return how many bytes came; 0: the connection has ended.
+
+        Args:
+            whole: fill the view; fewer bytes come if it ends or falls silent. Otherwise one record's.
 
         Raises:
-            TimeoutError: the handshake took longer than the socket's own limit.
-            ssl.SSLError, OSError: it failed.
+            BlockingIOError: nothing came in the time that the kernel waits.
         """
-        message = json.dumps(asdict(wanted)).encode()
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-                if not self._send(message, [tcp.fileno(), theirs.fileno()]):
-                    ours.close()
-                    return None
-            ours.settimeout(tcp.gettimeout())
-            tcp.close()
-            self.hear(ours)
-        except BaseException:
-            ours.close()
-            raise
-        return ours
-
-    def hear(self, ours: socket.socket) -> None:
-        """Wait for the process's word on a connection; what follows it is the peer's.
-
-        Raises:
-            OSError: there is no connection.
-        """
-        said = ours.recv(len(DONE))  # and no more: a server may speak first
-        if not said:
-            with self._lock:
-                if not self._has_worked:
-                    self._give_up("it ended at once")
-            raise ConnectionResetError("the process that speaks TLS has ended")
-        self._has_worked = True
-        if said != DONE:
-            name, words = json.loads(said + ours.recv(MESSAGE_BYTES_MAX))
-            raise _ERRORS.get(name, ssl.SSLError)(words)
-
-    def close(self) -> None:
-        """End it."""
-        with self._lock:
-            self._is_off = True
-            self._end()
-
-    def _send(self, message: bytes, fds: list[int]) -> bool:
-        with self._lock:
-            for _ in range(2):
-                if self._is_off:
-                    return False
-                is_new = self._control is None
-                try:
-                    socket.send_fds(self._control or self._start(), [message], fds)
-                except OSError as error:
-                    self._end()
-                    if is_new:
-                        self._give_up(error)
-                else:
-                    return True
-            return False
-
-    def _start(self) -> socket.socket:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, "-I", "-S", tls_process.__file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self.pid = self._process.pid
-        return self._control
-
-    def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._control = self._process = None
-
-    def _give_up(self, reason: object) -> None:
-        if not self._is_off:
-            _log.warning("tls_process_failed", reason=str(reason))
-        self._is_off = True
-        self._end()
+        bio = self._all if whole else self._single
+        self._openssl.ERR_clear_error()  # OpenSSL asks the thread's list of errors whether this call failed
+        received: int = self._openssl.BIO_read(bio, ctypes.addressof(ctypes.c_char.from_buffer(view)), len(view))
+        if received > 0:
+            return received
+        self._openssl.ERR_clear_error()
+        if self._openssl.BIO_test_flags(bio, _FLAGS_SHOULD_RETRY):
+            raise BlockingIOError
+        return 0
 
 
-class TlsElsewhere:
-    """What urllib3 takes for an SSLContext, of one connection."""
-
-    check_hostname = True
-    """Otherwise urllib3 would ask for the certificate; a host is checked with it, or nothing is."""
-
-    def __init__(self, process: TlsProcess) -> None:
-        self._process = process
-        self.verify_mode = ssl.CERT_REQUIRED
-        self._authorities: tuple[Any, ...] = ()
-
-    def load_verify_locations(self, *authorities: Any) -> None:
-        self._authorities = authorities
-
-    def set_alpn_protocols(self, _protocols: Any) -> None:
-        """HTTP/1.1 is all that our GETs speak."""
-
-    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_hostname: str) -> ssl.SSLObject:
-        """Speak TLS here: inside that of a proxy."""
-        return self._wanted(server_hostname).context().wrap_bio(incoming, outgoing, server_hostname=server_hostname)
-
-    def wrap_socket(self, sock: socket.socket, *, server_hostname: str) -> socket.socket:
-        """As TlsProcess.connect, or as an SSLContext does."""
-        wanted = self._wanted(server_hostname)
-        opened = self._process.connect(sock, wanted)
-        return wanted.context().wrap_socket(sock, server_hostname=server_hostname) if opened is None else opened
-
-    def _wanted(self, host: str) -> Wanted:
-        return Wanted(host, self.verify_mode != ssl.CERT_NONE, *self._authorities)
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library that Python's ssl uses."""
+    try:
+        found = ctypes.CDLL(importlib.import_module("_ssl").__file__)
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (AttributeError, OSError):
+        return None
+    return found

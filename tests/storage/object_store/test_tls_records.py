@@ -1,0 +1,186 @@
+"""Bodies over TLS that OpenSSL receives by itself: bytes, ends and silence as Python's ssl has them."""
+
+import itertools
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import RetriableRemoteStorageError, StalledTransferError
+from storage.object_store.http import get, tls
+from storage.object_store.http.tls import Records
+from tests.contract.object_store import fetched
+from tests.support.certificates import server_certificate
+from tests.support.http_stores import OPENERS
+from tests.support.s3_stores import BODY, ranged
+from tests.support.scripted_http import ScriptedHttp, Then, response, scripted_http
+
+LARGE = bytes(range(256)) * 16 * 1024
+"""More than the records that are received at once."""
+
+
+@pytest.fixture
+def https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedHttp]:
+    certificate, key = server_certificate(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with scripted_http(context) as server:
+        yield server
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[get.Connection]:
+    """Every connection of our own GETs."""
+    found: list[get.Connection] = []
+    init = get.Connection.__init__
+
+    def noting(self: get.Connection, *arguments: Any) -> None:
+        found.append(self)
+        init(self, *arguments)
+
+    monkeypatch.setattr(get.Connection, "__init__", noting)
+    return found
+
+
+def s3(https: ScriptedHttp, timeout_s: float = 5.0) -> Any:
+    return closing(OPENERS["s3"](https.endpoint_url, read_timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_openssl_receives_the_bodies_of_every_store(
+    kind: str, https: ScriptedHttp, opened: list[get.Connection]
+) -> None:
+    https.answer(ranged(LARGE))
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
+        for _ in range(2):
+            assert fetched(store, "a", 0, len(LARGE)) == LARGE
+    assert [connection.records is not None for connection in opened] == [True]
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, 4096, 4097, 16384, 70_000, 300_000])
+def test_a_body_in_pieces_of_any_size(size_bytes: int, https: ScriptedHttp) -> None:
+    wanted = LARGE[:300_000]
+    https.answer(ranged(wanted))
+    received = bytearray(len(wanted))
+    sizes, at = itertools.cycle([7, size_bytes, 5000]), 0
+    with s3(https) as store, closing(store.get("a", 0, len(wanted))) as stream:
+        while at < len(wanted):
+            end = min(at + next(sizes), len(wanted))
+            stream.readinto(memoryview(received)[at:end])
+            at = end
+    assert received == wanted
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+@pytest.mark.parametrize("then", ["close", "reset", "stall"])
+def test_a_body_that_is_cut_or_stalls_is_an_error_to_be_tried_again(
+    then: Then, is_fast: bool, https: ScriptedHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(tls, "library", lambda: None)
+    whole = ranged(LARGE)
+    https.answer(whole[: len(whole) // 2], then=then)
+    https.answer(ranged(LARGE))
+    with s3(https, 0.5) as store:
+        with closing(store.get("a", 0, len(LARGE))) as stream, pytest.raises(RetriableRemoteStorageError) as found:
+            stream.readinto(memoryview(bytearray(len(LARGE))))
+        assert isinstance(found.value, StalledTransferError) == (then == "stall")
+        assert fetched(store, "a", 0, len(LARGE)) == LARGE
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_an_answer_that_does_not_begin_ends_with_its_time(
+    is_fast: bool, https: ScriptedHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(tls, "library", lambda: None)
+    https.answer(b"HTTP/1.1 206", then="stall")
+    with s3(https, 0.2) as store, pytest.raises(StalledTransferError):
+        store.get("a", 0, 1)
+
+
+def test_closing_the_store_wakes_who_waits_for_a_body(https: ScriptedHttp) -> None:
+    whole = ranged(LARGE)
+    https.answer(whole[: len(whole) // 2], then="stall")
+    with s3(https, 30.0) as store:
+        stream = store.get("a", 0, len(LARGE))
+        stream.readinto(memoryview(bytearray(1000)))
+        closer = threading.Thread(target=store.close)
+        closer.start()
+        with pytest.raises(RetriableRemoteStorageError):
+            stream.readinto(memoryview(bytearray(len(LARGE) - 1000)))
+        closer.join()
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_bytes_that_nobody_asked_for_are_nobodys_answer(
+    is_fast: bool, https: ScriptedHttp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(tls, "library", lambda: None)
+    https.answer(ranged() + response(206, b"another's"))
+    https.answer(ranged())
+    with s3(https) as store:
+        for _ in range(2):
+            assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert https.connections == 2
+
+
+def test_a_peer_that_has_closed_an_idle_connection_costs_no_get(https: ScriptedHttp) -> None:
+    https.answer(ranged(), then="close")
+    with s3(https) as store:
+        for _ in range(3):
+            assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert https.connections == 3
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_refusal_is_read_by_the_sdk(status: int, https: ScriptedHttp) -> None:
+    https.answer(response(status))
+    https.answer(ranged(LARGE))
+    with s3(https) as store:
+        with pytest.raises(Exception, match=str(status)):
+            store.get("a", 0, 1)
+        assert fetched(store, "a", 0, len(LARGE)) == LARGE
+
+
+def test_what_an_earlier_call_left_in_openssls_list_of_errors_is_no_end(https: ScriptedHttp) -> None:
+    """The list is the thread's. Its last entry is what OpenSSL takes for the reason that nothing came."""
+    whole = ranged(LARGE)
+    https.answer(whole[: len(whole) // 2], then="stall")
+    openssl = tls.library()
+    assert openssl is not None
+    with s3(https, 0.5) as store, closing(store.get("a", 0, len(LARGE))) as stream:
+        openssl.BIO_new_file(b"/nowhere", b"r")
+        with pytest.raises(StalledTransferError):
+            stream.readinto(memoryview(bytearray(len(LARGE))))
+
+
+def test_another_layout_or_none_is_left_to_pythons_ssl(https: ScriptedHttp, opened: list[get.Connection]) -> None:
+    https.answer(ranged(LARGE))
+    with s3(https) as store:
+        assert fetched(store, "a", 0, len(LARGE)) == LARGE
+        connection = opened[0].socket
+        assert isinstance(connection, ssl.SSLSocket)
+        assert Records.of(connection) is not None
+        kept = connection._sslobj  # type: ignore[attr-defined]  # as in Records
+        connection._sslobj = Stranger(kept.context)  # type: ignore[attr-defined]  # as above
+        assert Records.of(connection) is None
+        connection._sslobj = None  # type: ignore[attr-defined]  # closed
+        assert Records.of(connection) is None
+        connection._sslobj = kept  # type: ignore[attr-defined]  # as above
+
+
+class Stranger:
+    """An SSLSocket's inner object whose parts lie elsewhere."""
+
+    __slots__ = ("a", "b", "c", "context")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.a, self.b, self.c, self.context = object(), object(), object(), context
