@@ -244,7 +244,7 @@ def _read_ahead(settings: TierStorageSettings, pace: Pace, meters: Meters) -> Re
         settings.readahead_total_bytes_max,
         meter=meters.read_ahead,
         clock=trio.current_time,
-        is_link_free=lambda: pace.is_link_free,
+        get_bytes=pace.get_bytes,
     )
 
 

@@ -3,8 +3,8 @@
 Rule 1. A block is under way once, however many want it. GETs live in the application's nursery: who stops to wait
         cancels nothing (docs/protocol.md#l3), and every flight ends, at shutdown with trio.ClosedResourceError.
 Rule 2. At most `gets_max` GETs are under way, and fewer while the store throttles. What somebody waits for stands in
-        line; read-ahead is started only when nobody stands there, as many GETs as fill the link (`pace`), and leaves
-        one slot in eight free.
+        line for the next free slot; read-ahead is started only when nobody stands there, as many GETs as fill the link
+        (`pace`).
 Rule 3. A GET begins once its plaintext fits into the budget, with what a chunk takes while the format decodes it.
         Each block's part is given back as it lands. What somebody waits for stands in line for room; read-ahead only
         takes room that nobody waits for, and holds at most half of the budget.
@@ -48,9 +48,6 @@ from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.tasks import TaskNursery
 from storage.wall_clock import wall_clock_ms
-
-DEMANDED_SLOTS = 8
-"""One slot in so many is never used by read-ahead, and at least one."""
 
 WATCH_S = 0.05
 """How often GETs that somebody waits for are looked at."""
@@ -294,11 +291,10 @@ class Gets:
     @property
     def may_read_ahead(self) -> bool:
         """Return whether there is a slot for another GET that nobody waits for."""
-        slots = self._slots_now()
         return (
             not self._is_closed
             and not self._line
-            and len(self._running) < slots - min(max(1, slots // DEMANDED_SLOTS), slots - 1)
+            and len(self._running) < self._slots_now()
             and self._ahead_running < self.pace.gets
         )
 
@@ -512,12 +508,7 @@ class Gets:
         if outcome is GetOutcome.OK and transfer.begun_s is not None:
             body_s = now_s - transfer.begun_s
             all_in_use = self._ahead_running + 1 >= self.pace.gets
-            self.pace.on_end(now_s, received_bytes, body_s, all_in_use=all_in_use, bodies=self._bodies(transfer))
-
-    def _bodies(self, ended: Transfer) -> int:
-        """Those that are being received, and the one that has just ended."""
-        receiving = (each for get in self._running for each in get.transfers if each.begun_s is not None)
-        return 1 + sum(each is not ended for each in receiving)
+            self.pace.on_end(now_s, received_bytes, body_s, all_in_use=all_in_use)
 
     def _release(self, get: _Get, size_bytes: int) -> None:
         get.reserved_bytes -= size_bytes

@@ -3,13 +3,11 @@
 Connections share a link. More of them than fill it make each slower and bring nothing sooner, but what is needed next
 comes later: so the number of GETs follows what connections achieve, and no number is right for every link.
 
-Rule 1. GETS_START at first. While all are in use, each GET that ends adds one as long as connections are as fast as
-        they were at best in the last minute, and half of one while they are nearly that. It takes half of one away
-        once they are much slower: then they share a link that is full. Between the two nothing changes. But fewer
-        must bring as much: where all of them together have become slower with their number, it was not the link that
-        made each slow (a busy processor does that too), and their number goes back to where they brought most.
+Rule 1. GETS_START at first. A GET that ends while all are in use adds a third of one as long as connections are as fast
+        as they were at best in the last minute, less when they are slower, and takes one away in parts once they are
+        slower than FULL of it: then they share a link that is full, or a processor.
 Rule 2. GETs grow with what their stream has read: the first bytes of a stream are waited for, and a long one shall cost
-        few GETs. None is so large that it lasts longer than GET_S.
+        few GETs. None is so large that it lasts longer than GET_S, or that so many do not fit into the windows.
 Rule 3. A GET is late when what comes next of it, its answer or its next bytes, takes LATE times as long as is usual.
         Then a second one asks for what is missing, and the first to bring it goes on. Each GET gets one, so that a
         store that is slow for everybody is asked twice at most, until that is what is usual.
@@ -22,33 +20,24 @@ from collections import deque
 
 MIB = 1024 * 1024
 
-GETS_START = 10
+GETS_START = 16
+"""As many threads as those take who read with a store's SDK: a link that one connection does not fill by far is used
+from the first second on, and one that fewer fill is crowded for as long as the first GETs last."""
+
 GETS_MIN = 4
+"""One that stalls, and one that is about to end, leave two that bring something."""
 
-FAST = 0.85
-CROWDED = 0.65
-"""Parts of the best. What lies between is left alone, so that connections which differ by nature do not move the
-number."""
-
-KEPT = 0.9
-LOST = 0.8
-"""Parts of the most that all connections together have brought: less than KEPT, and no more GETs are taken away;
-less than LOST, and they are added again."""
-
-FREE = 0.95
-"""Part of the best: more bytes under way would come sooner."""
-
-STEP = 0.5
-"""GETs, for each that ends: what ends now was sent under another number."""
+FULL = 0.75
+"""Part of the best speed at which connections fill what they share. With less they crowd it and what is needed next
+comes later; with more, those that differ by nature leave it idle."""
 
 BEST_PERIOD_S = 30.0
-"""The best is that of this period and the one before it."""
+"""The best is that of this period and the one before it: a link that has become slower for good is full at another
+speed."""
 
 SMALL_BYTES = 1 * MIB
 """The bodies of smaller GETs are in the socket's buffer when the answer begins: they tell nothing about speed. Nor is
 any GET of read-ahead smaller: the first byte's delay would outweigh the transfer on any link."""
-
-SAMPLE_S_MIN = 0.001
 
 WEIGHT = 0.2
 """Weight of a new sample: means follow the last dozen GETs."""
@@ -57,11 +46,13 @@ GET_BYTES = 16 * MIB
 """60 of them make a GB."""
 
 GET_BYTES_MIN = 4 * MIB
-GET_PART = 24
-"""A GET is one part in so many of what its stream has asked for before."""
+"""A stream's first: sixteen of them are what two new readers may have under way."""
 
-GET_S = 1.0
-"""Far below the five seconds that a reader waits (docs/protocol.md#l3)."""
+GET_PART = 24
+"""A GET is one part in so many of what its stream has asked for before: of full size after 400 MB."""
+
+GET_S = 0.5
+"""For so long the last GETs of a read leave the other connections idle; an answer's delay is a tenth of it."""
 
 LATE = 4
 """Times what is usual."""
@@ -90,9 +81,6 @@ class Pace:
         self.connection_bytes_per_s: float | None = None
         """What one connection usually achieves; None: not known yet."""
         self._best = _Best()
-        self._together: float | None = None
-        self._most = _Best()
-        self._gets_of_most = self._gets
         self._second_gets_per_minute_min = second_gets_per_minute_min
         # GETs by second, so that a minute costs at most 61 entries at any rate.
         self._sent: deque[list[int]] = deque()
@@ -111,17 +99,19 @@ class Pace:
             return 0
         return round(self.connection_bytes_per_s * self._usual_first_byte_s)
 
-    def get_bytes(self, asked_bytes: int) -> int:
-        """Return what the next GET of a stream that has asked for so much is to transfer."""
-        size_bytes = max(GET_BYTES_MIN, min(GET_BYTES, asked_bytes // GET_PART))
+    def get_bytes(self, asked_bytes: int, windows_bytes: int | None = None) -> int:
+        """Return what the next GET of a stream that has asked for so much is to transfer.
+
+        Args:
+            windows_bytes: that all streams together may have under way; all GETs are to fit into it.
+        """
+        size_bytes = min(GET_BYTES, asked_bytes // GET_PART)
+        if windows_bytes is not None:
+            size_bytes = min(size_bytes, windows_bytes // self.gets)
+        size_bytes = max(GET_BYTES_MIN, size_bytes)
         if self.connection_bytes_per_s is None:
             return size_bytes
         return min(size_bytes, max(SMALL_BYTES, round(self.connection_bytes_per_s * GET_S)))
-
-    @property
-    def is_link_free(self) -> bool:
-        """Return whether connections are as fast as they can be: more bytes under way would come sooner."""
-        return self.connection_bytes_per_s is not None and self.connection_bytes_per_s >= FREE * self._best.known
 
     def on_sent(self, now_s: float) -> None:
         """A GET is sent."""
@@ -137,27 +127,18 @@ class Pace:
         """An answer began so long after its GET was sent; also one that came second."""
         self._usual_first_byte_s = _mean(self._usual_first_byte_s, first_byte_s)
 
-    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool, bodies: int = 1) -> None:
+    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool) -> None:
         """A GET's body took so long, from its first byte to its last.
 
         Args:
             all_in_use: as many GETs as `gets` were under way.
-            bodies: that were being received then, this one among them.
         """
-        if stored_bytes < SMALL_BYTES or body_s < SAMPLE_S_MIN:
+        if stored_bytes < SMALL_BYTES or body_s <= 0:
             return
-        speed = stored_bytes / body_s
-        mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, speed)
-        best = self._best.of(now_s, mean)
-        together = self._together = _mean(self._together, bodies * speed)
-        if together >= self._most.of(now_s, together):
-            self._gets_of_most = self._gets
-        if mean < CROWDED * best and together >= KEPT * self._most.known:
-            self._gets = max(float(min(GETS_MIN, self._gets_max)), self._gets - STEP)
-        elif mean >= FAST * best and all_in_use:
-            self._gets = min(float(self._gets_max), self._gets + (1.0 if self.is_link_free else STEP))
-        elif all_in_use and together < LOST * self._most.known and self._gets < self._gets_of_most:
-            self._gets = min(self._gets_of_most, self._gets + STEP)
+        mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, stored_bytes / body_s)
+        step = mean / (FULL * self._best.of(now_s, mean)) - 1
+        if all_in_use or step < 0:
+            self._gets = min(float(self._gets_max), max(float(GETS_MIN), self._gets + step))
 
     @property
     def sends_seconds(self) -> bool:
@@ -198,10 +179,6 @@ class _Best:
             self._before = self._now if now_s - self._since_s < 2 * BEST_PERIOD_S else 0.0
             self._since_s, self._now = now_s, 0.0
         self._now = max(self._now, value)
-        return self.known
-
-    @property
-    def known(self) -> float:
         return max(self._now, self._before)
 
 

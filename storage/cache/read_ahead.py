@@ -7,7 +7,8 @@ connection may have several in one partition: Spark reads it at many offsets at 
 Rule 1. A read continues a stream if it begins behind the last one's start and not behind its end (an answer may end
         with a cut batch, which is read again), or in the segment that follows once the last one reached its
         segment's end: the one that `following` named then (offsets have holes), or the one that holds the next offset.
-Rule 2. A window opens with the first read whose answer was cut by its size, or with the second of a stream: as many
+Rule 2. A window opens with the first read whose answer was cut by its size, or with the second of a stream; where a
+        read has to wait, its answer's size is guessed, so that what comes next is under way beside it. It has as many
         answers of that size as START_ANSWERS, START_BYTES at most. It doubles when a read had to wait, and without
         that, up to two GETs of full size, when a whole window was read in sequence: slow readers too shall cost few
         GETs. It halves when a block that was read ahead is dropped unread: once for each answer, since evictions come
@@ -15,7 +16,7 @@ Rule 2. A window opens with the first read whose answer was cut by its size, or 
 Rule 3. No window is larger than `stream_bytes_max`, nor than its share of `total_bytes_max` among the streams that
         have one (but two blocks remain).
 Rule 4. The next GET goes to the stream that has the least ahead of its reader (`nearest`), and asks for as much as a
-        GET is large; so GETs stay large, and no stream waits for another's far future.
+        GET is large, half of a window at most; so GETs stay large, and no stream waits for another's far future.
 Rule 5. Segments that begin within the window and two GETs are wanted at once, if only their manifests and indexes.
 Rule 6. What was asked for, or was here when it would have been, is not asked for again, also if it fails (the reader
         will meet that), unless it was dropped before its reader came to it.
@@ -60,9 +61,6 @@ STREAMS_PER_PARTITION_MAX = 16
 SEGMENTS_AHEAD_MAX = 64
 """So many segments after the current one are opened ahead at most, however small they are."""
 
-GUESS_BYTES = 4 * 1024 * 1024
-"""As large as a stream's first GET: an estimate that is off by more than that is of no use."""
-
 _log = structlog.get_logger(__name__)
 
 Following = Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None]
@@ -94,7 +92,7 @@ class Stream:
     """One sequential reader: its last read was of bytes [start, end) of `segment`.
 
     `segments` begin with that one. `window_bytes` is 0 until there is a window. `asked_bytes`: what was asked for in
-    all, as stored.
+    all, as stored. `is_begun`: its first read is not answered yet.
     """
 
     reader: Hashable
@@ -107,8 +105,8 @@ class Stream:
     window_bytes: int = 0
     sequential_bytes: int = 0  # read since the window last changed
     asked_bytes: int = 0
-    get_bytes_max: int = GET_BYTES
     ahead_bytes: int = 0
+    is_begun: bool = False
     waited: bool = False
     was_halved: bool = False
     speed: RecentSpeed = field(default_factory=lambda: RecentSpeed(0.0))
@@ -158,6 +156,7 @@ class Read:
         is_cut: there is more, which the reader will ask for next.
         offset: what it was of.
         found_by: while this is the same, the segment holds what follows up to its end.
+        is_begun: it has to wait, and what is said of it is what its answer is likely to be.
     """
 
     reader: Hashable
@@ -169,6 +168,7 @@ class Read:
     following: Following
     offset: int = 0
     found_by: object = None
+    is_begun: bool = False
 
 
 class ReadAhead:
@@ -178,7 +178,7 @@ class ReadAhead:
         stream_bytes_max: the largest window; 0: nothing is ever read ahead.
         total_bytes_max: of all windows.
         clock: seconds, from any beginning; never goes back.
-        is_link_free: whether more bytes under way would come sooner.
+        get_bytes: how large a stream's next GET is, from what it has asked for and all that windows may hold.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class ReadAhead:
         *,
         meter: ReadAheadMeter,
         clock: Callable[[], float],
-        is_link_free: Callable[[], bool] = lambda: False,
+        get_bytes: Callable[[int, int], int] = lambda asked_bytes, windows_bytes: GET_BYTES,
         start_bytes: int = START_BYTES,
         streams_max: int = STREAMS_MAX,
     ) -> None:
@@ -198,7 +198,7 @@ class ReadAhead:
         self._streams_max = streams_max
         self._meter = meter
         self._clock = clock
-        self._is_link_free = is_link_free
+        self._get_bytes = get_bytes
         # No list or set in these is ever empty; streams of one partition are in the order of their last reads.
         self.by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
         self.by_segment: dict[Uuid, set[Stream]] = {}
@@ -232,17 +232,20 @@ class ReadAhead:
         return False
 
     def on_read(self, read: Read) -> list[Ahead]:
-        """A read was answered; the segments that are to be opened now, nearest first."""
+        """A read was answered, or begins a stream; the segments that are to be opened now, nearest first."""
         if self._stream_bytes_max <= 0 or read.end <= read.start:
             return []
         self.drop_idle()
         segment = read.blocks.segment
         stream = self._continued(read.reader, segment, read.start)
         is_new = stream is None
+        if read.is_begun and not is_new:
+            return []
         if stream is None:
             stream = self._add(read)
-        is_repeated = not is_new and stream.start == read.start and stream.segment is segment
-        stream.last = read
+        is_same = stream.start == read.start and stream.segment is segment
+        is_repeated = not is_new and (is_same or stream.is_begun)
+        stream.is_begun, stream.last = read.is_begun, read
         if is_repeated and stream.end == read.end:
             stream.read_at_s = self._clock()
             self.recent.move_to_end(stream)
@@ -282,6 +285,11 @@ class ReadAhead:
         """Return how far ahead of its reader the stream may ask, in bytes."""
         share = self._total_bytes_max // max(1, self._with_window)
         return max(min(stream.window_bytes, share), min(_smallest(stream), self._stream_bytes_max))
+
+    def get_bytes(self, stream: Stream) -> int:
+        """Return what the stream's next GET is to transfer: two at least fit into its window."""
+        windows_bytes = min(self._total_bytes_max, self._with_window * self._stream_bytes_max)
+        return min(self._get_bytes(stream.asked_bytes, windows_bytes), self.window(stream) // 2)
 
     def nearest(self) -> Stream | None:
         """The stream with the least ahead among those that may ask; it is to be put in the line again (`changed`)."""
@@ -476,29 +484,16 @@ class ReadAhead:
             self._meter.on_streams(self._with_window)
         elif read.waited or stream.sequential_bytes >= self.window(stream):
             doubled = 2 * self.window(stream)
-            if read.waited and doubled > self._stream_bytes_max:
-                self._resize_gets(stream)
-            else:
-                stream.sequential_bytes = 0
+            stream.sequential_bytes = 0
             stream.window_bytes = doubled if read.waited else max(stream.window_bytes, min(doubled, 2 * GET_BYTES))
         stream.window_bytes = min(stream.window_bytes, self._stream_bytes_max)
-
-    def _resize_gets(self, stream: Stream) -> None:
-        """The reader waits, and the window does not grow any more. If the link is not full, more GETs go into the
-        window when they are smaller; if it is, they need not be small."""
-        if not self._is_link_free():
-            stream.get_bytes_max = min(GET_BYTES, stream.get_bytes_max * 5 // 4)
-        elif stream.sequential_bytes >= stream.get_bytes_max:
-            stream.get_bytes_max = max(GET_BYTES_MIN, stream.get_bytes_max * 3 // 4)
-            stream.sequential_bytes = 0
 
     def may_ask(self, stream: Stream) -> bool:
         """Return whether the stream has room for its next GET."""
         frontier = stream.frontier
         if frontier is None or frontier.blocks is None:
             return False
-        # Half of a window at once, so that a small one is not asked for in crumbs.
-        return 2 * stream.ahead_bytes <= self.window(stream) or stream.ahead_bytes + GET_BYTES <= self.window(stream)
+        return stream.ahead_bytes + self.get_bytes(stream) <= self.window(stream)
 
     def _segments_to_open(self, stream: Stream) -> list[Ahead]:
         """Rule 5; and the stream stands in the line."""
@@ -588,26 +583,21 @@ class Prefetcher:
         """Return how far a GET for a read that begins there may go on, beyond what is read: as far as its stream's
         next, or what the reader is likely to ask for."""
         stream = self._read_ahead.reach(reader, source, start)
-        next_bytes = 0 if stream is None else self._get_bytes(stream)
+        next_bytes = 0 if stream is None else self._read_ahead.get_bytes(stream)
         return min(max(next_bytes, likely_bytes), self.room_bytes)
 
     def guess(self, source: SegmentBlocks, position: int) -> None:
         """Fetch what lies around the byte where a read is likely to begin, and a block before it, if a slot is free."""
         grid, room_bytes = source.grid, self.room_bytes
-        count = min(GUESS_BYTES, room_bytes) // grid.block_bytes
+        count = min(GET_BYTES_MIN, room_bytes) // grid.block_bytes
         first = max(0, grid.number_at(position) - (1 if count > 1 else 0))
         if self._gets.may_read_ahead and count:
             end = min(grid.start(first + count), grid.size_bytes)
-            self._cache.fetch_ahead(source, grid.start(first), end, GUESS_BYTES, room_bytes)
+            self._cache.fetch_ahead(source, grid.start(first), end, GET_BYTES_MIN, room_bytes)
 
     def forget_reader(self, reader: Hashable) -> None:
         """As `ReadAhead.forget_reader`."""
         self._read_ahead.forget_reader(reader)
-
-    def _get_bytes(self, stream: Stream) -> int:
-        """Return what its next GET is to transfer: two at least fit into its window."""
-        size_bytes = min(self._gets.pace.get_bytes(stream.asked_bytes), stream.get_bytes_max)
-        return min(size_bytes, self._read_ahead.window(stream) // 2)
 
     @property
     def room_bytes(self) -> int:
@@ -653,8 +643,7 @@ class Prefetcher:
         assert source is not None, "nor before a segment that is not open"
         position = frontier.position
         stop = min(source.grid.size_bytes, position + max(window - stream.ahead_bytes, source.grid.block_bytes))
-        target_bytes = self._get_bytes(stream)
-        asked = self._cache.fetch_ahead(source, position, stop, target_bytes, self.room_bytes)
+        asked = self._cache.fetch_ahead(source, position, stop, self._read_ahead.get_bytes(stream), self.room_bytes)
         if asked is None:
             return False
         frontier.position, asked_bytes = asked

@@ -456,7 +456,7 @@ class TierReader:
             del self._given_up[reader]
         return True
 
-    def _read_ahead(self, found: _Found, end: int, asked: _Asked) -> None:
+    def _read_ahead(self, found: _Found, end: int, asked: _Asked, *, is_begun: bool = False) -> None:
         if self.prefetcher is None:
             return
         read, start, source = found.read, found.start, found.read.source
@@ -466,7 +466,7 @@ class TierReader:
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
             return self.finder.holding(partition, segment.end_offset + 1, asked.lineage)
 
-        how = read.waited, is_cut, following, asked.offset, asked.found_by
+        how = read.waited, is_cut, following, asked.offset, asked.found_by, is_begun
         self.prefetcher.on_read(Read(read.reader, source, start, end, *how))
 
     def _read_checked(
@@ -494,8 +494,7 @@ class TierReader:
     def _answer(self, read: _Read, entry: tuple[int, int], index: OffsetIndex | None, asked: _Asked) -> Steps[_Found]:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         walk_start = entry[1]
-        # What the answer is likely to need is asked for at once: its fills run side by side.
-        yield from self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
+        yield from self._ask_first(read, walk_start, asked)
         found = yield from self._find(read, entry, index, asked.offset)
         start = found.position
         if found.size_bytes is None:
@@ -527,6 +526,13 @@ class TierReader:
         origin = Origin(read.source, start, self._cache, self._answers, read.reader)
         records = TierRecords(window.views(start, end), end - start, room=read.room, origin=origin)
         return _Found(read, records, start, cut_offset)
+
+    def _ask_first(self, read: _Read, start: int, asked: _Asked) -> Steps[None]:
+        """Ask for what the answer is likely to need, and for what comes behind it: all fills run side by side."""
+        yield from self._ask(read, start, start + min(max(asked.max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
+        if read.asks and asked.max_bytes >= GUESS_ANSWER_BYTES_MIN:
+            likely_end = min(start + asked.max_bytes, read.source.grid.size_bytes)
+            self._read_ahead(_Found(read, None, start), likely_end, asked, is_begun=True)
 
     def _find(self, read: _Read, entry: tuple[int, int], index: OffsetIndex | None, offset: int) -> Steps[FoundBatch]:
         """The first batch whose last offset is at or above `offset`.

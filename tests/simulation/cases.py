@@ -18,8 +18,16 @@ LINKS: Mapping[str, LinkProfile] = {
     "30ms-60-400": LinkProfile(first_byte_s=0.030, connection_bytes_per_s=60e6, link_bytes_per_s=400e6),
     "10ms-90-600": LinkProfile(first_byte_s=0.010, connection_bytes_per_s=90e6, link_bytes_per_s=600e6),
     "100ms-20-300": LinkProfile(first_byte_s=0.100, connection_bytes_per_s=20e6, link_bytes_per_s=300e6),
+    "30ms-10-160": LinkProfile(first_byte_s=0.030, connection_bytes_per_s=10e6, link_bytes_per_s=160e6),
 }
 """First byte, MB a second of a connection, MB a second of all. No constant of the product may depend on which it is."""
+
+FIRST = ("30ms-60-400",)
+THREE = (*FIRST, "10ms-90-600", "100ms-20-300")
+
+SEEDS = range(4)
+"""Each moves what is read a little and has connections differ in their own way: one run says nothing, since a GET more
+or less at the end, or which one is late, moves a share by 0.05."""
 
 DISK = LinkProfile(first_byte_s=0.0001, connection_bytes_per_s=1e9, link_bytes_per_s=2e9)
 """A local NVMe."""
@@ -39,6 +47,9 @@ DEFAULTS = TierStorageSettings(
 ROOMY = replace(DEFAULTS, memory_bytes_max=GIB)
 """All that a case reads stays in memory."""
 
+SHIFT_BYTES = 8 * MIB
+"""A seed moves what is read by less than this."""
+
 AHEAD_BYTES = 256 * MIB
 """So much each partition has behind what is read of it."""
 
@@ -53,8 +64,8 @@ class Case:
     """`readers`: for each consumer, the spans that it reads: partition, first byte, end.
 
     `manners`: of GETs of logs, by their numbers. `cached`: what is in memory before, of each partition that is read.
-    `disk_bytes`: 0: no disk. `is_quick`: `make test` runs it, over the first of LINKS. `links_in_all`: how many of
-    LINKS `make test-all` runs it over, from the first on; over the others it is long.
+    `disk_bytes`: 0: no disk. `is_quick`: `make test` runs it by one seed, over the first of `links`. `links_in_all`:
+    how many of them `make test-all` runs it over, from the first on; over the others it is long.
     """
 
     name: str
@@ -66,21 +77,22 @@ class Case:
     cached: Blocks | None = None
     disk_bytes: int = 0
     passes: int = 1
+    links: Sequence[str] = FIRST
     is_quick: bool = False
     links_in_all: int = 1
     aim: float | None = None
     not_below: str | None = None
 
-    def positions(self) -> list[list[Position]]:
+    def positions(self, seed: int | None = None) -> list[list[Position]]:
         """Each consumer's, at the beginning."""
-        batch_bytes = self.topic.batch_bytes
-        return [
-            [
-                Position(self.topic.partition(number), start // batch_bytes, -(-end // batch_bytes))
-                for number, start, end in spans
-            ]
-            for spans in self.readers
-        ]
+        batch_bytes, shifts = self.topic.batch_bytes, random.Random(seed)
+
+        def position(number: int, start: int, end: int) -> Position:
+            shift = 0 if seed is None else shifts.randrange(SHIFT_BYTES // batch_bytes)
+            first, stop = start // batch_bytes + shift, -(-end // batch_bytes) + shift
+            return Position(self.topic.partition(number), first, min(stop, self.topic.partition_bytes // batch_bytes))
+
+        return [[position(*span) for span in spans] for spans in self.readers]
 
     def reachable_bytes_per_s(self, profile: LinkProfile) -> float:
         """Return what the link and the clients allow; what is cached may be faster."""
@@ -88,11 +100,17 @@ class Case:
 
 
 def sequential(
-    name: str, partitions: int, total_bytes: int, *, segment_bytes: int = 64 * MIB, batch_bytes: int = 64 * KIB
+    name: str,
+    partitions: int,
+    total_bytes: int,
+    *,
+    segment_bytes: int = 64 * MIB,
+    batch_bytes: int = 64 * KIB,
+    ahead_bytes: int = AHEAD_BYTES,
 ) -> Case:
     """One consumer of so many partitions from their beginnings on, nothing cached."""
     each = total_bytes // partitions // batch_bytes * batch_bytes
-    whole = -(-(each + AHEAD_BYTES) // segment_bytes) * segment_bytes
+    whole = -(-(each + ahead_bytes) // segment_bytes) * segment_bytes
     return Case(
         name=f"{name} {partitions} x {each // MIB} MiB",
         topic=SimulatedTopic(
@@ -145,20 +163,29 @@ _TWO = sequential("cold", 2, 400 * MIB)
 _WARM = replace(_TWO, settings=ROOMY)
 
 CASES: Sequence[Case] = (
-    replace(_ONE, aim=0.7, links_in_all=3),
-    replace(_TWO, aim=0.8, is_quick=True, links_in_all=3),
-    replace(sequential("cold", 2, 2 * GIB), aim=0.9, links_in_all=0),
-    replace(sequential("cold", 8, 400 * MIB), is_quick=True, links_in_all=3),
+    replace(_ONE, aim=0.7, links=THREE, links_in_all=3),
+    replace(_TWO, aim=0.8, links=THREE, is_quick=True, links_in_all=3),
+    replace(sequential("cold", 2, 2 * GIB), aim=0.9, links=THREE, links_in_all=0),
+    replace(sequential("cold", 8, 400 * MIB), links=THREE, is_quick=True, links_in_all=3),
     sequential("cold", 64, 640 * MIB),
     sequential("1 GiB segments", 2, 400 * MIB, segment_bytes=GIB),
     replace(
         sequential("1 GiB segments, 4 KiB batches", 64, 256 * MIB, segment_bytes=GIB, batch_bytes=4 * KIB),
         links_in_all=0,
     ),
-    sequential("8 MiB segments", 1, 200 * MIB, segment_bytes=8 * MIB),
+    replace(sequential("8 MiB segments", 1, 200 * MIB, segment_bytes=8 * MIB), links=THREE),
     sequential("8 MiB segments", 2, 400 * MIB, segment_bytes=8 * MIB),
     chunked(_TWO, 4 * MIB),
-    replace(chunked(sequential("8 MiB segments", 2, 200 * MIB, segment_bytes=8 * MIB), 4 * MIB), is_quick=True),
+    replace(
+        chunked(sequential("8 MiB segments", 2, 200 * MIB, segment_bytes=8 * MIB), 4 * MIB), links=THREE, is_quick=True
+    ),
+    replace(
+        chunked(sequential("slow connections,", 2, 400 * MIB, segment_bytes=50 * MIB, ahead_bytes=0), 4 * MIB),
+        settings=replace(DEFAULTS, gets_max=16),
+        links=("30ms-10-160",),
+        is_quick=True,
+        aim=0.77,
+    ),
     replace(half_cached(_ONE, "every other block", is_even), links_in_all=0),
     half_cached(_TWO, "every other block", is_even),
     half_cached(_TWO, "random half", is_in_random_half),
@@ -180,17 +207,17 @@ CASES: Sequence[Case] = (
         links_in_all=0,
     ),
     replace(
-        sequential("consumer of 100 MB/s,", 1, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.8
+        sequential("consumer of 100 MB/s,", 1, 200 * MIB),
+        client=replace(CLIENT, takes_bytes_per_s=100e6),
+        links=THREE,
+        aim=0.8,
     ),
     replace(
-        sequential("consumer of 100 MB/s,", 8, 200 * MIB),
-        client=replace(CLIENT, takes_bytes_per_s=100e6),
-        aim=0.9,
-        is_quick=True,
+        sequential("consumer of 100 MB/s,", 8, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.9
     ),
-    replace(_TWO, name="one connection stalls, 2 x 200 MiB", manners={7: STALLED}),
-    replace(_TWO, name="one connection is slow, 2 x 200 MiB", manners={7: SLOW}, is_quick=True),
-    replace(_TWO, name="one answer is late, 2 x 200 MiB", manners={7: LATE}),
+    replace(_TWO, name="one connection stalls, 2 x 200 MiB", manners={30: STALLED}, links=THREE),
+    replace(_TWO, name="one connection is slow, 2 x 200 MiB", manners={30: SLOW}, links=THREE, is_quick=True),
+    replace(_TWO, name="one answer is late, 2 x 200 MiB", manners={30: LATE}, links=THREE),
     side_by_side(16, 50 * MIB, 80 * MIB),
 )
 

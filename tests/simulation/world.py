@@ -75,13 +75,13 @@ class Outcome:
     trace: tuple[str, ...]
 
 
-def run_case(case: Case, profile: LinkProfile) -> Outcome:
-    """Run it over such a link."""
-    link, disk = SimulatedLink(profile), SimulatedLink(DISK)
+def run_case(case: Case, profile: LinkProfile, seed: int | None = None) -> Outcome:
+    """Run it over such a link. `seed`: another one moves what is read a little, and has other connections differ."""
+    link, disk = SimulatedLink(profile, seed), SimulatedLink(DISK)
 
     async def main(simulation: Simulation) -> Outcome:
         async with trio.open_nursery() as nursery:
-            world = World(case, link, simulation, nursery, opened)
+            world = World(case, link, simulation, nursery, opened, seed)
             outcome = await world.run()
             world.store.shut()
             nursery.cancel_scope.cancel()
@@ -101,9 +101,16 @@ class World:
     """One run of a case."""
 
     def __init__(
-        self, case: Case, link: SimulatedLink, simulation: Simulation, nursery: trio.Nursery, open_disk: OpenDisk
+        self,
+        case: Case,
+        link: SimulatedLink,
+        simulation: Simulation,
+        nursery: trio.Nursery,
+        open_disk: OpenDisk,
+        seed: int | None,
     ) -> None:
         self._case = case
+        self._seed = seed
         self._link = link
         topic = case.topic
         self.segments = topic.segments()
@@ -130,7 +137,7 @@ class World:
     async def _pass(self, number: int) -> Pass:
         gets_before, self._link.open_max = len(self.store.gets), 0
         started_s = trio.current_time()
-        positions = self._case.positions()
+        positions = self._case.positions(self._seed)
         consumers = [
             Consumer(self.storage.reader, f"pass {number} consumer {at}", of_one, self._case.client)
             for at, of_one in enumerate(positions)
@@ -189,7 +196,7 @@ class World:
             return
         block_bytes, primed_bytes_max = self._case.settings.block_bytes, 0
         blocks = topic.segment_bytes // block_bytes
-        for position in (position for of_one in self._case.positions() for position in of_one):
+        for position in (position for of_one in self._case.positions(self._seed) for position in of_one):
             of_partition = [other for other in self.segments if other.topic_id_partition == position.partition]
             for at, segment in enumerate(of_partition):
                 if segment.start_offset >= position.end_offset:

@@ -48,7 +48,6 @@ class World:
     opens: bool = True
     pulls: bool = True
     now_s: float = 0.0
-    is_link_free: bool = False
     metrics: Registry = field(default_factory=Registry)
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
@@ -60,7 +59,6 @@ class World:
             self.total_bytes_max,
             meter=ReadAheadMeter(self.metrics),
             clock=lambda: self.now_s,
-            is_link_free=lambda: self.is_link_free,
             start_bytes=START_BYTES,
             streams_max=self.streams_max,
         )
@@ -73,10 +71,19 @@ class World:
         return next((candidate for candidate in self.segments if candidate.start_offset > of.end_offset), None)
 
     def read(
-        self, index: int, start: int, end: int, *, reader: str = "one", waited: bool = False, is_cut: bool = True
+        self,
+        index: int,
+        start: int,
+        end: int,
+        *,
+        reader: str = "one",
+        waited: bool = False,
+        is_cut: bool = True,
+        is_begun: bool = False,
     ) -> int:
         """Bytes that were asked for upon this read."""
-        read = Read(reader, self.blocks(self.segments[index]), start, end, waited, is_cut, self.following)
+        source = self.blocks(self.segments[index])
+        read = Read(reader, source, start, end, waited, is_cut, self.following, is_begun=is_begun)
         for ahead in self.read_ahead.on_read(read):
             self.opened.append(self.segments.index(ahead.segment))
             if self.opens:

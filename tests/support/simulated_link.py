@@ -4,11 +4,13 @@ Rule 1. A GET waits for its first byte; then its body flows, at most `connection
         most `link_bytes_per_s`. What is scarce is shared evenly, and what one cannot use the others get (max-min).
 Rule 2. A body flows as far ahead of what was asked for as the receive buffer reaches, and no further.
 Rule 3. A connection that is to be silent, slow or late is so whatever the others do (`Manner`).
+Rule 4. With a seed, connections differ as a real store's do: in first byte and in speed, about the profile's own.
 
 What is left out: TCP's slow start, the time of a request on the link, and errors.
 """
 
 import math
+import random
 from dataclasses import dataclass
 
 BUFFER_BYTES = 256 * 1024
@@ -117,8 +119,9 @@ class Connection:
 class SimulatedLink:
     """All connections. An EventSource of tests.support.simulated_time."""
 
-    def __init__(self, profile: LinkProfile) -> None:
+    def __init__(self, profile: LinkProfile, seed: int | None = None) -> None:
         self.profile = profile
+        self._random = None if seed is None else random.Random(seed)
         self.now_s = 0.0
         self.sent = 0
         self.open_max = 0
@@ -127,15 +130,21 @@ class SimulatedLink:
 
     def open(self, size_bytes: int, manner: Manner = NORMAL) -> Connection:
         """Send a GET now, for a body of so many bytes."""
-        profile = self.profile
-        first_byte_s = profile.first_byte_s if manner.first_byte_s is None else manner.first_byte_s
-        rate_max = profile.connection_bytes_per_s * manner.rate_factor
+        later, faster = self._factors()
+        first_byte_s = self.profile.first_byte_s * later if manner.first_byte_s is None else manner.first_byte_s
+        rate_max = self.profile.connection_bytes_per_s * faster * manner.rate_factor
         connection = Connection(self.sent, self.now_s, self.now_s + first_byte_s, size_bytes, rate_max, manner)
         self.sent += 1
         self._open = [other for other in self._open if other.is_open]
         self._open.append(connection)
         self.open_max = max(self.open_max, len(self._open))
         return connection
+
+    def _factors(self) -> tuple[float, float]:
+        """Return what a connection has of the first byte, with a long tail, and of the speed; 1 in the mean."""
+        if self._random is None:
+            return 1.0, 1.0
+        return 0.5 + self._random.expovariate(2), self._random.uniform(0.75, 1.25)
 
     def rates(self) -> dict[Connection, float]:
         """Return what flows now, in bytes a second (rule 1)."""

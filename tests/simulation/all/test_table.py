@@ -1,4 +1,4 @@
-"""The whole table, but for the rows that `make test` runs and those that take minutes."""
+"""The whole table by all seeds, but for the rows that take minutes."""
 
 from tests.simulation.cases import Case
 from tests.simulation.rows import check_row, rows_of

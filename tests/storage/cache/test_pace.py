@@ -13,8 +13,7 @@ from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.pace import (
     BEST_PERIOD_S,
-    CROWDED,
-    FAST,
+    FULL,
     GET_BYTES,
     GET_BYTES_MIN,
     GET_PART,
@@ -26,7 +25,6 @@ from storage.cache.pace import (
     MIB,
     NEVER,
     SMALL_BYTES,
-    STEP,
     Pace,
 )
 from storage.cache.throttle import Throttle
@@ -37,19 +35,10 @@ MB = 1_000_000
 NOW_S = 1000.0
 
 
-def ends(
-    pace: Pace,
-    bytes_per_s: float,
-    times: int = 1,
-    *,
-    now_s: float = NOW_S,
-    all_in_use: bool = True,
-    link_bytes_per_s: float = 600 * MB,
-) -> None:
-    """GETs of a second end, of as many as fill the link at that speed."""
+def ends(pace: Pace, bytes_per_s: float, times: int = 1, *, now_s: float = NOW_S, all_in_use: bool = True) -> None:
+    """GETs of a second end at that speed."""
     for _ in range(times):
-        bodies = round(link_bytes_per_s / bytes_per_s)
-        pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use, bodies=bodies)
+        pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use)
 
 
 @pytest.fixture
@@ -61,7 +50,7 @@ def pace() -> Pace:
 
 
 def test_speed_is_unknown_until_a_get_has_ended_that_took_its_time(pace: Pace) -> None:
-    assert (pace.connection_bytes_per_s, pace.is_link_free, pace.delay_bytes) == (None, False, 0)
+    assert (pace.connection_bytes_per_s, pace.delay_bytes) == (None, 0)
     pace.on_end(NOW_S, SMALL_BYTES - 1, 1.0, all_in_use=True)
     pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
     assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START), "those were there at once"
@@ -76,13 +65,13 @@ def test_speed_is_unknown_until_a_get_has_ended_that_took_its_time(pace: Pace) -
 
 def test_gets_are_added_while_connections_stay_fast_and_all_are_used() -> None:
     fast, slower, unused, few = Pace(32), Pace(32), Pace(32), Pace(10)
-    assert (fast.gets, Pace(2).gets) == (GETS_START, 2)
-    ends(fast, 60 * MB, 4)
-    assert fast.gets == GETS_START + 4, "as fast as ever"
+    assert (fast.gets, Pace(2).gets, few.gets) == (GETS_START, 2, 10)
+    ends(fast, 60 * MB, 10)
+    assert fast.gets == GETS_START + 3, "as fast as ever: a third each"
     ends(slower, 60 * MB, 30, all_in_use=False)
     ends(slower, 54 * MB, 60, all_in_use=False)
-    ends(slower, 54 * MB, 4)
-    assert slower.gets == GETS_START + 4 * STEP, "a little slower"
+    ends(slower, 54 * MB, 11)
+    assert slower.gets == GETS_START + 2, "a little slower: a fifth each"
     ends(unused, 60 * MB, 20, all_in_use=False)
     assert unused.gets == GETS_START
     ends(few, 60 * MB, 100)
@@ -95,13 +84,20 @@ def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> Non
         ends(pace, 60 * MB)
         ends(pace, 2 * MB, 100)
         assert pace.gets == least
-    # Between fast and crowded nothing changes.
-    for fraction, change in [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)]:
+    for fraction, change in [(FULL + 0.05, 1), (FULL - 0.05, -1)]:
         pace = Pace(32)
         ends(pace, 100 * MB, all_in_use=False)
-        ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
-        ends(pace, fraction * 100 * MB, 40)
+        ends(pace, fraction * 100 * MB, 10, all_in_use=False)  # the mean is near that part of the best now
+        ends(pace, fraction * 100 * MB, 90)
         assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change, fraction
+
+
+def test_on_a_full_link_the_number_settles_where_connections_are_a_quarter_slower() -> None:
+    pace = Pace(64)
+    ends(pace, 60 * MB, all_in_use=False)
+    for _ in range(500):
+        ends(pace, min(60 * MB, 900 * MB / pace.gets))
+    assert abs(pace.gets - 900 / 60 / FULL) <= 2
 
 
 def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
@@ -109,14 +105,14 @@ def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
     pace, idle = Pace(32), Pace(32)
     ends(pace, 100 * MB)
     ends(pace, 20 * MB, 60, now_s=NOW_S + BEST_PERIOD_S + 1)
-    assert (pace.gets, pace.is_link_free) == (GETS_MIN, False)
+    assert pace.gets == GETS_MIN
     ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * (BEST_PERIOD_S + 1))
     assert pace.gets == GETS_MIN, "the period before began with what it had from the one before that"
     ends(pace, 20 * MB, 40, now_s=NOW_S + 3 * (BEST_PERIOD_S + 1))
-    assert (pace.gets > GETS_MIN, pace.is_link_free) == (True, True)
+    assert pace.gets > GETS_MIN
     ends(idle, 100 * MB)
-    ends(idle, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
-    assert idle.is_link_free, "after a long pause nothing is known of the best"
+    ends(idle, 20 * MB, 4, now_s=NOW_S + 2 * BEST_PERIOD_S)
+    assert idle.gets == GETS_START, "after a long pause nothing is known of the best"
 
 
 # --- how large ---
@@ -133,8 +129,16 @@ def test_gets_grow_with_what_their_stream_has_asked_for() -> None:
         assert Pace(32).get_bytes(asked_bytes) == size_bytes
 
 
-def test_a_get_lasts_a_second_at_most_within_bounds() -> None:
-    for bytes_per_s, size_bytes in [(1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SMALL_BYTES)]:
+def test_as_many_gets_as_there_may_be_fit_into_the_windows() -> None:
+    pace = Pace(32)
+    assert pace.get_bytes(10**12, 10 * GETS_START * MIB) == 10 * MIB
+    ends(pace, 60 * MB, 50)
+    assert pace.get_bytes(10**12, 320 * MIB) == 10 * MIB, "32 of them by now"
+    assert pace.get_bytes(10**12, MIB) == GET_BYTES_MIN
+
+
+def test_a_get_lasts_half_a_second_at_most_within_bounds() -> None:
+    for bytes_per_s, size_bytes in [(1e9, GET_BYTES), (40e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SMALL_BYTES)]:
         pace = Pace(32)
         pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
         assert pace.get_bytes(10**12) == size_bytes
