@@ -40,7 +40,8 @@ GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3:config/crd/standard/gateway.networ
 CERT_MANAGER := github.com/cert-manager/cert-manager@v1.21.2:deploy/crds
 PROMETHEUS_OPERATOR := github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd
 CUSTOM_RESOURCES := $(GATEWAY_API)_gateways.yaml $(GATEWAY_API)_tlsroutes.yaml \
-	$(CERT_MANAGER)/cert-manager.io_certificates.yaml $(PROMETHEUS_OPERATOR)/monitoring.coreos.com_podmonitors.yaml
+	$(CERT_MANAGER)/cert-manager.io_certificates.yaml \
+	$(addprefix $(PROMETHEUS_OPERATOR)/monitoring.coreos.com_,podmonitors.yaml servicemonitors.yaml prometheusrules.yaml)
 CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -28,6 +28,7 @@ SNAPSHOT_S = 10
 """What operations says that the last snapshot may take."""
 
 BESIDE_MIB = 150
+BROKERS = (1, 2, 3)
 CERTIFICATE, KEY = "a certificate", "its key"
 SECRETS = {
     "tidegate-s3": {"S3_ACCESS_KEY": "key", "S3_SECRET_KEY": "secret"},
@@ -64,6 +65,7 @@ def loaded(resources: Resources, folder: Path) -> Config:
     environ: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         environ |= SECRETS[source["secretRef"]["name"]]
+    environ |= {each["name"]: each["value"] for each in container.get("env", ())}
     certificate, key = server_certificate(folder)
     files = {CERTIFICATE: certificate.read_text(), KEY: key.read_text()}
     text: str = resources["ConfigMap"][0]["data"]["tidegate.properties"]
@@ -108,7 +110,8 @@ def test_ports_are_those_of_the_configuration(resources: Resources, tmp_path: Pa
     assert ports.pop("admin") == config.admin.listen.port
     assert ports.pop("bootstrap") == proxy.listen.port
     if proxy.tls_sni_pattern is None:
-        assert ports == {f"broker-{number}": proxy.broker_port_start + number for number in range(3)}
+        first = proxy.broker_id_min
+        assert ports == {f"broker-{number}": proxy.broker_port_start + number - first for number in BROKERS}
     else:
         assert ports == {}, "one port for all brokers"
     public, headless = resources["Service"]
@@ -130,7 +133,7 @@ def test_each_name_that_clients_are_told_has_a_route_and_a_certificate(tmp_path:
     (gateway,), (certificate,) = resources["Gateway"], resources["Certificate"]
     (listener,) = gateway["spec"]["listeners"]
     assert (listener["port"], listener["tls"]) == (proxy.advertised_port_start, {"mode": "Passthrough"})
-    hosts = {"tidegate.example.org", *(proxy.tls_sni_pattern.replace("$(nodeId)", str(number)) for number in range(3))}
+    hosts = {"tidegate.example.org", *(proxy.tls_sni_pattern.replace("$(nodeId)", str(number)) for number in BROKERS)}
     assert set(certificate["spec"]["dnsNames"]) == hosts
     backend = {"name": resources["Service"][0]["metadata"]["name"], "port": proxy.listen.port}
     routes = [route["spec"] for route in resources["TLSRoute"]]
@@ -161,6 +164,112 @@ def test_it_runs_the_image_as_its_own_user_on_a_read_only_root(resources: Resour
     assert container["args"] == yaml.safe_load(dict(instructions)["CMD"])
 
 
+# --- the values that CI has ---
+
+CI_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+
+
+@pytest.fixture(scope="module")
+def rendered_ci() -> Mapping[str, str]:
+    return {
+        path.stem.removesuffix("-values"): template("tidegate", CHART, "--namespace", "kafka", "--values", str(path))
+        for path in CI_VALUES
+    }
+
+
+@pytest.mark.needs("helm", "kubeconform")
+def test_ci_values_conform_and_are_loaded(rendered_ci: Mapping[str, str], tmp_path: Path) -> None:
+    assert rendered_ci
+    for version in VERSIONS:
+        conforms("\n---\n".join(rendered_ci.values()), version)
+    for text in rendered_ci.values():
+        loaded(resources_of(text), tmp_path)
+
+
+@pytest.mark.needs("helm")
+def test_a_pod_asks_for_a_core_for_each_worker_and_has_what_is_added(rendered_ci: Mapping[str, str]) -> None:
+    plain, placed = (resources_of(rendered_ci[name]) for name in ("plain", "placed"))
+    assert container_of(plain)["resources"]["requests"]["cpu"] == "1"
+    assert container_of(placed)["resources"]["requests"]["cpu"] == "4"
+    assert set(pod_of(placed)["affinity"]) == {"nodeAffinity"}
+    assert {each["name"] for each in container_of(placed)["env"]} == {"HTTPS_PROXY", "TIDEGATE_LOG_LEVEL"}
+    mounts = {mount["name"] for mount in container_of(placed)["volumeMounts"]}
+    claims = {claim["metadata"]["name"] for claim in placed["StatefulSet"][0]["spec"]["volumeClaimTemplates"]}
+    assert mounts == {volume["name"] for volume in pod_of(placed)["volumes"]} | claims
+
+
+@pytest.mark.needs("helm")
+def test_rules_and_dashboard_are_those_of_the_tree(rendered_ci: Mapping[str, str]) -> None:
+    resources = resources_of(rendered_ci["monitored"])
+    text = (ROOT / "deploy/prometheus/tidegate-rules.yml").read_text("utf-8")
+    # A ServiceMonitor's job is the name of its Service.
+    (job,) = (each["metadata"]["name"] for each in resources["Service"] if each["spec"].get("clusterIP") == "None")
+    assert resources["PrometheusRule"][0]["spec"] == yaml.safe_load(text.replace('job="tidegate"', f'job="{job}"'))
+    (found,) = (each for each in resources["ConfigMap"] if each["metadata"]["labels"].get("grafana_dashboard") == "1")
+    dashboard = json.loads((ROOT / "deploy/grafana/dashboards/tidegate-dashboard.json").read_text("utf-8"))
+    assert [json.loads(content) for content in found["data"].values()] == [dashboard]
+
+
+class Peer(NamedTuple):
+    """A pod that connects; outside of the cluster there is no namespace."""
+
+    namespace: str | None
+    labels: Mapping[str, str] = {}
+
+
+def admits(policy: Any, port: str, peer: Peer) -> bool:
+    """Return whether the policy lets the peer connect to the port. A rule without peers is for everyone."""
+    return any(
+        port in (each["port"] for each in rule["ports"])
+        and ("from" not in rule or any(_is_meant(each, policy["metadata"]["namespace"], peer) for each in rule["from"]))
+        for rule in policy["spec"]["ingress"]
+    )
+
+
+def _is_meant(selector: Any, own_namespace: str, peer: Peer) -> bool:
+    assert set(selector) <= {"podSelector", "namespaceSelector"}
+    if peer.namespace is None:
+        return False
+    if "namespaceSelector" in selector:
+        named = selector["namespaceSelector"]["matchLabels"].items()
+        if not named <= {"kubernetes.io/metadata.name": peer.namespace}.items():
+            return False
+    elif peer.namespace != own_namespace:
+        return False
+    wanted: dict[str, str] = selector.get("podSelector", {}).get("matchLabels", {})
+    return wanted.items() <= peer.labels.items()
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize(("name", "prometheus"), [("plain", "monitoring"), ("monitored", "observability")])
+def test_the_network_has_kafka_for_all_and_metrics_for_few(
+    rendered_ci: Mapping[str, str], name: str, prometheus: str
+) -> None:
+    resources = resources_of(rendered_ci[name])
+    (policy,), container = resources["NetworkPolicy"], container_of(resources)
+    labels = resources["StatefulSet"][0]["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["spec"]["policyTypes"] == ["Ingress"], "brokers, the store and DNS are reached as before"
+    own, scraper, other, outside = Peer("kafka"), Peer(prometheus), Peer("shop", {"app": "x"}), Peer(None)
+    for port in (each["name"] for each in container["ports"]):
+        admitted = [admits(policy, port, peer) for peer in (own, scraper, other, outside)]
+        assert admitted == ([True, True, False, False] if port == "admin" else [True] * 4), port
+
+
+@pytest.mark.needs("helm")
+def test_probes_come_from_the_node_which_no_policy_keeps_out(rendered_ci: Mapping[str, str]) -> None:
+    """A kubelet asks pods of its own node alone, at the pod's address unless a probe names a host. What comes from a
+    pod's own node is let in whatever policies say: Kubernetes's "Network Policies" has it so."""
+    for text in rendered_ci.values():
+        resources = resources_of(text)
+        assert "hostNetwork" not in pod_of(resources)
+        probes = [probe for name, probe in container_of(resources).items() if name.endswith("Probe")]
+        assert len(probes) == 3
+        for probe in probes:
+            assert probe["httpGet"].keys() == {"path", "port"}
+            assert probe["httpGet"]["port"] in {port["name"] for port in container_of(resources)["ports"]}
+
+
 # --- every combination of values ---
 
 ISSUER = {"enabled": True, "issuer": {"name": "1"}}
@@ -181,12 +290,11 @@ CHOICES: tuple[tuple[Mapping[str, object], ...], ...] = (
     TLS,
     tuple({"cache": {"volume": volume, "storageClassName": "1"}} for volume in ("claim", "emptyDir", "none")),
     tuple({"antiAffinity": kind, "zoneSpread": kind != "none"} for kind in ("preferred", "required", "none")),
+    ({"networkPolicy": {"enabled": False}}, {}, {"networkPolicy": PEERS}),
     (
-        {"networkPolicy": {"enabled": False}},
-        {"networkPolicy": {"enabled": True}},
-        {"networkPolicy": {"enabled": True, **PEERS}},
+        {"serviceMonitor": {"enabled": True, "labels": {"release": "1"}}},
+        {"podMonitor": {"enabled": True, "labels": {"release": "1"}}, "workers": 4},
     ),
-    ({"podMonitor": {"enabled": False}}, {"podMonitor": {"enabled": True, "labels": {"release": "1"}}, "workers": 4}),
     (
         {"podDisruptionBudget": {"enabled": False}, "serviceAccount": {"create": True, "annotations": {"a/b": "1"}}},
         {
@@ -202,6 +310,11 @@ CHOICES: tuple[tuple[Mapping[str, object], ...], ...] = (
             "brokers": [103, 101, 200],
             "memory": {"maxMiB": 4096},
             "restartOnChange": False,
+            "extraEnv": [{"name": "LANG", "value": "1"}],
+            "extraVolumes": [{"name": "more", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+            "affinity": {"podAffinity": {}},
+            "resources": {"cpu": "1500m"},
         },
     ),
 )
@@ -254,9 +367,7 @@ def check_combinations(chosen: list[dict[str, Any]], folder: Path) -> None:
 def check_one(values: dict[str, Any], resources: Resources, folder: Path) -> None:
     """The resources that were asked for are there and agree with the configuration."""
     kinds = {"ConfigMap", "Service", "StatefulSet"}
-    kinds |= {
-        kind for kind, key in SWITCHES.items() if values.get(key, {}).get("enabled", key == "podDisruptionBudget")
-    }
+    kinds |= {kind for kind, key in SWITCHES.items() if values.get(key, {}).get("enabled", key in SWITCHED_ON)}
     gateway = values.get("sni", {}).get("gateway", {})
     kinds |= {kind for kind, key in (("TLSRoute", "name"), ("Gateway", "className")) if key in gateway}
     kinds |= {"Certificate"} if "issuer" in values.get("tls", {}) else set()
@@ -266,14 +377,22 @@ def check_one(values: dict[str, Any], resources: Resources, folder: Path) -> Non
     workers = values.get("workers", 1)
     limit_mib = config.memory_bytes_max // 2**20 + BESIDE_MIB * (workers + 1 if workers > 1 else 1)
     assert container_of(resources)["resources"]["limits"] == {"memory": f"{limit_mib}Mi"}
+    cpu = values.get("resources", {}).get("cpu", str(workers))
+    assert container_of(resources)["resources"]["requests"] == {"cpu": cpu, "memory": f"{limit_mib}Mi"}
     assert (config.cache.path is None) == (values["cache"]["volume"] == "none")
     ports = {port["name"]: port["containerPort"] for port in container_of(resources)["ports"]}
     start, first = config.proxy.broker_port_start, config.proxy.broker_id_min
-    brokers = {} if "sni" in values else {f"broker-{n}": start + n - first for n in values.get("brokers", (0, 1, 2))}
+    brokers = {} if "sni" in values else {f"broker-{n}": start + n - first for n in values.get("brokers", BROKERS)}
     assert ports == {"admin": 9464, "bootstrap": config.proxy.listen.port, **brokers}
 
 
-SWITCHES = {"NetworkPolicy": "networkPolicy", "PodDisruptionBudget": "podDisruptionBudget", "PodMonitor": "podMonitor"}
+SWITCHES = {
+    "NetworkPolicy": "networkPolicy",
+    "PodDisruptionBudget": "podDisruptionBudget",
+    "PodMonitor": "podMonitor",
+    "ServiceMonitor": "serviceMonitor",
+}
+SWITCHED_ON = ("networkPolicy", "podDisruptionBudget")
 
 
 @pytest.mark.needs("helm", "kubeconform")
@@ -293,8 +412,11 @@ WRONG = {
     "sni.gateway.name=edge": "a port for each broker does not fit Gateway API",
     "cache.sizeGiB=40": "cache.sizeGiB: too small for cache.diskGiB",
     "brokers={1,60000}": "brokers: broker-60000 would have port 79092",
-    "listener.port=9462": "listener.port: broker-1 would have port 9464",
+    "listener.port=9462": "listener.port: broker-2 would have port 9464",
     "properties.audit\\.log=/var/log/audit.jsonl": "audit.log: /var/log/audit.jsonl is on the pod's read-only",
+    "extraEnv[0].name=TIDEGATE_PROXY_LISTEN": "TIDEGATE_PROXY_LISTEN is made from the chart's other values",
+    "prometheusRule.enabled=true": "prometheusRule.enabled needs podMonitor or serviceMonitor",
+    "podMonitor.enabled=true,serviceMonitor.enabled=true": "each would be there twice",
 }
 
 

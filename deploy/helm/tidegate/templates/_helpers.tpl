@@ -40,6 +40,11 @@ broker-{{ int . }}: {{ add (int $.Values.listener.port) 1 (sub (int .) $first) }
 {{- end }}
 {{- end }}
 
+{{- /* What the container asks for: a core for each process that serves. */ -}}
+{{- define "tidegate.cpu" -}}
+{{- .Values.resources.cpu | default (int .Values.workers | toString) }}
+{{- end }}
+
 {{- /* What resident memory stays below. */ -}}
 {{- define "tidegate.memoryMiB" -}}
 {{- $workers := int .Values.workers }}
@@ -54,8 +59,19 @@ broker-{{ int . }}: {{ add (int $.Values.listener.port) 1 (sub (int .) $first) }
 {{- if and .sni.gateway.className (not .sni.gateway.name) }}{{ fail "sni.gateway.className needs sni.gateway.name, the Gateway that is made" }}{{ end }}
 {{- if and .sni.gateway.name (not .sni.enabled) }}{{ fail "sni.gateway.name needs sni.enabled: a port for each broker does not fit Gateway API" }}{{ end }}
 {{- if and (ne .cache.volume "none") (lt (mul (int .cache.sizeGiB) 9) (mul (int .cache.diskGiB) 10)) }}{{ fail "cache.sizeGiB: too small for cache.diskGiB, which leaves a tenth of it free" }}{{ end }}
+{{- if and .podMonitor.enabled .serviceMonitor.enabled }}{{ fail "serviceMonitor.enabled: podMonitor.enabled has the same pods scraped, and each would be there twice" }}{{ end }}
+{{- if and .prometheusRule.enabled (not (or .podMonitor.enabled .serviceMonitor.enabled)) }}{{ fail "prometheusRule.enabled needs podMonitor or serviceMonitor: TidegateDown asks for the job that they make" }}{{ end }}
+{{- range .extraEnv }}
+{{- if hasPrefix "TIDEGATE_" .name }}
+{{- $key := trimPrefix "TIDEGATE_" .name | lower | replace "_" "." }}
+{{- if hasKey (include "tidegate.ownProperties" $ | fromYaml) $key }}{{ fail (printf "extraEnv: %s is made from the chart's other values" .name) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- $audit := toString (index .properties "audit.log" | default "stdout") }}
 {{- $writable := ternary "^(stdout$|/tmp/)" "^(stdout$|/tmp/|/var/cache/tidegate/)" (eq .cache.volume "none") }}
+{{- range .extraVolumeMounts }}
+{{- if not .readOnly }}{{ $writable = printf "%s|^%s/" $writable (.mountPath | trimSuffix "/" | regexQuoteMeta) }}{{ end }}
+{{- end }}
 {{- if not (regexMatch $writable $audit) }}{{ fail (printf "properties: audit.log: %s is on the pod's read-only file system: set stdout, or a file below /var/cache/tidegate with a cache.volume" $audit) }}{{ end }}
 {{- end }}
 {{- range $name, $port := include "tidegate.ports" . | fromYaml }}

@@ -1,6 +1,9 @@
 {{- define "tidegate.placement" -}}
 {{- with .Values }}
-{{- if eq .antiAffinity "preferred" }}
+{{- if .affinity }}
+affinity:
+  {{- toYaml .affinity | nindent 2 }}
+{{- else if eq .antiAffinity "preferred" }}
 # Not required: two replicas on one node are better than one.
 affinity:
   podAntiAffinity:
@@ -49,4 +52,7 @@ topologySpreadConstraints:
 {{- end }}
 - name: tmp
   emptyDir: {sizeLimit: 64Mi}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
