@@ -43,7 +43,7 @@ WEIGHT = 0.2
 """Weight of a new sample: means follow the last dozen GETs."""
 
 GET_BYTES = 16 * MIB
-"""60 of them make a GB."""
+"""60 of them make a GB: a larger one would save nothing that shows in a bill."""
 
 GET_BYTES_MIN = 4 * MIB
 """A stream's first: sixteen of them are what two new readers may have under way."""
@@ -55,7 +55,7 @@ GET_S = 0.5
 """For so long the last GETs of a read leave the other connections idle; an answer's delay is a tenth of it."""
 
 LATE = 4
-"""Times what is usual."""
+"""Times what is usual: connections differ by half, and answers by twice. What is later still may not come at all."""
 
 LATE_S_MIN = 0.25
 """A second GET costs a thread and a request: not worth it for less. Nearly all of the five seconds that a reader

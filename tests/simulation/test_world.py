@@ -25,6 +25,13 @@ def test_what_is_read_ahead_of_the_last_offset_counts_as_beyond() -> None:
     assert 0 < done.beyond_bytes <= 16 * MIB
 
 
+def test_what_comes_next_is_under_way_before_the_first_answer() -> None:
+    outcome = run_case(replace(CASE, settings=DEFAULTS), PROFILE)
+    gets = [line for line in outcome.trace if line.startswith("log ")]
+    sent_s = sorted(float(line.split(" sent ")[1].split()[0]) for line in gets)
+    assert sent_s[4] < outcome.passes[0].first_answer_s - PROFILE.first_byte_s
+
+
 def test_what_is_cached_is_not_fetched() -> None:
     (done,) = run_case(half_cached(CASE, "the first half", is_below_12), PROFILE).passes
     assert done.fetched_bytes == 12 * MIB
