@@ -76,7 +76,11 @@ class BlockCache:
         self._gets = gets
         self._reach_bytes: Callable[[Hashable, SegmentBlocks, int, int], int] = lambda *_: 0
         self._disk = disk
-        self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
+        self._disk_reads = (
+            None
+            if disk is None
+            else DiskReads(disk, land=self._land_read, otherwise=self._read_anew, walk_from=gets.walk_from)
+        )
         self._block_bytes = block_bytes
         self.meter = meter
         self.first_readers: dict[BlockKey, Hashable] = {}

@@ -48,14 +48,16 @@ class DiskRun:
     def __init__(
         self,
         keys: Sequence[DiskBlockKey],
-        deliver: Callable[[int, memoryview | None], None],
+        deliver: Callable[[int, Block | None], None],
         fail: Callable[[Exception], None],
+        check: Callable[[int, Block], None],
     ) -> None:
         assert len({key.segment_id for key in keys}) == 1, "a run is of one segment"
         self.keys = tuple(keys)
         self.is_forgotten = False
         self._deliver = deliver
         self._fail = fail
+        self._check = check
         self._bad: set[DiskBlockKey] = set()
         self._delivered = 0
         self._is_over = False
@@ -68,35 +70,39 @@ class DiskRun:
         """The block is known to be bad: None takes its place, if it has yet to be delivered."""
         self._bad.add(key)
 
-    def read(self, disk: DiskBlocks, reader: Hashable, post: Callable[..., object]) -> list[bytes | bytearray | None]:
-        """Read the blocks and post what is together; the rest is returned. In a worker thread.
+    def read(self, disk: DiskBlocks, reader: Hashable, post: Callable[..., object]) -> list[Block | None]:
+        """Read and check the blocks and post what is together; the rest is returned. In a worker thread.
 
         Raises:
             Cancelled: the application ends.
         """
-        group: list[bytes | bytearray | None] = []
+        group: list[Block | None] = []
         group_bytes = 0
         for at, key in enumerate(self.keys):
             trio.from_thread.check_cancelled()
             if self._is_over:
                 break
             data = None if key in self._bad else disk.read(key, reader)
-            group.append(data)
-            group_bytes += len(data or b"")
+            block = None if data is None else Block(memoryview(data))
+            if block is not None:
+                self._check(key.number, block)
+                group_bytes += len(block.data)
+            group.append(block)
+            # Otherwise this thread would keep it from being freed while it reads the next.
+            del data, block
             if (at == 0 or group_bytes >= POST_BYTES) and at + 1 < len(self.keys):
                 post(self.hand_over, group)
                 group, group_bytes = [], 0
         return group
 
-    def hand_over(self, group: Sequence[bytes | bytearray | None]) -> None:
+    def hand_over(self, group: Sequence[Block | None]) -> None:
         """Deliver the blocks that come next."""
         for read in group:
             if self._is_over:
                 return
             at, self._delivered = self._delivered, self._delivered + 1
-            data = None if self.keys[at] in self._bad else read
             try:
-                self._deliver(at, None if data is None else memoryview(data))
+                self._deliver(at, None if self.keys[at] in self._bad else read)
             except Exception as error:  # it belongs to the waiters; nothing may be raised from a post
                 self.end(error)
         self._is_over = self._is_over or self._delivered == len(self.keys)
@@ -169,27 +175,29 @@ class DiskLevel:
         keys: Sequence[DiskBlockKey],
         reader: Hashable,
         *,
-        deliver: Callable[[int, memoryview | None], None],
+        deliver: Callable[[int, Block | None], None],
         fail: Callable[[Exception], None],
+        check: Callable[[int, Block], None] = lambda number, block: None,
     ) -> DiskRun:
         """Read blocks of one segment, one after another, in one visit to a worker thread; returns at once.
 
         Args:
             keys: at least one. All of them may be in memory at once, before the first is delivered.
-            deliver: called in the trio thread, in the order of `keys`, with a block's index in them and its bytes, or
+            deliver: called in the trio thread, in the order of `keys`, with a block's index in them, and the block, or
                 None if it is not there or bad. What it raises goes to `fail`.
             fail: called once, in place of deliveries that will not come: trio.ClosedResourceError at the application's
                 end. It must not raise.
+            check: called in the worker thread with each block and its number.
         """
 
-        def count_and_deliver(at: int, data: memoryview | None) -> None:
-            if data is None:
+        def count_and_deliver(at: int, block: Block | None) -> None:
+            if block is None:
                 self._meter.on_miss(CacheLevel.DISK)
             else:
-                self._meter.on_hit(CacheLevel.DISK, len(data))
-            deliver(at, data)
+                self._meter.on_hit(CacheLevel.DISK, len(block.data))
+            deliver(at, block)
 
-        run = DiskRun(keys, count_and_deliver, fail)
+        run = DiskRun(keys, count_and_deliver, fail, check)
         self.runs.add(run)
         self._nursery.start_soon(self._read_run, run, reader)
         return run

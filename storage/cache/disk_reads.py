@@ -4,6 +4,8 @@ Rule 1. A block is on its way once, however many want it. It lands where it is k
 Rule 2. One that is not there after all, or bad, is no error of a reader's: a waiter gets it from the store. What
         nobody waits for is left to its next reader.
 Rule 3. At the application's end all waiters are woken.
+Rule 4. Batches are checked in the thread that reads, as those of a GET are: a reader that had to have that done would
+        need a thread for each of its answers.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -13,6 +15,7 @@ from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.cache.segment_entries import Flight
+from storage.log.arriving_batches import ArrivalWalk
 from storage.log.block import Block
 
 
@@ -30,6 +33,7 @@ class DiskReads:
     Args:
         land: keeps a block; the flag says whether somebody waits for it.
         otherwise: what a block comes from that the disk does not give.
+        walk_from: what checks the batches of the blocks from that number on.
     """
 
     def __init__(
@@ -38,10 +42,12 @@ class DiskReads:
         *,
         land: Callable[[BlockKey, Block, bool], None],
         otherwise: Callable[[SegmentBlocks, int], Flight[Block]],
+        walk_from: Callable[[SegmentBlocks, int], ArrivalWalk],
     ) -> None:
         self._disk = disk
         self._land = land
         self._otherwise = otherwise
+        self._walk_from = walk_from
         self._readings: dict[BlockKey, _Reading] = {}
         self.undemanded_bytes = 0
         """Bytes of blocks that nobody waits for."""
@@ -58,11 +64,10 @@ class DiskReads:
     ) -> None:
         """Read these blocks, none of which is on its way, in this order."""
 
-        def deliver(at: int, data: memoryview | None) -> None:
+        def deliver(at: int, block: Block | None) -> None:
             key = source.key(numbers[at])
             flight = self._take(key)
-            if data is not None:
-                block = Block(data)
+            if block is not None:
                 if not run.is_forgotten:
                     self._land(key, block, flight is not None)
                 if flight is not None:
@@ -76,7 +81,8 @@ class DiskReads:
                 if key in self._readings and (flight := self._take(key)) is not None:
                     flight.fail(error)
 
-        run = self._disk.read_run(disk_keys, reader, deliver=deliver, fail=fail)
+        check = self._walk_from(source, numbers[0]).feed
+        run = self._disk.read_run(disk_keys, reader, deliver=deliver, fail=fail, check=check)
         for number in numbers:
             self._readings[source.key(number)] = _Reading(source.size_bytes(number))
             self.undemanded_bytes += source.size_bytes(number)

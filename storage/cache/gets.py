@@ -96,13 +96,11 @@ class Transfer:
     `numbers_read`: blocks that came, right also after a failure; read it when `run` has ended.
 
     Args:
-        batch_start: where a batch begins in the run, if that is known: batches are checked from there on as they come.
+        walk: checks its batches as they come.
     """
 
-    def __init__(
-        self, source: SegmentBlocks, numbers: range, *, batch_start: int | None = None, is_second: bool = False
-    ) -> None:
-        self._walk = ArrivalWalk(source.segment, source.grid.block_bytes, batch_start)
+    def __init__(self, source: SegmentBlocks, numbers: range, walk: ArrivalWalk, *, is_second: bool = False) -> None:
+        self._walk = walk
         self.source = source
         self.numbers = numbers
         self.is_second = is_second
@@ -399,6 +397,11 @@ class Gets:
         self._watch_soon()
         return wanted.flight
 
+    def walk_from(self, source: SegmentBlocks, number: int) -> ArrivalWalk:
+        """Return what checks batches as blocks come, from that number on; none where no batch is known to begin."""
+        batch_start = self._batch_start(source.segment, source.grid.start(number))
+        return ArrivalWalk(source.segment, source.grid.block_bytes, batch_start)
+
     def forget_segment(self, segment_id: Uuid) -> None:
         """A segment was deleted: what is under way of it still reaches those who wait, and is not kept. Nor is what a
         reader that has begun asks for later."""
@@ -432,8 +435,8 @@ class Gets:
         return min(self._gets_max, self._throttle.gets_max)
 
     def _send(self, get: _Get, *, delay_s: float = 0.0, is_second: bool = False) -> None:
-        batch_start = self._batch_start(get.source.segment, get.source.grid.start(get.next_number))
-        transfer = Transfer(get.source, get.numbers, batch_start=batch_start, is_second=is_second)
+        walk = self.walk_from(get.source, get.next_number)
+        transfer = Transfer(get.source, get.numbers, walk, is_second=is_second)
         transfer.is_waited_for = not get.is_read_ahead
         self._nursery.start_soon(self._run, get, transfer, delay_s)
         if self._idle is None:

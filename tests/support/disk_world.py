@@ -20,11 +20,14 @@ from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.disk_reads import DiskReads
 from storage.cache.segment_entries import Flight
+from storage.log.arriving_batches import ArrivalWalk
 from storage.log.block import Block
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
+from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 FROM_STORE = b"from the store"
+UNCHECKED = metadata_of(topic_partition(), filled_segment(0))
 
 
 class GatedDisk:
@@ -89,6 +92,7 @@ class World:
             self.level,
             land=lambda key, block, demanded: self.landed.append(block),
             otherwise=lambda source, number: self.otherwise(),
+            walk_from=lambda source, number: ArrivalWalk(UNCHECKED, source.size_bytes(number), None),
         )
 
     def gate(self, verb: str, key: DiskBlockKey) -> Gate:

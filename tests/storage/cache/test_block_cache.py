@@ -261,6 +261,18 @@ async def test_blocks_of_the_disk_are_in_memory_afterwards_also_when_they_are_re
         assert not tier.store.log_fetches()
 
 
+async def test_batches_of_the_disks_blocks_are_checked_by_the_thread_that_reads_them(tmp_path: Path) -> None:
+    """Readers had them checked, in a visit to a thread for each answer."""
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+    async with tier_on(tmp_path) as tier:
+        blocks, _ = await tier.cache.blocks(tier.source(), 0, 4)
+        passed = [run for block in blocks for run in (block.verified, block.straddler) if run.end]
+        assert passed[0].start == 0
+        assert passed[-1].end == max(at for at in SEGMENT.batch_positions if at <= 5 * BLOCK)
+
+
 async def test_blocks_of_disk_and_store_are_in_order(tmp_path: Path) -> None:
     async with tier_on(tmp_path) as tier:
         await fetch(tier, 1, 1)

@@ -226,17 +226,17 @@ class Receiver:
         self.run = run = world.level.read_run(keys, "a reader", deliver=self.deliver, fail=self.failures.append)
         hand_over = run.hand_over
 
-        def counted(group: Sequence[bytes | bytearray | None]) -> None:
+        def counted(group: Sequence[Block | None]) -> None:
             self.posts.append(len(group))
             hand_over(group)
 
         run.hand_over = counted  # type: ignore[method-assign]  # one call a post
         return self
 
-    def deliver(self, at: int, data: memoryview | None) -> None:
+    def deliver(self, at: int, block: Block | None) -> None:
         assert at == len(self.came)
         assert self.run is not None
-        self.came.append(None if data is None else bytes(data))
+        self.came.append(None if block is None else bytes(block.data))
         self.kept.append(not self.run.is_forgotten)
         self.on_delivery(at)
 
