@@ -130,7 +130,7 @@ class UpstreamKeys:
         "metadata.identity",
         optional(one_of(MetadataIdentity)),
         "Who reads and writes `__remote_log_metadata`: `upstream`, by the keys above, or `broker`, by "
-        "`remote.log.metadata.*` of the broker's file. Unset: `broker`; from 0.2 on `upstream`.",
+        "`remote.log.metadata.*` of the broker's file. Unset: `broker`.",
     )
 
 
@@ -238,7 +238,7 @@ def metadata_clients(settings: Settings, upstream: UpstreamConfig, values: Value
         trouble = (
             "metadata.identity is not set, and both upstream.* and the metadata clients have credentials: "
             f"__remote_log_metadata is read with those of {consumer.identity_at}, not with {upstream.identity_at}; "
-            "from version 0.2 on it will be the latter: set metadata.identity to broker or upstream"
+            "set metadata.identity to broker or upstream"
         )
     return MetadataClients(consumer=consumer, producer=producer, trouble=trouble)
 
