@@ -13,7 +13,7 @@ from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
-from proxy.upstream.pipe import PIPE_BYTES, the_pipe
+from proxy.upstream.pipe import PIPE_BYTES, Pipe, the_pipe
 from proxy.upstream.transport import PlainTransport, Transport
 
 # Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
@@ -238,31 +238,34 @@ class FrameStream:
                     self._on_passed(part)
 
     async def _splice(self, size: int, destination: Transport) -> int:
-        """Pass on the next bytes of `size` that nobody looks at, with none at hand; 0: they are to be copied."""
+        """Pass on the next bytes of `size` that nobody looks at, with none at hand: in one turn of the loop all that
+        has come, and comes meanwhile, as far as there is room. 0: they are to be copied."""
         source = self._source
-        if size < SPLICED_BYTES_MIN and self._received_bytes_max != HEAD_BYTES:
+        if not isinstance(source, PlainTransport) or not isinstance(destination, PlainTransport):
             return 0
-        if not size or not isinstance(source, PlainTransport) or not isinstance(destination, PlainTransport):
+        if size < (1 if self._received_bytes_max == HEAD_BYTES else SPLICED_BYTES_MIN) or the_pipe() is None:
             return 0
-        room_bytes = await destination.wait_room()
-        while (pipe := the_pipe()) is not None:
-            try:
-                await source.be_fair()
-                came_bytes = source.fill(pipe, min(size, room_bytes, PIPE_BYTES))
-                if came_bytes is None:
-                    await source.wait_readable()
-                    continue
-            except TransportError as error:
-                raise ConnectionEnd(self._ended, str(error)) from error
-            if not came_bytes:
-                raise PeerProtocolError("the stream ended inside a frame")
+        room_bytes = left = min(size, await destination.wait_room(), PIPE_BYTES)
+        try:
+            await source.wait_readable()
+        except TransportError as error:
+            raise ConnectionEnd(self._ended, str(error)) from error
+        pipe = the_pipe()
+        while pipe is not None and left and (came_bytes := self._fill(source, pipe, left)):
+            left -= came_bytes
+            self._received_bytes_max = HEAD_BYTES
             if rest := destination.drain(pipe, came_bytes):
                 await self._account.hold(len(rest))
                 await destination.send_all(rest)
                 self._account.let_go(len(rest))
-            self._received_bytes_max = HEAD_BYTES
-            return came_bytes
-        return 0
+                break
+        return room_bytes - left
+
+    def _fill(self, source: PlainTransport, pipe: Pipe, size_max: int) -> int | None:
+        try:
+            return source.fill(pipe, size_max)
+        except TransportError as error:
+            raise ConnectionEnd(self._ended, str(error)) from error
 
     def _received(self, size: int) -> None:
         if size == self._received_bytes_max:

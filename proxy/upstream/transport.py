@@ -299,12 +299,11 @@ class PlainTransport:
         return max(0, int(room_bytes) - int(held_bytes))
 
     def fill(self, pipe: Pipe, size_max: int) -> int | None:
-        """Receive what is there into the pipe; None: nothing is."""
+        """Receive what is there into the pipe; None: nothing is. After `wait_readable`, in which others have run."""
         try:
-            size = pipe.fill(self._descriptor(), size_max)
+            return pipe.fill(self._descriptor(), size_max)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
-        return size if size is None else self.counted(size)
 
     def drain(self, pipe: Pipe, size: int) -> bytes:
         """Send what the pipe holds, all of `size` bytes; return what the socket does not take."""

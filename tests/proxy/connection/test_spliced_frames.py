@@ -25,6 +25,7 @@ from proxy.connection.frame_stream import ConnectionEnd, FrameStream
 from proxy.upstream.transport import PlainTransport
 from tests.support.memory_transport import framed, open_accounts
 from tests.support.outcomes import outcomes
+from tests.support.socket_pairs import connected, received
 from tests.support.waiting import HANG_S_MAX
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="splice is Linux's")
@@ -55,33 +56,17 @@ class Relay:
         else:
             await self.stream.pass_on(size, self.destination)
 
-    async def received(self, size: int) -> bytes:
-        data = bytearray()
-        with trio.fail_after(HANG_S_MAX):
-            while len(data) < size:
-                part = await self.client.receive_some(min(size - len(data), MIB))
-                assert part, f"the stream ended after {len(data)} of {size} bytes"
-                data += part
-        return bytes(data)
-
     async def expect(self, *frames: bytes, is_walked: bool = True) -> None:
         """Relay these, and see that they come as they are."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.broker.send_all, b"".join(frames))
             nursery.start_soon(self._pass, len(frames), is_walked)
             for frame in frames:
-                assert await self.received(len(frame)) == frame
+                assert await received(self.client, len(frame)) == frame
 
     async def _pass(self, count: int, is_walked: bool) -> None:
         for _ in range(count):
             await self.pass_frame(is_walked=is_walked)
-
-
-async def connected() -> tuple[trio.SocketStream, trio.SocketStream]:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        near = await trio.open_tcp_stream(*listener.socket.getsockname())
-        return near, await listener.accept()
 
 
 @asynccontextmanager
@@ -148,7 +133,7 @@ async def test_records_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 async def begin(made: Relay, frame: bytes, sent_bytes: int) -> None:
     """Let so much of it pass."""
     await made.broker.send_all(frame[:sent_bytes])
-    assert await made.received(sent_bytes) == frame[:sent_bytes]
+    assert await received(made.client, sent_bytes) == frame[:sent_bytes]
 
 
 @pytest.mark.parametrize("how", ["broker ends", "broker resets", "client resets", "cancelled"])
@@ -186,7 +171,7 @@ async def test_a_reader_that_takes_nothing_holds_up_nobody_and_gets_its_bytes_la
             await other.expect(answer(MIB, 3 * MIB))
         assert sum(stalled.passed) < len(frame)
         assert stalled.account.held_bytes == 0
-        assert await stalled.received(len(frame)) == frame
+        assert await received(stalled.client, len(frame)) == frame
 
 
 async def test_what_the_client_does_not_take_at_once_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +183,7 @@ async def test_what_the_client_does_not_take_at_once_is_read_back(monkeypatch: p
         nursery.start_soon(made.broker.send_all, frame)
         nursery.start_soon(made.pass_frame)
         await wait_held(made.account)
-        assert await made.received(len(frame)) == frame
+        assert await received(made.client, len(frame)) == frame
         await trio.testing.wait_all_tasks_blocked()
         assert made.account.held_bytes == 0
 

@@ -1,0 +1,26 @@
+"""Connections between real sockets on this machine."""
+
+import trio
+
+from tests.support.waiting import HANG_S_MAX
+
+_READ_BYTES = 1024 * 1024
+
+
+async def connected() -> tuple[trio.SocketStream, trio.SocketStream]:
+    """Return both ends of a TCP connection."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        near = await trio.open_tcp_stream(*listener.socket.getsockname())
+        return near, await listener.accept()
+
+
+async def received(stream: trio.SocketStream, size: int) -> bytes:
+    """Return the next bytes that come."""
+    data = bytearray()
+    with trio.fail_after(HANG_S_MAX):
+        while len(data) < size:
+            part = await stream.receive_some(min(size - len(data), _READ_BYTES))
+            assert part, f"the stream ended after {len(data)} of {size} bytes"
+            data += part
+    return bytes(data)
