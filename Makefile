@@ -85,7 +85,7 @@ test: $(VENV)/.dev $(CLASSES)
 		"and all drawn examples: a quarter of an hour, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
-test-all: $(VENV)/.dev $(VENV)/.docs $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
+test-all: $(VENV)/.dev $(VENV)/.docs $(VENV)/.fuzz $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
 	$(PYTEST) -n $(ALL_JOBS) --suite all $(ARGS)
 
 test-long: $(VENV)/.dev $(CLASSES) spark

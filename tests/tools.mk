@@ -6,6 +6,8 @@
 #   make test-tools          toxiproxy, stores, other clients, old ones, the next Spark       (needs Go, Node)
 #   make spark-package       dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make differential        the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
+#   make fuzz                each decoder under bytes that coverage leads, ten minutes each  (ARGS='--seconds 60')
+#   make audit               known vulnerabilities of what is locked, from the index's advisories   (needs a network)
 #   make soak                300 connections, good, slow and hostile, for an hour             (ARGS='--seconds 120')
 #   make bench-others        all benchmarks but those of `make bench`
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
@@ -55,7 +57,7 @@ BENCHMARKS := relay warm_read fetch_exchange record_decoding crowd_reads crowd_c
 CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization client_scenarios \
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
-.PHONY: doctor docs bench-others \
+.PHONY: audit doctor docs fuzz bench-others \
 	spark spark-package test-tools test-busy test-installed differential test-workers test-python-3.14 soak
 
 doctor:
@@ -70,6 +72,20 @@ $(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
 	@echo "setup: what renders the documents into $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements/docs.txt
 	@touch $@
+
+$(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.dev
+	@echo "setup: what leads fuzzing into $(VENV)"
+	@$(INSTALL) --require-hashes --only-binary :all: -r requirements/fuzz.txt
+	@touch $@
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Out of .venv, whose packages its own are not bound to. The locks are what is looked up: nothing of them is installed.
+audit:
+	@$(PYTHON) -m venv build/audit
+	@build/audit/bin/python tools/install_packages.py --require-hashes -r requirements/audit.txt
+	build/audit/bin/pip-audit --disable-pip --require-hashes $(addprefix -r requirements/,image.txt spark.txt docs.txt)
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m tools.site build/docs
@@ -245,7 +261,9 @@ lock: $(VENV)/.dev
 	$(UV_COMPILE) pyproject.toml --group build --group dev --constraint requirements/run.txt -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --group build --group dev --extra spark --constraint requirements/dev.txt \
 		-o requirements/spark.txt
-	$(UV_COMPILE) --group docs --constraint requirements/dev.txt -o requirements/docs.txt
+	for group in docs fuzz; do $(UV_COMPILE) --group $$group --constraint requirements/dev.txt \
+		-o requirements/$$group.txt || exit 1; done
+	$(UV_COMPILE) --group audit -o requirements/audit.txt
 	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --extra copy --constraint requirements/dev.txt \
 		-o requirements/image.txt
 	$(filter-out --generate-hashes,$(UV_COMPILE)) --no-annotate pyproject.toml --extra spark --extra gcs --extra azure \

@@ -70,6 +70,14 @@ def test_every_test_that_the_conformance_table_names_exists() -> None:
     none_of(missing_tests(text))
 
 
+def test_every_sentence_of_the_threat_model_names_one_test_that_exists() -> None:
+    text = text_of(ROOT / "SECURITY.md")
+    sentences = [each.partition("\n\n")[0] for each in text.split("\n- ")[1:]]
+    assert len(sentences) > 25
+    none_of([each for each in sentences if [bool(test) for _, test in NAMED_TEST.findall(each)] != [True]])
+    none_of(missing_tests(text))
+
+
 def test_every_decision_names_a_test_that_exists() -> None:
     text = text_of(ROOT / "docs" / "decisions.md")
     decisions = [each for each in text.split("\n\n") if each.startswith("**")]

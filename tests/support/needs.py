@@ -7,6 +7,7 @@ those are not to be had everywhere, so they are counted by name in the summary i
 
 import functools
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -170,6 +171,12 @@ _KINDS = {
         Kind("zsh", _command("zsh"), "install zsh (Debian: apt-get install zsh)"),
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
         Kind("mkdocs", lambda: find_spec("mkdocs") is not None, "run `make docs`, which installs it"),
+        Kind(
+            "atheris",
+            lambda: find_spec("atheris") is not None,
+            "run `make fuzz`, which installs it where there is a wheel: Linux, x86-64, Python before 3.14",
+            may_lack=sys.version_info >= (3, 14) or platform.machine() != "x86_64" or sys.platform != "linux",
+        ),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),

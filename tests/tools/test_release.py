@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 from tests.repository.sources import FILES
+from tests.support.for_each import for_each
 from tests.support.needs import HELM, ROOT
 from tools.release.__main__ import version_problems
 
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 STEM = f"tidegate-{VERSION}"
-WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
 
 
 def git(repository: Path, *words: str) -> None:
@@ -141,14 +142,15 @@ def test_the_tree_says_one_version() -> None:
     assert version_problems(ROOT, "9.9.9").__next__().startswith("deploy/helm/tidegate/Chart.yaml has no line")
 
 
-def test_the_workflow_has_no_secret_and_takes_nothing_that_may_change() -> None:
-    text = WORKFLOW.read_text("utf-8")
+@for_each("workflow, job, target", [("release", "build", "make release"), ("audit", "audit", "make audit")])
+def test_a_workflow_has_no_secret_and_takes_nothing_that_may_change(workflow: str, job: str, target: str) -> None:
+    text = (WORKFLOWS / f"{workflow}.yml").read_text("utf-8")
     assert "secrets" not in text
     jobs = yaml.safe_load(text)["jobs"]
-    used = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
+    used = [step["uses"] for each in jobs.values() for step in each["steps"] if "uses" in step]
     assert used
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", each) for each in used)
-    assert jobs["build"]["permissions"] == {"contents": "read"}
-    assert "make release" in text
+    assert jobs[job]["permissions"] == {"contents": "read"}
+    assert target in text
     # Whatever goes into a shell comes by a variable: an expression in a script would be run.
-    assert not [step for job in jobs.values() for step in job["steps"] if "${{" in step.get("run", "")]
+    assert not [step for each in jobs.values() for step in each["steps"] if "${{" in step.get("run", "")]
