@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from tidegate import exit_codes
+from tidegate.command_parser import Parser
 from tidegate.commands.cluster_options import add_diff_arguments, add_gc_arguments
 
 if TYPE_CHECKING:
@@ -31,13 +32,15 @@ Run = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A name of two words belongs to a group of the first one. FILE is every command's first argument."""
+    """A name of two words belongs to a group of the first one. Each takes FILE (`tidegate.command_parser`)."""
 
     name: str
     help: str
     run: Run
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
     description: str = ""
+    logs: bool = False
+    """Its first log line names FILE, and may be JSON; another command says by itself which one it has found."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command_line.main(words[1:])
     options = parser().parse_args(words)
     run: Run = options.run
+    if not getattr(options, "logs", True):
+        _say_found(options)
     try:
         return run(options)
     except KeyboardInterrupt:
@@ -58,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands and what they take."""
-    parser = _Parser(
+    parser = Parser(
         prog="tidegate", description="A remote read replica for Kafka. Exit codes: 0 done, 1 found wrong, 2 usage."
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    groups: dict[str, argparse._SubParsersAction[_Parser]] = {"": commands}
+    groups: dict[str, argparse._SubParsersAction[Parser]] = {"": commands}
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
@@ -71,10 +76,10 @@ def parser() -> argparse.ArgumentParser:
             groups[group] = parent.add_subparsers(title="commands", metavar="COMMAND", required=True)
         description = command.description or f"{_upper(command.help)}."
         added = groups[group].add_parser(name, help=command.help, description=description)
-        added.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
+        added.add_file()
         if command.add_arguments is not None:
             command.add_arguments(added)
-        added.set_defaults(run=command.run)
+        added.set_defaults(run=command.run, logs=command.logs)
     files = "lay out man page, completions, systemd's unit, alert rules and dashboard below a folder"
     added = commands.add_parser("files", help=files, description=f"{_upper(files)}, such as /usr/local.")
     added.add_argument("folder", metavar="DIR", type=Path, help="made where it is not there")
@@ -85,16 +90,6 @@ def parser() -> argparse.ArgumentParser:
 
 def _upper(words: str) -> str:
     return words[0].upper() + words[1:]
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says where to read on. Help is one screen, so what a command's place is called has no line of its own."""
-
-    def format_help(self) -> str:
-        return super().format_help().replace("\n  COMMAND\n", "\n", 1)
-
-    def error(self, message: str) -> NoReturn:
-        super().error(f"{message}; {self.prog} --help shows how it is used")
 
 
 class _Version(argparse.Action):
@@ -126,7 +121,7 @@ def _serve(options: argparse.Namespace) -> int:
         for number, handler in ((signal.SIGTERM, _leave), (signal.SIGHUP, signal.SIG_IGN))
     ]
     try:
-        config = _load(options.file)
+        config = _load(options)
         if config is None:
             return exit_codes.USAGE
         from tidegate.workers.cache_parts import settle
@@ -162,7 +157,7 @@ def _configured(run: "Callable[[Config, argparse.Namespace], int]") -> Run:
     """Load the configuration first; exit_codes.USAGE if that cannot be."""
 
     def run_with_config(options: argparse.Namespace) -> int:
-        config = _load(options.file)
+        config = _load(options)
         return exit_codes.USAGE if config is None else run(config, options)
 
     return run_with_config
@@ -516,14 +511,24 @@ def _positive(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
-def _load(file: Path) -> "Config | None":
+def _say_found(options: argparse.Namespace) -> None:
+    """Say which FILE was found where none was named; beside standard output where a program may read that."""
+    if options.found:
+        is_read_by_people = options.run is _CHECK and not options.json
+        out = sys.stdout if is_read_by_people else sys.stderr
+        print(f"tidegate: FILE is {options.file}, {options.found}", file=out, flush=True)
+
+
+def _load(options: argparse.Namespace) -> "Config | None":
     """The configuration, its warnings on standard error; None after every problem was written there, a line each."""
     from storage.config import ConfigError
     from tidegate.config import load
 
     try:
-        config = load(file, os.environ)
+        config = load(options.file, os.environ)
     except ConfigError as error:
+        if options.logs:
+            _say_found(options)
         for problem in error.problems:
             print(f"tidegate: {problem}", file=sys.stderr)
         return None
@@ -541,8 +546,10 @@ GROUPS: dict[str, str] = {
 }
 """What the commands of two words have in common, by the first word."""
 
+_CHECK: Final = _configured(_check)
+
 COMMANDS: Sequence[Command] = (
-    Command("serve", "run the proxy", _serve, description="Run the proxy until SIGTERM."),
+    Command("serve", "run the proxy", _serve, description="Run the proxy until SIGTERM.", logs=True),
     Command("health", "ask a running serve whether it is alive", _health),
     Command(
         "copy",
@@ -550,11 +557,12 @@ COMMANDS: Sequence[Command] = (
         _configured(_copy),
         _copy_arguments,
         "Copy upstream's closed segments into the tier, and delete what is too old there, until SIGTERM.",
+        logs=True,
     ),
     Command(
         "check",
         "check configuration, upstream, tier and metadata",
-        _configured(_check),
+        _CHECK,
         _check_arguments,
         description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
     ),

@@ -49,9 +49,10 @@ PRODUCER_PREFIX: Final = "remote.log.metadata.producer."
 CLIENT_PREFIXES: Final = (COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, PRODUCER_PREFIX)
 
 VARIABLE_PREFIX: Final = "TIDEGATE_"
-# Switches of our own test suite and tools; they configure no process, and no one should be warned of them.
+# Where FILE is, and switches of our own test suite and tools: no key, and no one should be warned of them.
 NOT_CONFIGURATION: Final = frozenset(
     {
+        "TIDEGATE_CONFIG",
         "TIDEGATE_DIFFERENTIAL_QUESTIONS",
         "TIDEGATE_HYPOTHESIS_PROFILE",
         "TIDEGATE_OFFLINE",

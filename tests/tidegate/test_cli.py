@@ -96,7 +96,7 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     """What runs it is in the parsed options; it is not run here."""
     text = (DOCS / "tools.md").read_text()
     lines = re.findall(r"^ *(tidegate .*)$", text, re.MULTILINE)
-    examples = [re.split(" > | +#", line)[0].split()[1:] for line in lines]
+    examples = [re.split(" > | +#", line)[0].replace("FILE", "tidegate.properties").split()[1:] for line in lines]
     chosen = {cli.parser().parse_args(example).run: None for example in examples}
     assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
 

@@ -35,7 +35,7 @@ def test_the_man_page_is_read_without_a_warning_and_names_all(tmp_path: Path) ->
     shown = " ".join(run("man", "--warnings", "--local-file", str(tmp_path / "tidegate.1")).split())
     for command in cli.COMMANDS:
         assert f"tidegate {command.name} FILE" in shown
-    assert "tidegate cat FILE TOPIC:PARTITION [--topic-id ID] [--from-offset N]" in shown
+    assert "tidegate cat FILE TOPIC:PARTITION [--config FILE] [--topic-id ID] [--from-offset N]" in shown
     assert "--older-than TIME" in shown
 
 
