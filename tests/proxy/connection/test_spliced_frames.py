@@ -215,6 +215,21 @@ async def test_where_there_is_no_pipe_all_is_copied(refused: str, monkeypatch: p
         assert made.account.held_bytes == 0
 
 
+async def test_all_connections_go_through_one_pipe_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe2, made_pipes = os.pipe2, list[tuple[int, int]]()
+
+    def noted(flags: int) -> tuple[int, int]:
+        made_pipes.append(pipe2(flags))
+        return made_pipes[-1]
+
+    monkeypatch.setattr(os, "pipe2", noted)
+    async with relay() as made, relay() as other:
+        for _ in range(3):
+            await made.expect(answer(MIB, 300 * KIB))
+            await other.expect(answer(MIB))
+    assert len(made_pipes) == 1
+
+
 MANY = """
 import encodings.idna, fcntl, os, sys, trio
 from tests.proxy.connection.test_spliced_frames import KIB, answer, relay
