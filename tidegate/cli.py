@@ -84,6 +84,9 @@ def parser() -> argparse.ArgumentParser:
     added = commands.add_parser("files", help=files, description=f"{_upper(files)}, such as /usr/local.")
     added.add_argument("folder", metavar="DIR", type=Path, help="made where it is not there")
     added.set_defaults(run=_files)
+    about = "write a first FILE out of a broker's server.properties, and say which rights Tidegate needs"
+    added = commands.add_parser("init", help=about, description=f"{_upper(about)}. On a terminal it asks.")
+    _init_arguments(added)
     commands.add_parser(SPARK, help="run a job on Spark: backfill, audit (docs/spark.md)")
     return parser
 
@@ -283,6 +286,32 @@ def _health(options: argparse.Namespace) -> int:
     from tidegate.health_check import main as ask
 
     return ask(options.file, os.environ)
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", type=Path, default=Path("tidegate.properties"), help="what is written"
+    )
+    parser.add_argument("--broker-config", metavar="PATH", type=Path, help="a copy of a broker's server.properties")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers; default: what the broker's file advertises")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where Tidegate listens; default 127.0.0.1:19092")
+    parser.add_argument("--security-protocol", metavar="NAME", help="how brokers are reached; default: their file's")
+    parser.add_argument("--mechanism", metavar="NAME", help="with SASL, how it signs in; default SCRAM-SHA-512")
+    parser.add_argument("--username", metavar="NAME", help="with SASL, as whom; its password is read from a variable")
+    parser.add_argument("--ca", metavar="PEM", type=Path, help="with TLS, brokers' authority; default: the system's")
+    parser.add_argument("--force", action="store_true", help="write over a FILE that is there")
+    parser.set_defaults(run=_init)
+
+
+def _init(options: argparse.Namespace) -> int:
+    from tidegate.commands.init import InitOptions, run
+
+    given = InitOptions(**{name: getattr(options, name) for name in InitOptions.__dataclass_fields__})
+    return run(given, os.environ, _asked if sys.stdin.isatty() else None, sys.stdout)
+
+
+def _asked(question: str, default: str) -> str:
+    return input(f"{question} [{default}]: ").strip() or default
 
 
 def _files(options: argparse.Namespace) -> int:

@@ -13,7 +13,9 @@ from typing import Any, Final, NoReturn
 
 VARIABLE: Final = "TIDEGATE_CONFIG"
 PLACES: Final = ("tidegate.properties", "/etc/tidegate/tidegate.properties")
-NOWHERE: Final = f"there is no FILE: name one, or set {VARIABLE}, or write {' or '.join(PLACES)}"
+NOWHERE: Final = (
+    f"there is no FILE: name one, or set {VARIABLE}, or write {' or '.join(PLACES)}; `tidegate init` writes one"
+)
 ENDING: Final = ".properties"
 
 

@@ -98,7 +98,8 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     lines = re.findall(r"^ *(tidegate .*)$", text, re.MULTILINE)
     examples = [re.split(" > | +#", line)[0].replace("FILE", "tidegate.properties").split()[1:] for line in lines]
     chosen = {cli.parser().parse_args(example).run: None for example in examples}
-    assert [*chosen] == [command.run for command in cli.COMMANDS if command.name in TOOLS]
+    first = cli.parser().parse_args(["init"]).run
+    assert [*chosen] == [first, *(command.run for command in cli.COMMANDS if command.name in TOOLS)]
 
 
 COMMAND_LINE = r"(?:[` ]|(?<!b)\")tidegate (?!import )((?:(?:metadata|deletions) )?[a-z]+)((?: --[a-z-]+)*)[` ,;:.\"]"
