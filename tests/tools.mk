@@ -45,6 +45,7 @@ CUSTOM_RESOURCES := $(GATEWAY_API)_gateways.yaml $(GATEWAY_API)_tlsroutes.yaml \
 	$(CERT_MANAGER)/cert-manager.io_certificates.yaml \
 	$(addprefix $(PROMETHEUS_OPERATOR)/monitoring.coreos.com_,podmonitors.yaml servicemonitors.yaml prometheusrules.yaml)
 CLIENTS := build/clients
+STRIMZI := tests/deploy/strimzi/pom.xml
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 
@@ -143,7 +144,7 @@ $(TABLE_JARS)/.complete: tools/spark/tables.xml | doctor
 	@touch $@
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
-	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete \
+	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete $(TOOLS)/strimzi/.complete \
 	$(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
 	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete \
 	$(NEXT_SPARK)/.complete
@@ -186,6 +187,12 @@ $(CLIENTS)/java/.complete: $(JAVA_CLIENTS)
 	@echo "tools: older clients of Kafka's"
 	@rm -rf $(@D)
 	@$(MVN) --file $< dependency:copy -DoutputDirectory=$(CURDIR)/$(@D)
+	@touch $@
+
+$(TOOLS)/strimzi/.complete: $(STRIMZI)
+	@echo "tools: Strimzi's model"
+	@rm -rf $(@D)
+	@$(MVN) --file $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)
 	@touch $@
 
 # kubeconform would fetch schemas from a web address; these come from packages.

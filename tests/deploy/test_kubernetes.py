@@ -34,6 +34,8 @@ SECRETS = {
     "tidegate-s3": {"S3_ACCESS_KEY": "key", "S3_SECRET_KEY": "secret"},
     "tidegate-kafka": {"password": "secret"},
     "kafka-cluster-ca": {"ca.crt": CERTIFICATE},
+    "my-cluster-cluster-ca-cert": {"ca.crt": CERTIFICATE},
+    "tidegate": {"password": "secret"},
     "tidegate-tls": {"tls.crt": CERTIFICATE, "tls.key": KEY},
 }
 """What is in the Secrets that the values name; a certificate and a key where the texts stand for one."""

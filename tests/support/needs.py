@@ -34,6 +34,7 @@ VERSITYGW = TOOLS / "versitygw"
 FAKE_GCS = TOOLS / "fake-gcs-server"
 AZURITE = TOOLS / "azurite"
 HELM = TOOLS / "helm"
+STRIMZI_JARS = TOOLS / "strimzi"
 KUBECONFORM, KUBERNETES_SCHEMAS = TOOLS / "kubeconform", TOOLS / "kubernetes-schemas"
 
 
@@ -144,6 +145,7 @@ _KINDS = {
         Kind("azurite", _can_run_azurite, "run `make test-tools`, which installs it with npm"),
         Kind("helm", HELM.exists, "run `make test-tools`, which builds it with Go"),
         Kind("kubeconform", _can_run_kubeconform, "run `make test-tools`, which builds it and makes its schemas"),
+        Kind("strimzi", (STRIMZI_JARS / ".complete").exists, "run `make test-tools`, which fetches its model"),
         Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
         Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
