@@ -62,6 +62,7 @@ LATE_S_MIN = 0.25
 waits are left to it."""
 
 MINUTE_S = 60
+TICK_S = 1e-6  # no clock tells less apart: a body that took less was there at once, and tells of no connection
 NEVER = -1
 
 
@@ -133,7 +134,7 @@ class Pace:
         Args:
             all_in_use: as many GETs as `gets` were under way.
         """
-        if stored_bytes < SMALL_BYTES or body_s <= 0:
+        if stored_bytes < SMALL_BYTES or body_s < TICK_S:
             return
         mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, stored_bytes / body_s)
         step = mean / (FULL * self._best.of(now_s, mean)) - 1

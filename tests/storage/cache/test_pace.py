@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -194,6 +194,7 @@ def test_no_answer_is_late_below_a_rate_of_gets_and_a_body_may_be() -> None:
         st.tuples(st.floats(0, 100), st.integers(0, 64 * MIB), st.floats(0, 10), st.booleans()), max_size=60
     ),
 )
+@example(gets_max=8, samples=[(0.0, 64 * MIB, 1e-305, True), (0.0, 64 * MIB, 1e-305, True)])
 def test_what_it_says_stays_within_bounds(gets_max: int, samples: list[tuple[float, int, float, bool]]) -> None:
     pace, now_s = Pace(gets_max), 0.0
     for pause_s, size_bytes, body_s, all_in_use in samples:
