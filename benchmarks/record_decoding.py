@@ -28,11 +28,11 @@ from rich.box import SIMPLE_HEAVY
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.decoding.inflated_batches import RecordDecoder
-from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
-from pipeline.tasks import ReadOptions
 from protocol.record_batches import read_header
 from storage.log.log_walk import WalkedBatch
+from table.decoding.inflated_batches import RecordDecoder
+from table.schema import DEFAULT_COLUMNS, arrow_schema
+from table.tasks import ReadOptions
 from tests.support.segments import FIRST_TIMESTAMP_MS, Record, encode_record
 from tests.support.timed_batches import LZ4, NONE, ZSTD, compressed, framed_batch
 

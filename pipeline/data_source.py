@@ -4,12 +4,12 @@
     register(spark)
     rows = spark.read.format("tidegate").option("config", "tidegate.properties").option("subscribe", "orders").load()
 
-Options are pipeline.planning.options'; rows are the Kafka source's (pipeline.schema). Who runs what: Spark makes the
+Options are pipeline.options'; rows are the Kafka source's (table.schema). Who runs what: Spark makes the
 source, plans and pickles in Python workers on the driver's machine, and runs `read` in Python workers of executors. So
 a reader holds what executors need from the moment it is made (how credentials travel: rule 1 of
-pipeline.reading.executor_storage). A process that plans again reads on in the tier that it has open (pipeline.driver).
+table.reading.executor_storage). A process that plans again reads on in the tier that it has open (table.driver).
 
-Streaming: a query's offset is pipeline.planning.stream_progress'. What is followed is the tier's end, or with
+Streaming: a query's offset is pipeline.stream_progress'. What is followed is the tier's end, or with
 `tail=kafka` the log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset.
 But it plans an empty range before that when it restarts one, and the end of that says so; a query that has no such
 range is new, and Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts
@@ -28,40 +28,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.driver import Tier, kept_tier, load_config, log_start_asker, open_tier, shipped_storage, shipped_tail
 from pipeline.failures import sentence_first
-from pipeline.logs import configure_logs
-from pipeline.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
-from pipeline.planning.options import (
-    OptionsError,
-    SourceOptions,
-    TopicPartition,
-    TopicSelection,
-    parse_options,
-    schema_options,
-)
-from pipeline.planning.partition_view import PartitionView, WantedOffsets
-from pipeline.planning.planner import limit_end_offsets, plan, planned_costs
-from pipeline.planning.pushed_filters import PushedFilters, push_filters
-from pipeline.planning.stream_progress import (
-    StreamOffset,
-    StreamProgress,
-    check_same_topics,
-    parse_progress,
-    progress_of,
-)
-from pipeline.planning.value_options import ValueOptions
-from pipeline.reading.read_task import TaskReader, keep_archive_directories
-from pipeline.schema import COLUMNS, DEAD_LETTER, VALUE_COLUMNS, arrow_schema, schema_problems
-from pipeline.tasks import Task
+from pipeline.options import parse_options, schema_options
+from pipeline.pushed_filters import PushedFilters, push_filters
+from pipeline.row_types import schema_problems, spark_types
+from pipeline.stream_progress import StreamOffset, StreamProgress, check_same_topics, parse_progress, progress_of
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.config.tier_client import TierClientConfig
+from table.driver import Tier, kept_tier, load_config, log_start_asker, open_tier, shipped_storage, shipped_tail
+from table.logs import configure_logs
+from table.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
+from table.planning.partition_view import PartitionView, WantedOffsets
+from table.planning.planner import limit_end_offsets, plan, planned_costs
+from table.planning.request import OptionsError, SourceOptions, TopicPartition, TopicSelection
+from table.planning.value_options import ValueOptions
+from table.reading.read_task import TaskReader, keep_archive_directories
+from table.schema import COLUMNS, DEAD_LETTER, VALUE_COLUMNS
+from table.tasks import Task
 
 if TYPE_CHECKING:
-    from pipeline.values.settled import SettledColumn
+    from table.values.settled import SettledColumn
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -108,7 +96,7 @@ class TidegateDataSource(DataSource):
         self, values: ValueOptions, config: Path | None, selection: TopicSelection | None
     ) -> "tuple[SettledColumn, ...]":
         if self._settled is None and values.columns:
-            from pipeline.values.settled import settle  # what decodes values: only for who asks for it
+            from table.values.settled import settle  # what decodes values: only for who asks for it
 
             assert config is not None
             assert selection is not None
@@ -132,16 +120,6 @@ class TidegateDataSource(DataSource):
         if problems := schema_problems(schema, spark_types(columns, settled)):
             raise OptionsError(problems)
         return replace(options, columns=tuple(schema.names) or options.columns), settled
-
-
-def spark_types(columns: Sequence[str], settled: "Sequence[SettledColumn]") -> StructType:
-    """The rows as Spark has them."""
-    types = arrow_schema(columns)
-    if settled:
-        from pipeline.values.settled import typed_schema
-
-        types = typed_schema(columns, settled)
-    return from_arrow_schema(types, prefer_timestamp_ntz=True)
 
 
 class TaskPartition(InputPartition):
@@ -329,7 +307,7 @@ def _task_reader(options: SourceOptions, settled: "Sequence[SettledColumn]") -> 
     tail = shipped_tail(config, options.tail_bootstrap_servers) if options.reads_tail else None
     values = None
     if settled or any(name in VALUE_COLUMNS for name in options.columns):
-        from pipeline.values.settled import values_plan
+        from table.values.settled import values_plan
 
         values = values_plan(options, settled, config.schema_registry)
     storage = shipped_storage(config)

@@ -11,15 +11,15 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from pipeline.brokers.client import BrokerClient
-from pipeline.driver import load_config
-from pipeline.planning.stream_progress import TOPIC_IDS, parse_progress
+from pipeline.stream_progress import TOPIC_IDS, parse_progress
 from storage.config.client_settings import client_settings
+from table.brokers.client import BrokerClient
+from table.driver import load_config
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipeline.planning.options import TopicPartition
+    from table.planning.request import TopicPartition
 
 
 def commit_offsets(query: "StreamingQuery", *, config: str, group: str) -> None:

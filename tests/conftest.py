@@ -60,7 +60,7 @@ _NEEDS_OF_FIXTURE = {
     "toxics": ("toxiproxy",),
     "vectors": ("vectors",),
 }
-_FOLDERS_WITH_THE_EXTRA = tuple(Path(__file__).with_name(name) for name in ("pipeline", "spark"))
+_FOLDERS_WITH_THE_EXTRA = tuple(Path(__file__).with_name(name) for name in ("pipeline", "spark", "table"))
 """Test modules here cannot even be imported without pyspark and pyarrow."""
 _lacking: dict[str, str] = {}
 """What was not run for want of something, and the kind that lacked."""

@@ -50,7 +50,7 @@ _RECENT_LEVELS = ("warning", "error", "critical")
 _HEAD_KEYS = ("timestamp", "level", "logger", "event", "worker", "stack", *_STRUCTLOG_KEYS)
 _recent: deque[tuple[int, ErrorStatus]] = deque(maxlen=RECENT_MAX)
 
-OUR_PACKAGES = ("protocol", "storage", "proxy", "metrics", "pipeline", "standalone", "tidegate")
+OUR_PACKAGES = ("protocol", "storage", "proxy", "metrics", "pipeline", "standalone", "table", "tidegate")
 
 
 def configure_logs(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("copier", "metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "tidegate")
+PRODUCT = ("copier", "metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "table", "tidegate")
 """`copier` is in older revisions alone."""
 OTHERS = ("tests", "benchmarks", "tools", "deploy")
 _NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})

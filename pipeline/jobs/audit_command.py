@@ -5,7 +5,7 @@ report.json and what a run that is cut off has done (pipeline.jobs.audit_record)
 
 The order of the questions decides whether gaps are real while segments are copied and deleted meanwhile: first where
 brokers' own logs begin, since all below that was in the tier by then; then the metadata and log starts
-(pipeline.planning.tier_view); then leader epochs.
+(table.planning.tier_view); then leader epochs.
 """
 
 import argparse
@@ -16,21 +16,21 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.driver import Tier, open_tier, shipped_storage
 from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_context import DONE, FOUND_WRONG, JobContext, RunJob
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.jobs.progress import JobProgress
 from pipeline.jobs.topics import topic_selection
-from pipeline.planning.options import TopicSelection
-from pipeline.planning.partition_view import PartitionView
-from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from protocol.list_offsets import OffsetTimestamp
 from storage.checks.audit_result import AuditResult
 from storage.checks.partition_check import PartitionState
 from storage.metadata.epoch_history import LeaderEpochLineage
 from storage.wall_clock import wall_clock_ms
+from table.driver import Tier, open_tier, shipped_storage
+from table.planning.partition_view import PartitionView
+from table.planning.request import TopicSelection
+from table.reading.executor_storage import ShippedStorage, open_shipped_storage
 
 EVERYTHING = ".*"
 SHOWN_FINDINGS_MAX = 200
@@ -80,7 +80,7 @@ def audit_inputs(tier: Tier, shipped: ShippedStorage, selection: TopicSelection)
     """Ask brokers and metadata.
 
     Raises:
-        TierViewError, UpstreamError: see pipeline.planning.tier_view.
+        TierViewError, UpstreamError: see table.planning.tier_view.
     """
     known = [view for view in tier.view.partitions(selection, False) if view.segments or _has_segments(tier, view)]
     asked = dict.fromkeys([view.key for view in known], int(OffsetTimestamp.EARLIEST_LOCAL))

@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.driver import kept_tier
 from pipeline.jobs.backfill import BackfillOptions, run_backfill
 from pipeline.jobs.backfill_folder import PARTITION_BY, REPORT, FolderSink
 from pipeline.jobs.backfill_range import TierPlans
@@ -26,8 +25,13 @@ from pipeline.jobs.sink import Run, Sink
 from pipeline.jobs.table_format import TableName
 from pipeline.jobs.tables import TableOptions, TableSink
 from pipeline.jobs.topics import topic_selection
-from pipeline.planning.option_values import OptionReader
-from pipeline.planning.options import (
+from pipeline.options import parse_options
+from storage.config.model import HostPort
+from storage.config.tier_client import TierClientConfig
+from storage.sizes import shown_size
+from table.driver import kept_tier
+from table.planning.option_values import OptionReader
+from table.planning.request import (
     BYTES_PER_PARTITION,
     EARLIEST_OFFSET,
     OffsetBound,
@@ -36,11 +40,7 @@ from pipeline.planning.options import (
     SameTimestamp,
     SourceOptions,
     TopicSelection,
-    parse_options,
 )
-from storage.config.model import HostPort
-from storage.config.tier_client import TierClientConfig
-from storage.sizes import shown_size
 
 TIER, KAFKA = "tidegate", "kafka"
 """Names of the two sources in Spark."""

@@ -1,6 +1,6 @@
 """What a run of a backfill reads: from the bounds that were asked for to offsets of each partition, when it begins.
 
-Both sources are asked the same way (pipeline.planning.tier_view, pipeline.planning.offset_bounds), so the same bounds
+Both sources are asked the same way (table.planning.tier_view, table.planning.offset_bounds), so the same bounds
 are the same offsets. What differs is the end: the tier source alone ends where the tier does; the Kafka source, and
 the tier source with `tail=kafka`, where the log does (high watermark, or last stable offset for READ_COMMITTED).
 
@@ -19,20 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from pipeline.driver import Tier
 from pipeline.jobs.job_context import UsageError
 from pipeline.jobs.sink import STEPS_MAX, OffsetRange, in_order
-from pipeline.planning.offset_bounds import (
-    GOES_ON,
-    OffsetBoundsError,
-    below_log_start,
-    starting_offsets,
-    wanted_offsets,
-)
-from pipeline.planning.options import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions
-from pipeline.planning.partition_view import OffsetRange as Gone
-from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from storage.model import uuid_to_text
+from table.driver import Tier
+from table.planning.offset_bounds import GOES_ON, OffsetBoundsError, below_log_start, starting_offsets, wanted_offsets
+from table.planning.partition_view import OffsetRange as Gone
+from table.planning.partition_view import PartitionView, WantedOffsets
+from table.planning.request import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions
 
 BYTES_PER_OFFSET = 1024
 """Where nothing is in the tier yet: a guess that only decides how many steps there are."""

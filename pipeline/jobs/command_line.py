@@ -79,17 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: argparse.Namespace) -> tuple[int, list[str]]:
     """Return the exit code, and what to say last."""
     from pipeline.jobs.job_context import USAGE, UsageError
-    from pipeline.logs import configure_logs
     from pipeline.session import SessionError, missing_packages
     from storage.config import ConfigError
     from storage.errors import StorageConfigError
+    from table.logs import configure_logs
 
     configure_logs()
     try:
         if problems := missing_packages():
             raise UsageError(*problems)
-        from pipeline.driver import load_config
-        from pipeline.planning.options import OptionsError
+        from table.driver import load_config
+        from table.planning.request import OptionsError
 
         try:
             job: RunJob = importlib.import_module(f"pipeline.jobs.{arguments.job}_command").prepare(arguments)
@@ -153,11 +153,11 @@ def _run(
 
     from pipeline.failures import cause_of
     from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
-    from pipeline.planning.offset_bounds import OffsetBoundsError
-    from pipeline.planning.tier_view import TierViewError
     from pipeline.session import register
     from protocol.client.errors import UpstreamError
     from storage.errors import RemoteStorageError, StorageConfigError
+    from table.planning.offset_bounds import OffsetBoundsError
+    from table.planning.tier_view import TierViewError
 
     register(spark)
     context = JobContext(spark=spark, config=config, output=_console(), messages=Console(stderr=True))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
 
-from pipeline.schema import NEVER_NULL
+from table.schema import NEVER_NULL
 
 _WIDER: dict[type[types.DataType], tuple[type[types.DataType], ...]] = {
     types.IntegerType: (types.LongType,),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from pipeline.jobs.job_context import UsageError
-from pipeline.planning.options import TopicSelection
+from table.planning.request import TopicSelection
 
 
 def topic_selection(topics: Sequence[str], pattern: str | None) -> TopicSelection:

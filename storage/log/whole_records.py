@@ -1,6 +1,6 @@
 """The records of one batch with keys, values and headers, one after another: for tools that show them.
 
-storage.log.inflating has the rules of what is inflated and how; pipeline.decoding does the same for millions of
+storage.log.inflating has the rules of what is inflated and how; table.decoding does the same for millions of
 records at once. Control records (transaction markers) are not given, as no consumer gets them.
 """
 

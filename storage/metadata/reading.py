@@ -1,6 +1,6 @@
 """The metadata topic as its readers see it, without I/O: records, how far a partition was read, what is skipped.
 
-Drivers read it: `storage.metadata.topic_log` for ever, in trio, and `pipeline.brokers.metadata_topic` pass by pass.
+Drivers read it: `storage.metadata.topic_log` for ever, in trio, and `table.brokers.metadata_topic` pass by pass.
 What they read is taken into a catalog (`storage.metadata.follower`), or into a copier's ledgers.
 """
 

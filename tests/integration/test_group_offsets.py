@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer
 
-from pipeline.brokers.client import BrokerClient
 from protocol.client.errors import GroupInUseError
 from protocol.client.settings import ClientSettings
+from table.brokers.client import BrokerClient
 from tests.support.client_programs import kafka_tool
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.secured_kafka import HOST

@@ -15,26 +15,27 @@ from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType, _parse_datatype_json_string
 
-from pipeline import data_source, driver
-from pipeline.brokers.client import BrokerClient
-from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
+from pipeline import data_source
 from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
-from pipeline.driver import KeptTier, Tier
-from pipeline.planning.offset_bounds import OffsetBoundsError
-from pipeline.planning.options import OptionsError
-from pipeline.planning.own_tier_view import OwnTierView
-from pipeline.planning.partition_view import WantedOffsets
-from pipeline.planning.stream_progress import TOPIC_IDS, StreamOffset
-from pipeline.planning.tier_transactions import TierTransactions
-from pipeline.planning.tier_view import TierView
-from pipeline.reading.executor_storage import ShippedStorage
-from pipeline.tasks import AbortedTransaction, TailTask, TierTask
+from pipeline.stream_progress import TOPIC_IDS, StreamOffset
 from protocol.client.errors import GroupAuthorizationError
 from storage.config.tier_client import TierClientConfig
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
+from table import driver
+from table.brokers.client import BrokerClient
+from table.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
+from table.driver import KeptTier, Tier
+from table.planning.offset_bounds import OffsetBoundsError
+from table.planning.own_tier_view import OwnTierView
+from table.planning.partition_view import WantedOffsets
+from table.planning.request import OptionsError
+from table.planning.tier_transactions import TierTransactions
+from table.planning.tier_view import TierView
+from table.reading.executor_storage import ShippedStorage
+from table.tasks import AbortedTransaction, TailTask, TierTask
 from tests.support.cases import case
 from tests.support.fake_groups import FakeGroup
 from tests.support.fake_kafka import FakeKafka

@@ -68,7 +68,7 @@ from types import SimpleNamespace
 from pyspark.util import handle_worker_exception
 sys.modules["__main__"].__spec__ = SimpleNamespace(name="pyspark.daemon")
 from pipeline.failures import sentence_first
-from pipeline.planning.options import OptionsError
+from table.planning.request import OptionsError
 try:
     with sentence_first():
         raise OptionsError(["config is missing"])
@@ -82,5 +82,5 @@ def test_in_a_worker_the_sentence_stands_before_the_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, check=True)
     told = done.stdout[8:].decode()  # behind a number and a length
     assert told.startswith("pipeline.failures.TidegateError: config is missing\n\nTraceback (most recent call last):\n")
-    assert told.rstrip().endswith("pipeline.planning.options.OptionsError: config is missing")
+    assert told.rstrip().endswith("table.planning.request.OptionsError: config is missing")
     assert cause_of(told) == "config is missing"

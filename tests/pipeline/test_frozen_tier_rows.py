@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 
-from pipeline.planning.partition_view import PartitionView, WantedOffsets, partition_view
-from pipeline.planning.planner import plan
-from pipeline.planning.tier_transactions import TierTransactions
-from pipeline.reading.executor_storage import ship_storage
-from pipeline.reading.read_task import TaskReader
-from pipeline.schema import COLUMNS
-from pipeline.tasks import AbortedTransaction, ReadOptions, Task
 from storage.formats.aiven.manager import AivenRemoteStorageManager
+from table.planning.partition_view import PartitionView, WantedOffsets, partition_view
+from table.planning.planner import plan
+from table.planning.tier_transactions import TierTransactions
+from table.reading.executor_storage import ship_storage
+from table.reading.read_task import TaskReader
+from table.schema import COLUMNS
+from table.tasks import AbortedTransaction, ReadOptions, Task
 from tests.support.for_each import for_each
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.record_rows import Row, as_truth

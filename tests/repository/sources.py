@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "tidegate")
+PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "table", "tidegate")
 
 
 def project_files() -> list[Path]:

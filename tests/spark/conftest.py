@@ -57,7 +57,7 @@ def spark(spark_files: "RunningSpark") -> "SparkSession":
 @pytest.fixture
 def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one configuration of logs, and it would outlive a test's standard error."""
-    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
+    monkeypatch.setattr("table.logs.configure_logs", lambda: None)
 
 
 @pytest.fixture(scope="session")

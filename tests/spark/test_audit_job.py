@@ -11,10 +11,10 @@ from pipeline.jobs import audit as audit_module
 from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_folder import JobFolder
-from pipeline.reading.executor_storage import open_shipped_storage, ship_storage
 from storage.checks.audit_result import AuditResult
 from storage.checks.finding import FindingKind
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from table.reading.executor_storage import open_shipped_storage, ship_storage
 from tests.support.checked_tier import NOW_MS, PARTITION, CheckedTier, flip, local_tier
 
 LOCAL_CLASS = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
-from pipeline.planning.options import BYTES_PER_PARTITION_MIN
+from pipeline.options import BYTES_PER_PARTITION_MIN
 from tests.support.differential_steps import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS
 from tests.support.source_rows import (
     assert_same_rows,

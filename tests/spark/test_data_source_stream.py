@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.planning.stream_progress import TOPIC_IDS
+from pipeline.stream_progress import TOPIC_IDS
 from tests.support.differential_steps import admin_client
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments
 from tests.support.source_rows import offsets_of, tier_options, with_tail, written_offsets

@@ -3,14 +3,15 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline import session, tasks
+from pipeline import session
+from table import tasks
 
 
 def test_workers_run_this_checkout(spark: SparkSession) -> None:
     """Given a class of ours, when a worker is asked, then it has it from where the tests have it."""
 
     def file_of_schema(_: int) -> str:
-        from pipeline import tasks
+        from table import tasks
 
         return tasks.__file__
 

@@ -21,7 +21,7 @@ import metrics, pipeline, protocol, proxy, storage
 users = [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHOSE]
 
 import tidegate_spark
-from tidegate_spark.pipeline.tasks import SegmentTask
+from tidegate_spark.table.tasks import SegmentTask
 from tidegate_spark.storage.errors import RemoteStorageError
 from tidegate_spark.storage.config.registry import open_remote_storage_manager
 import boto3, cryptography.hazmat.bindings._rust, zstandard
@@ -57,7 +57,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
 def test_users_modules_and_ours_of_the_same_names_both_work(spark_package: Built, python: Path, tmp_path: Path) -> None:
     found = answer(run(python, tmp_path, [spark_package.zip, users_modules(tmp_path / "users")]))
     assert found["users"] == ["the user's"] * len(USERS_NAMES)
-    assert found["modules"] == ["tidegate_spark.pipeline.tasks", "tidegate_spark.storage.errors"]
+    assert found["modules"] == ["tidegate_spark.table.tasks", "tidegate_spark.storage.errors"]
     # Libraries come from the zip, by a private folder that is last on the path.
     folder = found["path"][-1]
     assert Path(folder).parent == tmp_path / "tmp" / f"{NAME}-{os.geteuid()}"

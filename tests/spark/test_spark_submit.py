@@ -25,7 +25,7 @@ import metrics, pipeline, protocol, proxy, storage
 from pyspark.sql import SparkSession, functions
 import tidegate_spark
 from tidegate_spark import TidegateDataSource
-from tidegate_spark.pipeline.tasks import ReadOptions
+from tidegate_spark.table.tasks import ReadOptions
 
 config, topic = sys.argv[1:]
 spark = SparkSession.builder.appName("a user's program").getOrCreate()
@@ -82,7 +82,7 @@ def test_a_users_program_reads_the_tier_beside_its_own_modules_of_our_names(
     assert found["source"] == f"{NAME}.pipeline.data_source"
     for executor in found["executors"]:
         assert executor["users"] == the_users
-        assert executor["unpickled"] == f"{NAME}.pipeline.tasks"
+        assert executor["unpickled"] == f"{NAME}.table.tasks"
         assert spark_package.zip.name in executor["ours"]
         assert str(spark_cluster.folder / "tmp") in executor["libraries"]
     wanted = [

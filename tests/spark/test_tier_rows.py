@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline import data_source, driver
-from pipeline.driver import KeptTier, Tier, open_tier
+from pipeline import data_source
 from pipeline.jobs.tier_rows import tier_rows
 from storage.config.tier_client import TierClientConfig
+from table import driver
+from table.driver import KeptTier, Tier, open_tier
 from tests.support.source_rows import assert_same_rows, read_tier, tier_options
 from tests.support.spark_topics import PLAIN, TRANSACTIONAL, SparkTopics
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.needs import ROOT
 
 _BUILD = "import sys; from tools.distribution import backend; getattr(backend, 'build_' + sys.argv[1])(sys.argv[2])"
-STRANGERS = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage")
+STRANGERS = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "table")
 """Other people's packages, called as ours are in the tree."""
 
 

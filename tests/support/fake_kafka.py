@@ -27,7 +27,6 @@ import trio
 from kio import index, serial
 from kio.schema.errors import ErrorCode
 
-from pipeline.brokers.client import BrokerClient
 from protocol.client.errors import TransportError, UpstreamConnectionError
 from protocol.client.messages import (
     API_VERSIONS,
@@ -47,6 +46,7 @@ from protocol.client.settings import ClientSettings
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from proxy.upstream.transport import Transport
 from storage.model import TopicIdPartition
+from table.brokers.client import BrokerClient
 from tests.support.memory_transport import transport_pair
 from tests.support.metadata_records import batch_of
 

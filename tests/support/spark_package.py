@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-USERS_NAMES = ("metrics", "pipeline", "protocol", "proxy", "storage")
+USERS_NAMES = ("metrics", "pipeline", "protocol", "proxy", "storage", "table")
 """What our packages are called; users have modules of these names too."""
 
 

@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
-from pipeline.values.protobuf import compiled
+from table.values.protobuf import compiled
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

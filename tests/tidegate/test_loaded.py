@@ -13,6 +13,7 @@ _OTHERS = (
     "standalone.serving.",
     "storage.object_store.azure.",
     "storage.object_store.gcs.",
+    "table.",
     "tidegate.commands.",
 )
 

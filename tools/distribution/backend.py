@@ -32,7 +32,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tidegate"
-ROOMS = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage")
+ROOMS = ("metrics", "pipeline", "protocol", "proxy", "standalone", "storage", "table")
 """Packages of the tree that are below PACKAGE in the wheel."""
 
 DATA = {

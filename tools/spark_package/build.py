@@ -21,7 +21,7 @@ from tools.spark_package.our_modules import shipped_modules
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "tidegate_spark"
 LAUNCHER = "tidegate_spark_job.py"
-SHIPPED_PACKAGES = ("pipeline", "protocol", "storage")
+SHIPPED_PACKAGES = ("pipeline", "protocol", "storage", "table")
 OTHER_PACKAGES = ("benchmarks", "metrics", "proxy", "standalone", "tests", "tidegate", "tools")
 _FACE = "tools.spark_package.shipped"
 _MAPPED = {_FACE: NAME} | {package: f"{NAME}.{package}" for package in SHIPPED_PACKAGES}

@@ -5,8 +5,8 @@ import pytest
 from pipeline.jobs.arguments import parser
 from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.job_context import UsageError
-from pipeline.planning.options import OffsetBound, OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
 from storage.config.model import HostPort
+from table.planning.request import OffsetBound, OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
 from tests.support.for_each import for_each
 
 BASE = ["backfill", "--config", "t.properties", "--topic", "orders", "--output", "out"]

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.driver import Tier
 from pipeline.jobs.backfill_range import BYTES_PER_OFFSET, BackfillRefusedError, Planned, TierPlans
 from pipeline.jobs.sink import OffsetRange
-from pipeline.planning.offset_bounds import OffsetBoundsError
-from pipeline.planning.options import OffsetEdge, PartitionOffsets, SourceOptions, TopicSelection
-from pipeline.planning.partition_view import OffsetRange as Hole
-from pipeline.planning.partition_view import PartitionView
 from storage.model import uuid_to_text
-from tests.pipeline.planning.test_offset_bounds import view_of
+from table.driver import Tier
+from table.planning.offset_bounds import OffsetBoundsError
+from table.planning.partition_view import OffsetRange as Hole
+from table.planning.partition_view import PartitionView
+from table.planning.request import OffsetEdge, PartitionOffsets, SourceOptions, TopicSelection
 from tests.support.fake_kafka import FakeKafka
+from tests.table.planning.test_offset_bounds import view_of
 
 SEGMENT_BYTES = 6000
 VIEW = view_of((0, 100), (100, 200), (200, 300), size_bytes=SEGMENT_BYTES)

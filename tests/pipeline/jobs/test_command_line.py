@@ -27,7 +27,7 @@ def no_session(arguments: Namespace) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one configuration of logs, and it would outlive this test's standard error."""
-    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
+    monkeypatch.setattr("table.logs.configure_logs", lambda: None)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ BY_GATHER = (BROKER_CONFIG, STORAGE_PREFIX, METADATA_PREFIX)
 BACKEND = "io.aiven.kafka.tieredstorage.storage."
 SOURCES = [
     path.read_text("utf-8")
-    for folder in ("proxy", "pipeline", "standalone", "storage", "tidegate")
+    for folder in ("proxy", "pipeline", "standalone", "storage", "table", "tidegate")
     for path in (ROOT / folder).rglob("*.py")
 ]
 
