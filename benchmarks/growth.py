@@ -28,7 +28,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.fetch_exchange import fill_topics, kinds_of
 from benchmarks.restart import METADATA_PARTITIONS, READY_S_MAX, outcome_of, ready_line
 from benchmarks.support.aiven_stage import cold_stage
-from benchmarks.support.bare_fetch import BareClient, FetchStep, Transfer, learn_requests, metadata_request, read_for
+from benchmarks.support.bare_fetch import (
+    BareClient,
+    FetchStep,
+    Transfer,
+    learn_requests,
+    metadata_request,
+    read_for,
+    warm_up,
+)
 from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.exchanges import exchange_for
 from benchmarks.support.fresh_tidegate import fresh_tidegate
@@ -102,7 +110,7 @@ def by_connections(seconds: float, few: int | None) -> Iterator[Point]:
         stack.close()
         with stage_on(cluster, "local", {}, cluster.work) as stage:
             for series, asked in steps.items():
-                read_for(stage.through, asked, seconds)
+                warm_up(stage.through, asked)
                 for readers in READERS[:few]:
                     cost = cost_of_readers(stage.tidegate.pid, stage.through, asked, readers, seconds)
                     yield point(f"connections, {series}, core-s/GB", readers, cost)
@@ -257,7 +265,7 @@ def start_points(
         yield point(f"segments, from the {origin}, MiB", segments, peak_rss_bytes(tidegate.pid) / MIB)
         if origin == "topic":
             address = address_of(line.removeprefix("ready: bootstrap ").partition(",")[0])
-            read_for(address, steps, seconds)
+            warm_up(address, steps)
             cost = core_s_per_gb(tidegate.pid, partial(read_for, address, steps, seconds))
             yield point("segments, memory, core-s/GB", segments, cost)
     finally:

@@ -29,6 +29,9 @@ _FETCH_BYTES_MAX = 50 * 1024 * 1024
 _BUFFER_BYTES = 16 * 1024 * 1024
 _TIMEOUT_S = 30.0
 _CORRELATION_ID = 7
+_WHOLE = 0.99
+"""Of an answer's bytes that are expected."""
+_WARM_UP_ASKS_MAX = 30
 _LENGTH = struct.Struct(">i")
 
 
@@ -114,6 +117,18 @@ class BareClient:
         return decode_frame(ApiKey.METADATA, METADATA_VERSION, bytes(self.ask(metadata_request(topic))))
 
 
+def warm_up(address: Address, steps: Sequence[FetchStep]) -> None:
+    """Ask each step until its answer is whole: what comes from the tier for the first time may come in parts.
+
+    Raises:
+        ValueError: it never is.
+    """
+    with BareClient(address) as client:
+        for step in steps:
+            if not any(len(client.ask(step.frame)) >= _WHOLE * step.answer_bytes for _ in range(_WARM_UP_ASKS_MAX)):
+                raise ValueError(f"no answer of {step.answer_bytes} bytes in {_WARM_UP_ASKS_MAX}")
+
+
 def read_for(
     address: Address, steps: Sequence[FetchStep], seconds: float, tls: ssl.SSLContext | None = None
 ) -> Transfer:
@@ -129,7 +144,7 @@ def read_for(
         started_s = time.perf_counter()
         for step in cycle(steps):
             answer_bytes = len(client.ask(step.frame))
-            if answer_bytes < 0.99 * step.answer_bytes:
+            if answer_bytes < _WHOLE * step.answer_bytes:
                 raise ValueError(f"an answer of {answer_bytes} bytes in place of {step.answer_bytes}")
             read_bytes += answer_bytes
             elapsed_s = time.perf_counter() - started_s
