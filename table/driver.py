@@ -43,16 +43,16 @@ class Tier:
     transactions: TierTransactions
 
 
-def load_config(path: str, environ: Mapping[str, str]) -> TierClientConfig:
-    """The tier's part of serve's properties file; relative to the working folder.
+def load_config(file: str | Mapping[str, str], environ: Mapping[str, str]) -> TierClientConfig:
+    """The tier's part of serve's properties file, relative to the working folder, or of the keys that it would have.
 
     Raises:
         ConfigError: with every problem found.
         StorageConfigError: the metadata is not in Kafka's topic.
     """
-    config = load_tier_config(Path(path), environ)
+    config = load_tier_config(Path(file) if isinstance(file, str) else file, environ)
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is not MetadataManagerKind.TOPIC_BASED:
-        raise StorageConfigError(f"{METADATA_MANAGER_KEY}: Spark reads metadata from Kafka's topic only")
+        raise StorageConfigError(f"{METADATA_MANAGER_KEY}: tables read metadata from Kafka's topic only")
     return config
 
 

@@ -2,7 +2,7 @@
 #
 #   make doctor              what this machine lacks, a line each
 #   make docs                build/docs/site: the documents as a site, by reader; a dead link is an error
-#   make spark               the extra `spark`, connectors, S3A, Delta, Iceberg, a schema registry
+#   make spark               the extras `spark`, `sql`, `polars`, connectors, S3A, Delta, Iceberg, a schema registry
 #   make test-tools          toxiproxy, stores, other clients, old ones, the next Spark       (needs Go, Node)
 #   make spark-package       dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make differential        the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
@@ -266,14 +266,14 @@ lock: $(VENV)/.dev
 	$(UV_COMPILE) --group install -o requirements/uv.txt
 	$(UV_COMPILE) pyproject.toml --group build --extra copy -o requirements/run.txt
 	$(UV_COMPILE) pyproject.toml --group build --group dev --constraint requirements/run.txt -o requirements/dev.txt
-	$(UV_COMPILE) pyproject.toml --group build --group dev --extra spark --constraint requirements/dev.txt \
-		-o requirements/spark.txt
+	$(UV_COMPILE) pyproject.toml --group build --group dev --group tables --extra spark --extra sql --extra polars \
+		--constraint requirements/dev.txt -o requirements/spark.txt
 	for group in docs fuzz; do $(UV_COMPILE) --group $$group --constraint requirements/dev.txt \
 		-o requirements/$$group.txt || exit 1; done
 	$(UV_COMPILE) --group audit -o requirements/audit.txt
 	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --extra copy --constraint requirements/dev.txt \
 		-o requirements/image.txt
-	$(filter-out --generate-hashes,$(UV_COMPILE)) --no-annotate pyproject.toml --extra spark --extra gcs --extra azure \
-		--extra copy --constraint requirements/spark.txt -o requirements/constraints.txt
+	$(filter-out --generate-hashes,$(UV_COMPILE)) --no-annotate pyproject.toml --extra spark --extra sql --extra polars \
+		--extra gcs --extra azure --extra copy --constraint requirements/spark.txt -o requirements/constraints.txt
 	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
 	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)

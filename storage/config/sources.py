@@ -23,6 +23,7 @@ from storage.config.java_properties import (
     PROVIDERS_KEY,
     VARIABLE,
     PropertiesError,
+    Property,
     Resolver,
     UnresolvedVariableError,
     has_variable,
@@ -223,18 +224,23 @@ def key_name(variable: str) -> str:
     return re.sub(r"_{1,3}", lambda match: _FROM_VARIABLE[match[0]], spelled)
 
 
-def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: list[str]) -> Settings:
+def gather(
+    file: Path | Mapping[str, str], environ: Mapping[str, str], table: KeyTable, problems: list[str]
+) -> Settings:
     """Return what the environment, FILE and the broker's file give to the keys of `table` and to the plug-ins.
 
     What is wrong is appended to `problems`; ConfigError is raised only if FILE cannot be read.
+
+    Args:
+        file: FILE, or the keys that it would have; paths are then relative to the working folder.
     """
     try:
-        own = _File(path.name, path, environ, is_ours=True)
+        own = _File(file.name if isinstance(file, Path) else "config", file, environ, is_ours=True)
     except PropertiesError as error:
         raise ConfigError([str(error)]) from error
     if next(iter(own.properties), "").startswith(BYTE_ORDER_MARKS):
         raise ConfigError(
-            [f"{path}: begins with a byte order mark, as some editors write: save it as UTF-8 without one"]
+            [f"{file}: begins with a byte order mark, as some editors write: save it as UTF-8 without one"]
         )
     variables = {
         name: Setting(value, value, f"environment {name}", Path.cwd()).unquoted(name)
@@ -274,14 +280,19 @@ def read_settings(path: Path, environ: Mapping[str, str], problems: list[str]) -
 
 
 class _File:
-    """One properties file with its providers; a value is resolved once, when it is first asked for."""
+    """A properties file, or its keys alone, with its providers; a value is resolved once, when it is first asked for."""
 
-    def __init__(self, label: str, path: Path, environ: Mapping[str, str], *, is_ours: bool = False) -> None:
+    def __init__(
+        self, label: str, source: Path | Mapping[str, str], environ: Mapping[str, str], *, is_ours: bool = False
+    ) -> None:
         """Raises PropertiesError."""
         self.label = label
         self._is_ours = is_ours
-        self.properties = read_properties(path)
-        self.folder = path.absolute().parent
+        if isinstance(source, Path):
+            self.properties, self.folder = read_properties(source), source.absolute().parent
+        else:
+            self.properties = {name: Property(text, ()) for name, text in source.items()}
+            self.folder = Path.cwd()
         self._resolver = Resolver({name: p.text for name, p in self.properties.items()}, environ, self.folder)
         self._resolved: dict[str, Setting] = {}
 
@@ -292,7 +303,7 @@ class _File:
 
     def _resolve(self, name: str) -> Setting:
         given = self.properties[name]
-        origin = f"{self.label}:{given.lines[-1]}"
+        origin = f"{self.label}:{given.lines[-1]}" if given.lines else self.label
         try:
             setting = Setting(self._resolver.resolve(given.text), given.text, origin, self.folder)
         except UnresolvedVariableError as error:

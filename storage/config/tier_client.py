@@ -169,14 +169,14 @@ would not, is refused.
 """
 
 
-def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig:
-    """The configuration of FILE, the broker's file that it names, and the environment (`TIDEGATE_*`).
+def load_tier_config(file: Path | Mapping[str, str], environ: Mapping[str, str]) -> TierClientConfig:
+    """The configuration of FILE, or of its keys alone, of the broker's file that it names, and the environment.
 
     Raises ConfigError with every problem found. Reads files (properties, certificates), nothing else: neither a
     broker nor the tier is asked anything here.
     """
     problems: list[str] = []
-    settings = gather(path, environ, TIER_CLIENT_KEYS, problems)
+    settings = gather(file, environ, TIER_CLIENT_KEYS, problems)
     values = Values(TIER_CLIENT_KEYS, settings, problems)
     config = values.group(TierClientConfig, **tier_client_fields(settings, values))
     problems += refused_identities(config)

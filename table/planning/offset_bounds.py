@@ -25,8 +25,8 @@ from table.planning.request import (
     OffsetEdge,
     PartitionOffsets,
     PartitionTimestamps,
+    ReadRequest,
     SameTimestamp,
-    SourceOptions,
     TopicPartition,
 )
 
@@ -49,7 +49,7 @@ class OffsetBoundsError(Exception):
 
 
 def wanted_offsets(
-    views: Sequence[PartitionView], options: SourceOptions, client: BrokerClient
+    views: Sequence[PartitionView], options: ReadRequest, client: BrokerClient
 ) -> tuple[WantedOffsets, ...]:
     """Return what a batch read wants, partition by partition.
 
@@ -74,7 +74,7 @@ def wanted_offsets(
 
 
 def starting_offsets(
-    views: Sequence[PartitionView], options: SourceOptions, client: BrokerClient
+    views: Sequence[PartitionView], options: ReadRequest, client: BrokerClient
 ) -> dict[TopicPartition, int]:
     """Return where the read starts in each partition, as asked: it may be below the log start (rule 5 comes later).
 

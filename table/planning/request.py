@@ -85,11 +85,9 @@ class TopicSelection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class ReadRequest:
     """What a read is to do. Bytes are bytes, timestamps milliseconds; None: without that bound."""
 
-    config: Path
-    """The properties file of `tidegate serve`."""
     selection: TopicSelection
     starting: OffsetBound = OffsetEdge.EARLIEST
     ending: OffsetBound = OffsetEdge.TIERED
@@ -103,11 +101,6 @@ class SourceOptions:
     fails_on_data_loss: bool = True
     reads_tail: bool = False
     """`tail=kafka`: what is not in the tier is read through Kafka."""
-    tail_bootstrap_servers: str | None = None
-    """`kafka.bootstrap.servers`: where the tail is read."""
-    bytes_per_trigger_max: int | None = None
-    commit_group: str | None = None
-    """`commitGroup`: for which group a stream's offsets are committed, for Kafka's tools to see."""
     timestamp_min_ms: int | None = None
     timestamp_max_ms: int | None = None
     """Inclusive, both: rows with other timestamps are not wanted."""
@@ -127,3 +120,16 @@ class SourceOptions:
             task_bytes_max=self.task_bytes_max,
             fails_on_data_loss=self.fails_on_data_loss,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(ReadRequest):
+    """What a read of Spark's is to do, and where the tier is."""
+
+    config: Path
+    """The properties file of `tidegate serve`."""
+    tail_bootstrap_servers: str | None = None
+    """`kafka.bootstrap.servers`: where the tail is read."""
+    bytes_per_trigger_max: int | None = None
+    commit_group: str | None = None
+    """`commitGroup`: for which group a stream's offsets are committed, for Kafka's tools to see."""

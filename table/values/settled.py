@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage.config.schema_registry import SchemaRegistryConfig
 from storage.limited_files import UnreadableFileError, read_limited
-from table.planning.request import OptionsError, SourceOptions
+from table.planning.request import OptionsError, ReadRequest
 from table.planning.value_options import AVRO, JSON, PROTOBUF, ColumnOptions, ValueOptions
 from table.schema import DEAD_LETTER, arrow_schema
 from table.tasks import TASK_BYTES_MAX
@@ -106,7 +106,7 @@ def typed_schema(columns: Sequence[str], settled: Sequence[SettledColumn]) -> pa
     return pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in plain])
 
 
-def values_plan(options: SourceOptions, settled: Sequence[SettledColumn], registry: SchemaRegistryConfig) -> ValuesPlan:
+def values_plan(options: ReadRequest, settled: Sequence[SettledColumn], registry: SchemaRegistryConfig) -> ValuesPlan:
     """Return what executors get. Columns that nobody wants are not decoded."""
     wanted = [each for each in settled if each.column in options.columns or DEAD_LETTER in options.columns]
     return ValuesPlan(

@@ -29,7 +29,7 @@ def test_whose_the_tier_is_is_known_to_what_views_it(tmp_path: Path) -> None:
 
 def test_metadata_must_be_in_kafkas_topic(tmp_path: Path) -> None:
     path = local_file(tmp_path, "remote.log.metadata.manager.class.name=tidegate.InMemory\n")
-    with pytest.raises(StorageConfigError, match="Spark reads metadata from Kafka's topic only"):
+    with pytest.raises(StorageConfigError, match="tables read metadata from Kafka's topic only"):
         load_config(str(path), {})
 
 

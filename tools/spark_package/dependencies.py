@@ -114,7 +114,9 @@ def files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[st
 
 def _declared(pyproject: Path) -> dict[str, Requirement]:
     project = tomllib.loads(pyproject.read_text("utf-8"))["project"]
-    written = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
+    extras = project["optional-dependencies"]
+    # The extra `spark` begins with the extra `table`, which is of our own distribution.
+    written = [*project["dependencies"], *extras["spark"], *extras.get("table", ())]
     return {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, written)}
 
 
