@@ -30,6 +30,19 @@ def test_stuck_readers_of_the_tier(stage: HostileStage, large_topic: LargeTopic)
     stage.check()
 
 
+def test_stuck_readers_of_local_records(stage: HostileStage, local_topic: str) -> None:
+    """Their answers go from socket to socket: what waits for them is the broker's, and the pipe's."""
+    with RawClient(*stage.leader) as client:
+        local_id = client.topic_id(local_topic)
+    with crowd(stage.leader, 12) as clients:
+        for client, number in zip(clients, cycle(range(6)), strict=False):
+            client.send_bytes(request_frame(fetch_request(VERSION, [(local_topic, local_id, number, 0, 8 * MIB)]), 1))
+        wait_answers(clients)
+        stage.suffer(SUFFER_S)
+    stage.recover()
+    stage.check()
+
+
 def test_slow_readers_of_one_tier_and_six_local_partitions(
     stage: HostileStage, kafka: KafkaCluster, large_topic: LargeTopic, local_topic: str
 ) -> None:
