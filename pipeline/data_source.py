@@ -32,16 +32,18 @@ from pyspark.sql.types import StructType
 
 from pipeline.failures import sentence_first
 from pipeline.options import parse_options, schema_options
-from pipeline.pushed_filters import PushedFilters, push_filters
+from pipeline.pushed_filters import push_filters
 from pipeline.row_types import schema_problems, spark_types
 from pipeline.stream_progress import StreamOffset, StreamProgress, check_same_topics, parse_progress, progress_of
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.config.tier_client import TierClientConfig
-from table.driver import Tier, kept_tier, load_config, log_start_asker, open_tier, shipped_storage, shipped_tail
+from table.driver import Tier, kept_tier, load_config, open_tier
 from table.logs import configure_logs
-from table.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
-from table.planning.partition_view import PartitionView, WantedOffsets
-from table.planning.planner import limit_end_offsets, plan, planned_costs
+from table.one_read import PlannedRead, plan_read, plan_wanted, task_reader
+from table.planning.bounds import Bounds
+from table.planning.offset_bounds import starting_offsets, wanted_between
+from table.planning.partition_view import PartitionView
+from table.planning.planner import limit_end_offsets
 from table.planning.request import OptionsError, SourceOptions, TopicPartition, TopicSelection
 from table.planning.value_options import ValueOptions
 from table.reading.read_task import TaskReader, keep_archive_directories
@@ -139,13 +141,13 @@ class TierReader(DataSourceReader):
     def __init__(self, options: SourceOptions, settled: "Sequence[SettledColumn]" = ()) -> None:
         self.options = options
         self.tasks = _task_reader(options, settled)
-        self._pushed = PushedFilters()
+        self._bounds = Bounds()
         self.pushFilters = _FilterPushdown(self)
 
     def take_filters(self, filters: Sequence[Any]) -> list[Any]:
         """Take over the filters that save reading; the others are Spark's."""
-        self._pushed, others = push_filters(filters)
-        self.options = self._pushed.within(self.options)
+        self._bounds, others = push_filters(filters)
+        self.options = self._bounds.within(self.options)
         self.tasks = replace(self.tasks, options=self.options.read_options)
         return others
 
@@ -153,11 +155,9 @@ class TierReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
-        options = self.options
-        with kept_tier.open(_config(options)) as tier:
-            views = tier.view.partitions(options.selection, options.read_committed)
-            wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
-            return _planned(tier, views, wanted, options, is_told=not self.is_of_job)
+        with kept_tier.open(_config(self.options)) as tier:
+            planned = plan_read(tier, self.options, self._bounds)
+        return _partitions(planned, is_told=not self.is_of_job)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None when there are no tasks."""
@@ -244,7 +244,7 @@ class TierStreamReader(DataSourceStreamReader):
             fails_on_data_loss=options.fails_on_data_loss,
             reads_tail=options.reads_tail,
         )
-        return _planned(tier, views, wanted, options)
+        return _partitions(plan_wanted(tier, views, wanted, options))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
@@ -303,15 +303,7 @@ def _config(options: SourceOptions) -> TierClientConfig:
 
 def _task_reader(options: SourceOptions, settled: "Sequence[SettledColumn]") -> TaskReader:
     configure_logs()
-    config = _config(options)
-    tail = shipped_tail(config, options.tail_bootstrap_servers) if options.reads_tail else None
-    values = None
-    if settled or any(name in VALUE_COLUMNS for name in options.columns):
-        from table.values.settled import values_plan
-
-        values = values_plan(options, settled, config.schema_registry)
-    storage = shipped_storage(config)
-    return TaskReader(storage, options.read_options, tail, values, log_start_asker(config, storage))
+    return task_reader(_config(options), options, settled, options.tail_bootstrap_servers)
 
 
 def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -320,20 +312,10 @@ def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.Re
             yield from tasks.read(partition.task)
 
 
-def _planned(
-    tier: Tier,
-    views: Sequence[PartitionView],
-    wanted: Sequence[WantedOffsets],
-    options: SourceOptions,
-    *,
-    is_told: bool = True,
-) -> list[InputPartition]:
-    if options.read_committed:
-        wanted = tier.transactions.with_aborted(wanted)
-    tasks = plan(wanted, bytes_per_partition=options.bytes_per_partition, timestamp_min_ms=options.timestamp_min_ms)
+def _partitions(planned: PlannedRead, *, is_told: bool = True) -> list[InputPartition]:
     if is_told:
-        _log.info("read_planned", **planned_costs(views, tasks))
-    return [TaskPartition(task) for task in tasks]
+        _log.info("read_planned", **planned.costs())
+    return [TaskPartition(task) for task in planned.tasks]
 
 
 def _log_progress(

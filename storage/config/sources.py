@@ -280,7 +280,7 @@ def read_settings(path: Path, environ: Mapping[str, str], problems: list[str]) -
 
 
 class _File:
-    """A properties file, or its keys alone, with its providers; a value is resolved once, when it is first asked for."""
+    """A properties file, or its keys alone, with its providers; a value is resolved once, when it is asked for."""
 
     def __init__(
         self, label: str, source: Path | Mapping[str, str], environ: Mapping[str, str], *, is_ours: bool = False

@@ -8,7 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.pushed_filters import PushedFilters, push_filters
+from pipeline.pushed_filters import push_filters
+from table.planning.bounds import Bounds
+from table.planning.number_set import LARGEST, LEAST, NumberSet
 from table.planning.partition_view import PartitionView, WantedOffsets
 from table.planning.request import SourceOptions, TopicSelection
 from tests.support.for_each import for_each
@@ -43,7 +45,7 @@ def wanted(first: int, tier_end: int, end: int, *, partition: int = 0, topic: st
     return WantedOffsets(view=view, first_offset=first, tier_end_offset=tier_end, end_offset=end)
 
 
-def pushed(*filters: EqualTo) -> PushedFilters:
+def pushed(*filters: EqualTo) -> Bounds:
     taken, others = push_filters(filters)
     assert others == []
     return taken
@@ -63,10 +65,12 @@ def test_topics_and_partitions_that_are_not_wanted_are_not_planned() -> None:
 def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
     moment = EPOCH + datetime.timedelta(milliseconds=5, microseconds=1)
     options = pushed(GreaterThan(("timestamp",), moment), LessThanOrEqual(("Timestamp",), moment)).within(OPTIONS)
-    assert (options.timestamp_min_ms, options.timestamp_max_ms) == (6, 5)
+    assert (options.timestamp_min_ms, options.timestamp_max_ms) == (LARGEST, LEAST)
     narrow = pushed(GreaterThanOrEqual(("timestamp",), EPOCH)).within(options)
-    assert (narrow.timestamp_min_ms, narrow.timestamp_max_ms) == (6, 5)
-    assert PushedFilters().within(OPTIONS) == OPTIONS
+    assert narrow.timestamp_min_ms is not None
+    assert narrow.timestamp_max_ms is not None
+    assert narrow.timestamp_min_ms > narrow.timestamp_max_ms
+    assert Bounds().within(OPTIONS) == OPTIONS
 
 
 @for_each(
@@ -90,19 +94,20 @@ def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
 def test_what_is_not_understood_is_left_to_spark(other: Any) -> None:
     taken, others = push_filters([EqualTo(("topic",), "orders"), other])
     assert others == [other]
-    assert taken == PushedFilters(topics=frozenset({"orders"}))
+    assert taken == Bounds(topics=frozenset({"orders"}))
     # Spark asks it of every column that it compares, and would look at each row for what is never null.
     never_null = [IsNotNull((name,)) for name in ("offset", "Partition", "topic", "timestamp")]
-    assert push_filters(never_null) == (PushedFilters(), [])
+    assert push_filters(never_null) == (Bounds(), [])
 
 
-def test_a_list_is_read_from_its_first_to_its_last_and_spark_has_it_too() -> None:
+def test_a_list_is_read_as_its_ranges_and_spark_has_it_too() -> None:
     moments = [EPOCH + datetime.timedelta(milliseconds=each) for each in (9, 4, 6)]
     lists = [In(("offset",), (7, 3, 12)), In(("timestamp",), tuple(moments))]
     taken, others = push_filters([*lists, LessThan(("offset",), 12)])
     assert others == lists
-    assert (taken.offset_min, taken.offset_max) == (3, 11)
-    assert (taken.timestamp_min_ms, taken.timestamp_max_ms) == (4, 9)
+    assert taken.offsets == NumberSet.of((3, 7))
+    options = taken.within(OPTIONS)
+    assert (options.timestamp_min_ms, options.timestamp_max_ms) == (4, 9)
 
 
 @given(
