@@ -13,7 +13,6 @@
 Memory: one batch, and the indexes of a segment.
 """
 
-import base64
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition,
 from storage.object_store.retries import call_with_retries, wait_in_thread
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 from tidegate import exit_codes
-from tidegate.commands.output import Progress, iso_time, print_json_line
+from tidegate.commands.output import Progress, iso_time, print_json_line, text_or_base64
 from tidegate.commands.selection import Place, finished, holes, one_partition
 from tidegate.commands.tier import OpenTier, run_on_tier
 from tidegate.commands.tier_lineage import TierLineage
@@ -122,26 +121,17 @@ def note(sentence: str) -> None:
 
 def record_fields(partition: TopicIdPartition, record: WholeRecord) -> dict[str, Any]:
     """A record as JSON has it."""
-    headers = [{"key": key, **_content("value", "value_encoding", value)} for key, value in record.headers]
+    headers = [{"key": key, **text_or_base64("value", value)} for key, value in record.headers]
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "timestamp": iso_time(record.timestamp_ms),
-        **_content("key", "key_encoding", record.key),
-        **_content("value", "value_encoding", record.value),
+        **text_or_base64("key", record.key),
+        **text_or_base64("value", record.value),
         "headers": headers,
     }
-
-
-def _content(name: str, encoding_name: str, data: bytes | None) -> dict[str, Any]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), encoding_name: "base64"}
 
 
 @dataclass(slots=True)

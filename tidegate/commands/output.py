@@ -4,6 +4,7 @@ Results go to standard output and nothing else does, so that `--json` can be pip
 only on a terminal. Everything that comes from outside (topic names, keys, object names) is printed as plain text.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,16 @@ def print_json(out: TextIO, document: Mapping[str, Any]) -> None:
 def print_json_line(out: TextIO, document: Mapping[str, Any]) -> None:
     """One of many documents, a line each."""
     out.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A member of a JSON object: text where the bytes are UTF-8; else base64, and a second member says so."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
 
 
 def iso_time(timestamp_ms: int) -> str | None:

@@ -12,7 +12,6 @@
 Memory: the catalog (`catalog.segments.max`), and the segments of one partition while they are listed.
 """
 
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -36,7 +35,7 @@ from storage.config.registry import (
     metadata_manager_kind,
     open_remote_storage_manager,
 )
-from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError, TierError
+from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, TierError
 from storage.metadata.catalog import Catalog
 from storage.metadata.follower import CatalogFollower
 from storage.metadata.reading import TopicDescription
@@ -45,6 +44,7 @@ from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_te
 from storage.remote_storage_manager import RemoteStorageManager
 from tidegate import exit_codes
 from tidegate.catalog import CatalogSnapshots
+from tidegate.commands.failures import say_failure
 from tidegate.commands.output import Progress
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs
@@ -299,7 +299,7 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
             raise KeyboardInterrupt from None  # the command line knows what to do with that one
         if not all(isinstance(cause, UpstreamError | RemoteStorageError | TierError | OSError) for cause in causes):
             raise
-        exit_code = max(map(_said, causes))
+        exit_code = max(map(say_failure, causes))
     return exit_code
 
 
@@ -309,21 +309,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             yield from _causes(each)
     else:
         yield error
-
-
-def _said(cause: BaseException) -> int:
-    """Tell of one cause; its exit code."""
-    if isinstance(cause, BrokenPipeError):
-        # The reader of the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.DONE
-    is_wrong_key = isinstance(cause, StorageConfigError)
-    is_far = isinstance(cause, UpstreamError | RemoteStorageError) and not is_wrong_key
-    hint = "; `tidegate check FILE` tries each step by itself" if is_far else ""
-    if isinstance(cause, OSError) and cause.filename is not None:
-        hint = "; see to that file, or name another"
-    print(f"tidegate: {cause}{hint}", file=sys.stderr)
-    return exit_codes.USAGE if is_wrong_key else exit_codes.FOUND_WRONG
 
 
 def _snapshots(
