@@ -30,7 +30,7 @@ _BUFFER_BYTES = 16 * 1024 * 1024
 _TIMEOUT_S = 30.0
 _CORRELATION_ID = 7
 _WHOLE = 0.99
-"""Of an answer's bytes that are expected."""
+"""The part of the expected bytes with which an answer counts as whole."""
 _WARM_UP_ASKS_MAX = 30
 _LENGTH = struct.Struct(">i")
 
