@@ -44,6 +44,7 @@ _NAMES = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("isolation", "kafka.isolation.level", "columns", "includeHeaders", "timestampFrom", "timestampTo"),
+    "timestampDisorder",
     *("bytesPerPartition", "taskBytes", "maxBytesPerTrigger", "badRecords", "badRecordsPath", "failOnDataLoss"),
     *("tail", "kafka.bootstrap.servers", "commitGroup"),
     *VALUE_OPTION_NAMES,
@@ -80,7 +81,7 @@ _CREDENTIAL = re.compile(
     r"(rsm\.config\.|schema\.registry\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*"
 )
 
-_ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "timestampDisorder")
 
 _STREAMS_ONLY = ("maxBytesPerTrigger", "commitGroup")
 
@@ -129,6 +130,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
         commit_group=reader.text("commitGroup") or None,
         timestamp_min_ms=timestamp_min_ms,
         timestamp_max_ms=timestamp_max_ms,
+        timestamp_disorder_ms=reader.duration("timestampDisorder"),
         task_bytes_max=reader.size("taskBytes", TASK_BYTES_MAX, minimum=TASK_BYTES_MIN),
         values=value_options,
     )

@@ -50,6 +50,7 @@ CRC_START = 21
 LEGACY_CRC_START = 16
 
 COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 
@@ -94,6 +95,11 @@ class BatchHeader:
     @property
     def last_offset(self) -> int:
         return self.base_offset + self.last_offset_delta
+
+    @property
+    def has_append_time(self) -> bool:
+        """Return whether the broker's clock has told its times (LogAppendTime)."""
+        return self.magic >= 1 and bool(self.attributes & LOG_APPEND_TIME_MASK)
 
     @property
     def is_transactional(self) -> bool:

@@ -18,6 +18,7 @@ from table.planning.offset_bounds import wanted_offsets
 from table.planning.partition_view import PartitionView, WantedOffsets
 from table.planning.planner import plan, planned_costs
 from table.planning.request import ReadRequest
+from table.planning.time_bounds import ended_by_time
 from table.reading.read_task import TaskReader
 from table.schema import VALUE_COLUMNS
 from table.tasks import Task
@@ -46,7 +47,14 @@ def plan_read(tier: Tier, request: ReadRequest, bounds: Bounds) -> PlannedRead:
     """
     views = tier.view.partitions(request.selection, request.read_committed)
     wanted = bounds.narrowed(wanted_offsets(views, request, tier.client))
-    return plan_wanted(tier, views, wanted, bounds.within(request))
+    bounded = bounds.within(request)
+    wanted = ended_by_time(
+        wanted,
+        tier.transactions.manager,
+        timestamp_max_ms=bounded.timestamp_max_ms,
+        disorder_ms=bounded.timestamp_disorder_ms,
+    )
+    return plan_wanted(tier, views, wanted, bounded)
 
 
 def plan_wanted(

@@ -50,6 +50,15 @@ class TimeIndex:
         found_ms, relative_offset = ENTRY.unpack_from(self._data, (entries_at_or_below - 1) * ENTRY.size)
         return found_ms, self._base_offset + relative_offset
 
+    def first_above(self, timestamp_ms: int) -> int | None:
+        """Return the offset of the first entry above `timestamp_ms`: a record up to there is newer, and none up to the
+        entry before it. None when there is no such entry."""
+        number = bisect_right(range(self._entry_count), timestamp_ms, key=self._timestamp_ms)
+        if number == self._entry_count:
+            return None
+        _, relative_offset = ENTRY.unpack_from(self._data, number * ENTRY.size)
+        return self._base_offset + int(relative_offset)
+
     def _timestamp_ms(self, entry_number: int) -> int:
         timestamp_ms: int = _TIMESTAMP.unpack_from(self._data, entry_number * ENTRY.size)[0]
         return timestamp_ms

@@ -24,6 +24,7 @@ from protocol.record_batches import (
     COMPRESSION_MASK,
     HEADER_BYTES,
     LENGTH_MIN,
+    LOG_APPEND_TIME_MASK,
     LOG_OVERHEAD,
     BatchHeader,
     Buffer,
@@ -36,8 +37,6 @@ from storage.log.inflating import inflated
 
 INFLATED_BYTES_MAX = 1 << 30
 """Limit for one batch: a batch is no larger before it is compressed, by the brokers' own limits."""
-
-LOG_APPEND_TIME_MASK = 0x08
 
 _RECORD_HEAD_BYTES_MAX = 21
 """Head of a v2 record: length (5), attributes (1), timestamp delta (10), offset delta (5)."""

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
+from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME_MASK, BatchHeader
 from storage.errors import CorruptObjectError
-from storage.log.batch_records import LOG_APPEND_TIME_MASK, RecordStream, limited, read_varint, wrapped_messages
+from storage.log.batch_records import RecordStream, limited, read_varint, wrapped_messages
 from storage.log.inflating import inflated
 
 _INT32 = struct.Struct(">i")

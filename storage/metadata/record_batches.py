@@ -21,6 +21,7 @@ from protocol.record_batches import (
     COMPRESSION_MASK,
     CRC_START,
     HEADER_BYTES,
+    LOG_APPEND_TIME_MASK,
     LOG_OVERHEAD,
     BatchHeader,
     CorruptBatchError,
@@ -29,7 +30,7 @@ from protocol.record_batches import (
 )
 from protocol.wire.primitives import write_uvarint
 from storage.errors import CorruptMetadataBatchError, CorruptObjectError, UnsupportedMetadataCompressionError
-from storage.log.batch_records import LOG_APPEND_TIME_MASK, read_varint
+from storage.log.batch_records import read_varint
 from storage.log.inflating import inflated
 from storage.metadata.reading import MetadataEvent
 

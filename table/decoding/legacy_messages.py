@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.record_batches import COMPRESSION_MASK, BatchHeader
+from protocol.record_batches import COMPRESSION_MASK, LOG_APPEND_TIME_MASK, BatchHeader
 from storage.log.batch_records import RecordStream, wrapped_messages
 from storage.log.whole_records import key_and_value
 from table.decoding.inflation import RecordTooLargeError
-from table.decoding.record_fields import CREATE_TIME, LOG_APPEND_TIME, LOG_APPEND_TIME_MASK, Ranges, RecordTable
+from table.decoding.record_fields import CREATE_TIME, LOG_APPEND_TIME, Ranges, RecordTable
 
 NO_TIMESTAMP_TYPE = -1
 """For v0, as Kafka's clients say."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocol.record_batches import BatchHeader
+from protocol.record_batches import LOG_APPEND_TIME_MASK, BatchHeader
 from table.decoding.record_starts import find_starts
 from table.decoding.varint_lanes import Bytes, Flags, Integers, Words, overlapping_words, read_varints, zigzag
 
@@ -115,8 +115,6 @@ def _walk(view: memoryview, position: int, end: int, table: HeaderTable, slot: i
             position += max(size, 0)
     return position
 
-
-LOG_APPEND_TIME_MASK = 0x08
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, three more lengths: a byte each."""

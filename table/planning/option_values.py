@@ -1,8 +1,8 @@
 """The forms that values of options have: each reader gives a value, or adds one sentence that names the option.
 
 After a problem a reader gives something of the right type, so that the options behind it are looked at too. Sizes are
-bytes: a whole number, with k, m, g or t behind it for powers of 1024. Moments are milliseconds since the epoch, or
-ISO-8601 with an offset from UTC (without one it would depend on the machine).
+bytes: a whole number, with k, m, g or t behind it for powers of 1024. Durations have a unit. Moments are milliseconds
+since the epoch, or ISO-8601 with an offset from UTC (without one it would depend on the machine).
 """
 
 import datetime
@@ -19,7 +19,9 @@ _SHOWN_CHARACTERS_MAX = 80
 
 _SIZE = re.compile(r"(\d{1,18})\s*([kmgt]?)b?", re.IGNORECASE | re.ASCII)
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_DURATION = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -79,6 +81,16 @@ class OptionReader:
             return size
         self._problem(name, f"a size of at least {minimum} bytes, as 64m or 67108864")
         return default
+
+    def duration(self, name: str) -> int | None:
+        """Milliseconds."""
+        if not self.has(name):
+            return None
+        match = _DURATION.fullmatch(self.text(name))
+        if match is None:
+            self._problem(name, "a duration, as 500ms, 30s, 10m, 2h or 1d")
+            return None
+        return int(match[1]) * _MILLISECONDS[match[2].lower()]
 
     def moment(self, name: str, *, rounds_up: bool) -> int | None:
         """Milliseconds, or ISO-8601."""

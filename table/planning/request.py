@@ -104,6 +104,8 @@ class ReadRequest:
     timestamp_min_ms: int | None = None
     timestamp_max_ms: int | None = None
     """Inclusive, both: rows with other timestamps are not wanted."""
+    timestamp_disorder_ms: int | None = None
+    """`timestampDisorder`: no record is older by more than that than one before it (table.planning.time_bounds)."""
     task_bytes_max: int = TASK_BYTES_MAX
     values: ValueOptions = field(default_factory=ValueOptions)
 

@@ -49,9 +49,9 @@ from tests.support.metadata_records import (
     named_uuid,
     started,
 )
-from tests.support.segments import filled_segment, publish
+from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment, publish
 from tests.support.sent import sent
-from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
+from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan, LessThanOrEqual
 from tests.support.tier_config_files import tier_file
 
 SECRET = "planted+secret/of+storage"
@@ -219,6 +219,26 @@ def test_filters_that_are_taken_narrow_the_plan_and_the_rows(world: World) -> No
     reader = world.reader(tail="kafka")
     reader.pushFilters(filters)
     assert ranges_of(reader.partitions()) == [("tier", 120, 190)]
+
+
+def test_a_time_range_of_declared_disorder_is_planned_up_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first hour of a day cost the day. Given times that rise, when a read ends at one and says so, then the rest
+    is no part of the plan: neither of the tier nor of the tail."""
+    stored = opened(StoredWorld(tmp_path / "tier"), monkeypatch)
+    newest_ms = FIRST_TIMESTAMP_MS + 120
+    until = LessThanOrEqual(("timestamp",), datetime.datetime.fromtimestamp(newest_ms / 1000, datetime.UTC))
+    for options, filters in (({"timestampTo": str(newest_ms)}, []), ({}, [until])):
+        options["tail"] = "kafka"
+        reader = stored.reader(**options)
+        reader.pushFilters(filters)
+        assert ranges_of(reader.partitions()) == [("tail", 300, 500), ("tier", 0, 300)]
+        reader = stored.reader(**options, timestampDisorder="1ms")
+        reader.pushFilters(filters)
+        ((where, first, end),) = ranges_of(reader.partitions())
+        assert (where, first) == ("tier", 0)
+        assert 120 < end < 200
 
 
 def test_pushing_filters_down_does_not_count_as_declared_where_spark_has_that_off(

@@ -40,6 +40,7 @@ WRONG_VALUES = {
     "subscribePattern": ["orders("],
     "startingOffsets": ["{", '{"orders":{"x":1}}', '{"orders":{"0":-3}}', '{"orders":{"0":1.5}}', '{"a":{}}'],
     "taskBytes": ["", "7m", "-64m", "64.5m", "64x", "9" * 30, "9999999999t"],
+    "timestampDisorder": ["", "5", "-1s", "1.5h", "soon"],
     "timestampTo": ["2023-11-14", "2023-11-14T22:13:20", "soon", "-5"],
 }
 

@@ -37,6 +37,8 @@ def test_lookup_gives_the_last_entry_at_or_below_the_timestamp() -> None:
 def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], timestamp_ms: int) -> None:
     index = TimeIndex(encode_time_index(BASE_OFFSET, entries), BASE_OFFSET)
     assert [index.lookup(entry_ms) for entry_ms, _ in entries] == entries
+    above = [offset for entry_ms, offset in entries if entry_ms > timestamp_ms]
+    assert index.first_above(timestamp_ms) == (above[0] if above else None)
     assert index.lookup(timestamp_ms) == max((e for e in entries if e[0] <= timestamp_ms), default=(-1, BASE_OFFSET))
 
 
