@@ -14,8 +14,9 @@ Streaming: a query's offset is pipeline.stream_progress'. What is followed is th
 But it plans an empty range before that when it restarts one, and the end of that says so; a query that has no such
 range is new, and Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts
 from there.
-`Trigger.AvailableNow` is a single batch with a source like this: with `maxBytesPerTrigger` it ends after one trigger's
-bytes, and the next run goes on from there.
+`Trigger.AvailableNow` is a single batch there: with `maxBytesPerTrigger` it ends after one trigger's bytes, and the
+next run goes on from there. From Spark 4.2 on, Spark says where a query stands and how much a trigger may take
+(pipeline.stream_limits), and such a query takes all that there was when it started, batch by batch.
 """
 
 import os
@@ -34,6 +35,7 @@ from pipeline.failures import sentence_first
 from pipeline.options import parse_options, schema_options
 from pipeline.pushed_filters import push_filters
 from pipeline.row_types import schema_problems, spark_types
+from pipeline.stream_limits import default_read_limit, limited_bytes, register_available_now
 from pipeline.stream_progress import StreamOffset, StreamProgress, check_same_topics, parse_progress, progress_of
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.config.tier_client import TierClientConfig
@@ -194,6 +196,8 @@ class TierStreamReader(DataSourceStreamReader):
         self._initial: StreamProgress | None = None
         self._reached: StreamProgress | None = None
         """The end of the last batch planned, from which the next one is limited."""
+        self._target: Sequence[PartitionView] | None = None
+        """What a query with `Trigger.AvailableNow` takes; None: what there is, whenever it is asked."""
         self._committed: Mapping[TopicPartition, int] | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -205,18 +209,31 @@ class TierStreamReader(DataSourceStreamReader):
         """Return where a new query starts: the same however often it is asked."""
         return self._begun(self._views(self._open())).to_json()
 
+    def getDefaultReadLimit(self) -> object:
+        """Return what a trigger takes at most, as Spark hands it back to `latestOffset`."""
+        return default_read_limit(self.options.bytes_per_trigger_max)
+
     @sentence_first()
-    def latestOffset(self) -> StreamOffset:
-        """Return where the next batch ends."""
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on there is what there is now."""
+        self._target = self._views(self._open())
+
+    @sentence_first()
+    def latestOffset(self, start: StreamOffset | None = None, limit: object = None) -> StreamOffset:
+        """Return where the next batch ends.
+
+        Args:
+            start, limit: where the query stands, and what the trigger may take; before Spark 4.2 it says neither.
+        """
         options = self.options
-        views = self._views(self._open())
-        progress = self._reached or self._begun(views)
+        views = self._views(self._open()) if self._target is None else self._target
+        progress = parse_progress(start) if start is not None else self._reached or self._begun(views)
         check_same_topics(progress, views, fails_on_data_loss=options.fails_on_data_loss)
         reached = progress.offsets
         # Spark asks when the batch before is done, and tells of that only when the next one begins.
         self._commit_for_group(reached)
-        if options.bytes_per_trigger_max is not None:
-            ends = limit_end_offsets(views, reached, options.bytes_per_trigger_max)
+        if (bytes_max := limited_bytes(limit, options.bytes_per_trigger_max)) is not None:
+            ends = limit_end_offsets(views, reached, bytes_max)
             if options.reads_tail:
                 ends = {view.key: _with_tail(view, ends[view.key]) for view in views}
         else:
@@ -291,6 +308,9 @@ class TierStreamReader(DataSourceStreamReader):
 
     def _views(self, tier: Tier) -> list[PartitionView]:
         return tier.view.partitions(self.options.selection, self.options.read_committed)
+
+
+register_available_now(TierStreamReader)
 
 
 def _config(options: SourceOptions) -> TierClientConfig:

@@ -20,9 +20,10 @@ SPARK_JARS := build/spark/jars
 TABLE_JARS := build/spark/tables
 S3A_JARS := build/spark/s3a
 # The Spark after the one in .venv: a few tests run there.
-NEXT_SPARK := build/spark-4.1
-NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
-NEXT_SPARK_CONNECTOR := 4.1.1
+NEXT_SPARK := build/spark-4.3
+NEXT_SPARK_LOCK := tests/spark/pyspark-4.3.txt
+# The newest that Maven's index has: it works with a Spark that is newer by one.
+NEXT_SPARK_CONNECTOR := 4.2.0
 PYTHON_3_14 := build/python-3.14
 PYTHON_3_14_JAR := org.bytedeco:cpython:3.14.3-1.5.13:jar:linux-x86_64
 REGISTRY := build/schema-registry

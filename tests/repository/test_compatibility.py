@@ -125,5 +125,5 @@ def test_where_it_runs_is_what_the_project_declares() -> None:
         assert said[name] == found(rf"/{module}@v([\d.]+):", "tests/tools.mk")
     assert said["Helm"] == found(r"^HELM_VERSION := v(.*)$", "tests/tools.mk")
     assert said["Strimzi"] == found(r"<version>(0[\d.]+)<", "tests/deploy/strimzi/pom.xml")
-    spark = (locked("pyspark", "requirements/spark.txt"), locked("pyspark", "tests/spark/pyspark-4.1.txt"))
+    spark = (locked("pyspark", "requirements/spark.txt"), locked("pyspark", "tests/spark/pyspark-4.3.txt"))
     assert said["Spark"] == ", ".join(spark)

@@ -14,7 +14,7 @@ from tests.support.needs import NEXT_PYSPARK, ROOT
 from tests.support.spark_next import END, FIRST
 from tests.support.spark_topics import PLAIN, SparkTopics
 
-pytestmark = [pytest.mark.needs("spark", "spark-4.1", "java", "kafka"), pytest.mark.integration]
+pytestmark = [pytest.mark.needs("spark", "spark-4.3", "java", "kafka"), pytest.mark.integration]
 
 END_S_MAX = 300
 
@@ -39,14 +39,14 @@ def found_by_next(topics: SparkTopics, folder: Path, parts: str) -> dict[str, An
     return found
 
 
-def test_filters_come_to_the_source_on_spark_4_1(
+def test_filters_come_to_the_source_on_spark_4_3(
     spark_topics: SparkTopics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody had set it, and all was read. Given a session in which our source is registered, when rows are filtered,
     then Spark has nothing of that to do, other partitions are not planned, and a line tells how little is read; a list
     of offsets is read from the first to the last, and Spark takes these out. What is wrong is said first."""
     found = found_by_next(spark_topics, tmp_path, "version,pushed,said")
-    assert found["version"].startswith("4.1.")
+    assert found["version"].startswith("4.3.")
     offsets = {"offsets": list(range(FIRST, END)), "of a list": [FIRST, END]}
     assert found["pushed"] == {"left to Spark": [], "tasks": 1, **offsets}
     lines = [line for line in capsys.readouterr().err.splitlines() if "event=read_planned" in line]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TABLE_JARS = ROOT / "build" / "spark" / "tables"
-NEXT_SPARK = ROOT / "build" / "spark-4.1"
+NEXT_SPARK = ROOT / "build" / "spark-4.3"
 NEXT_PYSPARK, NEXT_SPARK_JARS = NEXT_SPARK / "site", NEXT_SPARK / "jars"
 S3A_JARS = ROOT / "build" / "spark" / "s3a"
 TOOLS = ROOT / "build" / "tools"
@@ -183,7 +183,7 @@ _KINDS = {
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
         Kind("tables", (TABLE_JARS / ".complete").exists, "run `make spark`, which fetches Delta Lake and Iceberg"),
-        Kind("spark-4.1", (NEXT_SPARK / ".complete").exists, "run `make test-tools`, which installs pyspark 4.1"),
+        Kind("spark-4.3", (NEXT_SPARK / ".complete").exists, "run `make test-tools`, which installs pyspark 4.3"),
         Kind("schema-registry", REGISTRY_JAR.exists, "run `make spark`, which fetches one (Apicurio)"),
         Kind("spark-s3a", (S3A_JARS / ".complete").exists, "run `make spark`, which fetches Hadoop's S3A client"),
         Kind(

@@ -21,6 +21,8 @@ PLAN_MARKS = " +-:*()0123456789"
 """Before an operator's name, in a plan that is printed."""
 FIRST, END = 100, 110
 """Offsets that are asked for by a filter, in the tier."""
+TRIGGER_BYTES = "256k"
+"""About a third of the topic."""
 
 
 def main(folder: Path, config: str, bootstrap_servers: str, topic: str, parts: str) -> None:
@@ -88,10 +90,11 @@ def same_as_kafka(spark: SparkSession, rows: DataFrame, bootstrap_servers: str, 
 
 
 def streamed(spark: SparkSession, folder: Path, source: Mapping[str, str]) -> dict[str, Any]:
-    """Everything, by a query that ends when it has it, run twice."""
+    """Everything, by a query that ends when it has it, a part in each batch, run twice."""
     batches = []
     for _ in range(2):
-        writer = spark.readStream.format("tidegate").options(**source).load().writeStream.format("parquet")
+        limited = spark.readStream.format("tidegate").options(**source, maxBytesPerTrigger=TRIGGER_BYTES)
+        writer = limited.load().writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "rows"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
