@@ -193,16 +193,12 @@ class ProxyConfig:
     advertised_port_start: int | None = key(
         "proxy.advertised.port.start",
         optional(integer(1, 65535)),
-        "Shifts the broker ports that clients get, for a balancer or port mapping in front. With "
+        "Shifts the broker ports that clients get, for a balancer or port mapping. With "
         "`proxy.tls.sni.pattern`: the port of all brokers.",
         default_words="the bound ports",
     )
     workers: int = key(
-        "proxy.workers",
-        WORKERS,
-        "Processes that serve clients; `auto`: one for each core, 8 at most. They share `memory.max.bytes`, "
-        "`cache.disk.bytes`, `tier.concurrent.gets.max` and `proxy.connections.max`.",
-        default="1",
+        "proxy.workers", WORKERS, "Processes that serve clients; `auto`: one for each core, 8 at most.", default="1"
     )
     read_prefer: ReadPreference = key(
         "proxy.read.prefer",
@@ -214,7 +210,7 @@ class ProxyConfig:
     tls_certificate_file: Path | None = key(
         "proxy.tls.certificate.file",
         optional(FILE),
-        "PEM file of the certificate (and chain) shown to clients; setting it turns TLS on, which needs a restart.",
+        "PEM file of the certificate (and chain) shown to clients. To turn TLS on takes a restart.",
         reload=Reload.NEW_CONNECTIONS,
     )
     tls_key_file: Path | None = key(
@@ -233,7 +229,7 @@ class ProxyConfig:
     tls_client_ca_file: Path | None = key(
         "proxy.tls.client.ca.file",
         optional(FILE),
-        "PEM file of the CA certificates that clients' ones must chain to.",
+        "PEM file of the CA certificates of clients' ones.",
         reload=Reload.NEW_CONNECTIONS,
     )
     tls_client_auth: ClientAuth = key(
@@ -248,26 +244,26 @@ class ProxyConfig:
         "proxy.tls.sni.pattern",
         optional(SNI_PATTERN),
         "One port for all brokers: the host that clients get for broker N, as "
-        "`broker-$(nodeId).kafka.example.org`. Any other TLS server name is for the bootstrap. Needs "
+        "`broker-$(nodeId).kafka.example.org`. Any other name is for the bootstrap. Needs "
         "`proxy.tls.certificate.file`.",
     )
     protocol: bool = key(
         "proxy.protocol",
         BOOLEAN,
-        "`true`: each connection begins with a PROXY header of a balancer in front, and limits and logs go by "
-        "its address. Needs `proxy.protocol.trusted`.",
+        "`true`: each connection begins with a balancer's PROXY header, and limits and logs go by its "
+        "address. Needs `proxy.protocol.trusted`.",
         default="false",
     )
     protocol_trusted: tuple[Network, ...] | None = key(
         "proxy.protocol.trusted",
         optional(NETWORKS),
-        "The balancers' own addresses or networks, as `10.0.0.7, 192.0.2.0/24`: a connection from elsewhere is closed.",
+        "The balancers' addresses or networks, as `10.0.0.7, 192.0.2.0/24`: a connection from elsewhere is closed.",
     )
     connections_max: int = key(
         "proxy.connections.max",
         integer(1, 1_000_000),
-        "Client connections, each with two open files. When they run out, a new one takes the place of the "
-        "oldest that has not signed in.",
+        "Client connections, each with two open files. Beyond it a new one takes the place of the oldest that "
+        "has not signed in.",
         section="Limits on clients",
         default="4096",
         reload=Reload.AT_ONCE,
@@ -275,7 +271,7 @@ class ProxyConfig:
     connections_idle_ms_max: int = key(
         "proxy.connections.idle.max.ms",
         integer(1000, 2**31 - 1),
-        "A connection without a request or an answer for so long is closed. Brokers' own "
+        "A connection without a request or an answer for so long is closed. Brokers' "
         "`connections.max.idle.ms` (10 minutes) closes it earlier.",
         default="3600000",
         reload=Reload.AT_ONCE,
@@ -283,15 +279,14 @@ class ProxyConfig:
     connections_max_per_ip: int | None = key(
         "proxy.connections.max.per.ip",
         optional(integer(1, 1_000_000)),
-        "Connections of one address; one more is closed at once. Behind NAT or a balancer many clients have one "
-        "address.",
+        "Connections of one address; one more is closed at once. Behind NAT many clients have one address.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
     connections_rate_per_ip: int | None = key(
         "proxy.connections.rate.per.ip",
         optional(integer(1, 1_000_000)),
-        "New connections a second of one address, five seconds' worth at once; one more is closed at once.",
+        "New connections a second of one address, five seconds' worth at once; one more is closed.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
@@ -305,31 +300,30 @@ class ProxyConfig:
     unauthenticated_frame_bytes_max: int = key(
         "expert.proxy.frame.unauthenticated.bytes.max",
         size(KIB, 2 * GIB - 1),
-        "A larger request closes its connection while the client has not signed in, where "
-        "`upstream.security.protocol` has SASL.",
+        "A larger request before sign-in closes its connection, where `upstream.security.protocol` has SASL.",
         default="512 KiB",
         reload=Reload.NEW_CONNECTIONS,
     )
     response_held_bytes_max: int = key(
         "expert.proxy.response.held.bytes.max",
         size(64 * MIB, 2 * GIB - 1),
-        "The largest response that may be held whole; others are streamed. A batch that does not fit is put off "
-        "alone (error 9).",
+        "The largest response that may be held whole; others are streamed. A batch that does not fit is put "
+        "off alone (error 9).",
         default="128 MiB",
         reload=Reload.NEW_CONNECTIONS,
     )
     inflight_requests_max: int = key(
         "expert.proxy.inflight.requests.max",
         integer(1, 100_000),
-        "Requests of one connection that await their response; beyond it no more is read from the client.",
+        "Requests of one connection that await their response; beyond it no more is read.",
         default="128",
         reload=Reload.NEW_CONNECTIONS,
     )
     held_bytes_max: int = key(
         "expert.proxy.held.bytes.max",
         size(4 * MIB, TIB),
-        "What is held in memory for all clients together. Beyond it requests and responses wait, and then the "
-        "connections that have kept others waiting longest end.",
+        "What is held in memory for all clients together. Beyond it requests and responses wait, and then "
+        "those connections end that have kept others waiting longest.",
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(
@@ -349,16 +343,15 @@ class ProxyConfig:
     upstream_connect_timeout_ms: int = key(
         "proxy.upstream.connect.timeout.ms",
         integer(0, 3_600_000),
-        "How long a client's connection is held while no broker answers; then it is closed. Keep it below "
-        "librdkafka's 10 s (`api.version.request.timeout.ms`).",
+        "How long a client is held while no broker answers. Keep it below librdkafka's 10 s "
+        "(`api.version.request.timeout.ms`).",
         default="8000",
         reload=Reload.NEW_CONNECTIONS,
     )
     drain_delay_ms: int = key(
         "proxy.drain.delay.ms",
         integer(0, 3_600_000),
-        "How long listeners go on accepting after SIGTERM, until balancers and Kubernetes have noticed. "
-        "`proxy.drain.timeout.ms` begins afterwards.",
+        "How long listeners go on accepting after SIGTERM, until balancers and Kubernetes have noticed.",
         default="0",
         reload=Reload.AT_ONCE,
     )

@@ -76,7 +76,7 @@ class CopyConfig:
     is_enabled: bool = key(
         "copy.enabled",
         BOOLEAN,
-        "Copy inside `serve`; needs `mode=standalone`. `tidegate copy` copies whatever this says.",
+        "Copy inside `serve`; `tidegate copy` copies whatever this says.",
         section="Copying (standalone mode)",
         default="false",
     )
@@ -89,22 +89,17 @@ class CopyConfig:
     group_id: str = key(
         "copy.group.id",
         TEXT,
-        "Consumer group by which copiers share the partitions. Copiers of one tier must have the same.",
+        "Consumer group by which copiers of one tier share the partitions.",
         default="tidegate.copier",
     )
     interval_ms: int = key(
-        "copy.interval.ms",
-        integer(100, 86_400_000),
-        "Between two looks at a partition for new records, segments to roll, and retention.",
-        default="30000",
+        "copy.interval.ms", integer(100, 86_400_000), "Between two looks at a partition.", default="30000"
     )
     concurrent_max: int = key(
         "copy.concurrent.max", integer(1, 1024), "Partitions that are copied or deleted from at once.", default="10"
     )
     bytes_per_second_max: int | None = key(
-        "copy.max.bytes.per.second",
-        optional(size(64 * KIB, TIB)),
-        "Bytes of log copied per second, of all partitions; the plug-in's own limit holds too.",
+        "copy.max.bytes.per.second", optional(size(64 * KIB, TIB)), "Bytes of log copied per second, of all partitions."
     )
     lag_ms: int = key(
         "copy.lag.ms", integer(0, _CENTURY_MS), "A segment waits until its newest record is this old.", default="0"
@@ -124,8 +119,8 @@ class CopyConfig:
     segment_ms: int = key(
         "copy.segment.ms",
         integer(1000, _CENTURY_MS),
-        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must be "
-        "far below upstream's `retention.ms`.",
+        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must "
+        "be far below upstream's `retention.ms`.",
         default="3600000",
     )
     staging_path: Path | None = key(
@@ -169,8 +164,7 @@ class CopyConfig:
     retention_from_topic: bool = key(
         "copy.retention.from.topic",
         BOOLEAN,
-        "The topic's own `retention.ms` and `retention.bytes` are the tier's in place of the two keys above. "
-        "Brokers delete by the same values.",
+        "The topic's own `retention.ms` and `retention.bytes` hold for the tier too.",
         default="false",
     )
 

@@ -127,7 +127,7 @@ class TierReadsConfig:
     hedge_gets_per_minute_min: int = key(
         "tier.hedge.gets.per.minute.min",
         integer(-1, 1_000_000),
-        "From this rate of GETs on, one that begins four times later than usual gets a second. −1: never.",
+        "From this rate on, a GET that begins four times later than usual gets a second. −1: never.",
         default="60",
     )
 

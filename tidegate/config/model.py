@@ -98,7 +98,7 @@ class TierConfig(TierReadsConfig):
     fallback_after_ms: int = key(
         "expert.fallback.after.ms",
         integer(0, 3_600_000),
-        "The broker reads an offset that was asked for three times in this time and of which the tier gave no byte.",
+        "The broker reads an offset that was asked for three times in this time without a byte.",
         section="When the tier fails",
         default="5000",
         reload=Reload.AT_ONCE,
@@ -106,7 +106,7 @@ class TierConfig(TierReadsConfig):
     fallback_partitions_max: int = key(
         "fallback.partitions.max",
         integer(0, 10_000),
-        "Partitions that one broker reads at a time because the tier fails; clients of the others get a "
+        "Partitions that one broker reads at a time because the tier fails; for the others clients get a "
         "retriable error.",
         default="4",
         reload=Reload.AT_ONCE,
@@ -139,7 +139,7 @@ class CacheConfig:
     retention_ms: int = key(
         "cache.retention.ms",
         integer(-1, 10 * 365 * DAY_MS),
-        "Blocks not read for this long are dropped; −1: only when room is needed.",
+        "Blocks not read for this long are dropped; −1: only for want of room.",
         default="-1",
     )
     encrypt: bool = key("cache.encrypt", BOOLEAN, "Encrypt blocks on disk.", default="false")
@@ -173,7 +173,7 @@ class AuthorityConfig:
     age_ms_max: int = key(
         "authority.max.age.ms",
         integer(0, 3_600_000),
-        "How long the broker's word that a client may read a partition holds; 0: asked at every Fetch.",
+        "How long a broker's word that a client may read a partition holds; 0: asked at every Fetch.",
         section="What is known of upstream and tier",
         default="1000",
         reload=Reload.AT_ONCE,
@@ -181,7 +181,7 @@ class AuthorityConfig:
     frontier_age_ms_max: int = key(
         "expert.frontier.max.age.ms",
         integer(0, 3_600_000),
-        "How old a partition's known offsets may be before they are asked again.",
+        "How old a partition's known offsets may be.",
         default="1000",
         reload=Reload.AT_ONCE,
     )
@@ -223,13 +223,12 @@ class AdminConfig:
     allowed_hosts: tuple[str, ...] | None = key(
         "admin.allowed.hosts",
         optional(HOSTS),
-        "Host names by which the admin listener may be asked, beside addresses, `localhost` and its own; `*`: "
-        "any. Other names get 403.",
+        "Host names by which the admin listener may be asked, beside addresses, `localhost` and its own; `*`: any.",
     )
     client_names: bool = key(
         "admin.client.names",
         BOOLEAN,
-        "Whether pages and log lines name clients by client id, sign-in name and group, beside their addresses.",
+        "Pages and log lines name clients by client id, sign-in name and group, beside their addresses.",
         default="true",
     )
     connections_max: int = key(
@@ -247,8 +246,7 @@ class AuditConfig:
     log: str | None = key(
         "audit.log",
         optional(AUDIT_LOG),
-        "Where one JSON line for each client, topic, partition and minute of reads from the tier goes: a file, "
-        "or `stdout`.",
+        "A file, or `stdout`: one JSON line for each client, topic, partition and minute of reads from the tier.",
     )
 
 
@@ -266,7 +264,7 @@ class MetricsConfig:
     topics_max: int = key(
         "metrics.topics.max",
         integer(0, 100_000),
-        "Topics with series of their own in `/metrics`; the others share the topic `__other__`.",
+        "Topics with series of their own in `/metrics`; the others share `__other__`.",
         default="1000",
     )
 
