@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from tidegate import exit_codes
-from tidegate.command_parser import Parser
+from tidegate.command_parser import Parser, found_file
 from tidegate.commands.cluster_options import add_diff_arguments, add_gc_arguments
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == [SPARK]:
         from pipeline.jobs import command_line
 
-        return command_line.main(words[1:])
+        return command_line.main(_with_found_file(words[1:]))
     options = parser().parse_args(words)
     run: Run = options.run
     if not getattr(options, "logs", True):
@@ -538,6 +538,15 @@ def _positive(text: str) -> float:
         if 0 < float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+
+
+def _with_found_file(words: list[str]) -> list[str]:
+    """Return a job's words with FILE, unless they name it."""
+    found = found_file(os.environ)
+    if found is None or not words or any(word.startswith(("--config", "-h", "--help")) for word in words):
+        return words
+    print(f"tidegate: FILE is {found[0]}, {found[1]}", file=sys.stderr, flush=True)
+    return [*words, "--config", found[0]]
 
 
 def _say_found(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.jobs import command_line
 from tests.support.for_each import for_each
 from tidegate import cli, command_parser
 
@@ -128,3 +129,19 @@ def test_the_variable_is_no_unknown_key(here: Path, monkeypatch: pytest.MonkeyPa
     from tidegate.config import load
 
     assert load(here / "own.conf", {"TIDEGATE_CONFIG": "x"}).warnings == ()
+
+
+def test_jobs_on_spark_find_the_file_too(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    ran: list[list[str]] = []
+
+    def run(words: list[str]) -> int:
+        ran.append(words)
+        return 0
+
+    monkeypatch.setattr(command_line, "main", run)
+    (here / "tidegate.properties").touch()
+    for words in (["audit", "--topics", "orders"], ["audit", "--config=own.properties"], ["audit", "--help"]):
+        assert cli.main(["spark", *words]) == 0
+    assert ran[0] == ["audit", "--topics", "orders", "--config", "tidegate.properties"]
+    assert ran[1:] == [["audit", "--config=own.properties"], ["audit", "--help"]]
+    assert capsys.readouterr().err == "tidegate: FILE is tidegate.properties, a usual place\n"

@@ -15,7 +15,9 @@ from typing import Final, TextIO
 from storage.config import ConfigError
 from storage.config.client_settings import client_settings
 from storage.config.java_properties import PropertiesError, read_properties
+from storage.config.registry import open_remote_storage_manager
 from storage.config.tier_client import STORAGE_MANAGER_CLASS
+from storage.errors import StorageConfigError
 from tidegate import exit_codes
 from tidegate.acl_lines import METADATA_TOPIC
 from tidegate.config import Config, load
@@ -53,7 +55,7 @@ def run(options: InitOptions, environ: Mapping[str, str], ask: Ask | None, out: 
         if options.file.exists() and not options.force:
             raise RefusedError(f"{options.file} is there already; --force writes over it")
         config = _write(options.file, properties(options, ask or _unasked), environ)
-    except (RefusedError, ConfigError, OSError) as error:
+    except (RefusedError, ConfigError, StorageConfigError, OSError) as error:
         for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
             print(f"tidegate: {problem.replace(_beside(options.file).name, options.file.name)}", file=sys.stderr)
         return exit_codes.USAGE
@@ -136,13 +138,16 @@ def _listener(keys: Mapping[str, str], wanted: str | None) -> tuple[str, str]:
 
 
 def _write(path: Path, keys: Mapping[str, str], environ: Mapping[str, str]) -> Config:
-    """Put the file in place if it can be loaded; a password that is not in the environment yet counts as one."""
+    """Put the file in place if it and its tier can be opened; a password that is not there yet counts as one."""
     beside = _beside(path)
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "w", encoding="latin-1") as file:
         file.writelines(f"{name}={_escaped(value)}\n" for name, value in keys.items())
     try:
         config = load(beside, {PASSWORD_VARIABLE: "later", **environ})
+        open_remote_storage_manager(
+            config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
+        ).close()
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import server_certificate
 from tests.support.for_each import for_each
 from tidegate import cli
 from tidegate.config import load
@@ -16,6 +17,14 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,INSIDE:PLAINTEXT,OUTSIDE:SASL_PLAINTEXT
 listeners=CONTROLLER://:9091,INSIDE://:9092,OUTSIDE://:9093
 advertised.listeners=INSIDE://broker:9092,OUTSIDE://broker.example.org:9093
+"""
+AIVEN = """remote.log.storage.system.enable=true
+remote.log.storage.manager.class.name=io.aiven.kafka.tieredstorage.RemoteStorageManager
+rsm.config.chunk.size=4194304
+rsm.config.storage.backend.class=io.aiven.kafka.tieredstorage.storage.s3.S3Storage
+rsm.config.storage.s3.bucket.name=tier
+rsm.config.storage.s3.region=us-east-1
+listeners=SSL://broker:9093
 """
 
 
@@ -52,6 +61,28 @@ def test_a_sign_in_names_a_variable_for_the_password(broker: Path, capsys: Captu
     assert "User:us" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_tier_of_the_plug_in_behind_tls(broker: Path) -> None:
+    broker.write_text(AIVEN)
+    pem, _ = server_certificate(broker.parent)
+    assert cli.main(["init", "--broker-config", str(broker), "--ca", pem.name]) == 0
+    config = load(Path("tidegate.properties"), {})
+    assert [*map(str, config.upstream.bootstrap_servers)] == ["broker:9093"]
+    tls = config.upstream.security.tls
+    assert tls is not None
+    assert tls.ca_certificates_pem == pem.read_bytes()
+
+
+def test_a_terminal_is_asked_for_what_is_not_given(broker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter([str(broker), "", "127.0.0.2:19092", "SASL_PLAINTEXT", "", ""])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert cli.main(["init"]) == 0
+    written = dict(line.split("=", 1) for line in Path("tidegate.properties").read_text().splitlines())
+    assert (written["upstream.bootstrap.servers"], written["proxy.listen"]) == ("broker:9092", "127.0.0.2:19092")
+    assert (written["upstream.sasl.mechanism"], written["upstream.sasl.username"]) == ("SCRAM-SHA-512", "tidegate")
+    assert [*typed] == []
+
+
 @for_each(
     "text, words, said",
     [
@@ -66,6 +97,13 @@ def test_a_sign_in_names_a_variable_for_the_password(broker: Path, capsys: Captu
         (BROKER, ["--broker-config", "server.properties", "--security-protocol", "SSL"], "names no listener"),
         ("broker.id=1\n", ["--broker-config", "server.properties"], "this broker has no tier"),
         (BROKER.replace("manager.class.name", "x"), ["--broker-config", "server.properties"], "what reads the tier"),
+        (BROKER.replace("rsm.config.dir=/tier\n", ""), ["--broker-config", "server.properties"], "rsm.config.dir"),
+        (BROKER.replace("LocalTieredStorage", "Other"), ["--broker-config", "server.properties"], "storage.Other"),
+        (
+            AIVEN.replace("chunk.size=4194304", "chunk.size=0"),
+            ["--broker-config", "server.properties"],
+            "rsm.config.chunk.size",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(
