@@ -13,6 +13,7 @@
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
 #   make test-workers        the suites of clients, with WORKERS (2) workers
 #   make test-installed      `make test-all ARGS=tests/integration` with the wheel, installed, in place of the tree
+#   make test-containers     deploy/Dockerfile's image, built and run          (as root: podman, buildah, mmdebstrap)
 #   make test-python-3.14    `make test` on a CPython 3.14 that Maven fetches                 (Linux, x86-64)
 
 CLASSES := build/kafka/classes.jsa
@@ -60,7 +61,7 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
 .PHONY: audit doctor docs fuzz bench-others \
-	spark spark-package test-tools test-busy test-installed differential test-workers test-python-3.14 soak
+	spark spark-package test-tools test-busy test-containers test-installed differential test-workers test-python-3.14 soak
 
 doctor:
 	@$(PYTHON) tools/doctor.py
@@ -218,6 +219,9 @@ release: $(VENV)/.run
 
 spark-package: $(VENV)/.dev
 	$(BIN)/python -m tools.spark_package $(ARGS)
+
+test-containers: $(VENV)/.dev
+	$(BIN)/pytest tests/containers $(ARGS)
 
 # From a folder outside the checkout, so that none of its packages is found instead.
 test-installed: $(VENV)/.dev $(CLASSES)

@@ -100,6 +100,11 @@ def _can_mount() -> bool:
     return mounted.returncode == 0
 
 
+def _can_run_containers() -> bool:
+    tools = ("podman", "buildah", "runc", "mmdebstrap")
+    return os.geteuid() == 0 and all(shutil.which(name) is not None for name in tools)
+
+
 def _can_run_prometheus() -> bool:
     return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 
@@ -167,6 +172,12 @@ _KINDS = {
             "docker-compose",
             _command("docker-compose"),
             "install docker-compose (Debian: apt-get install docker-compose)",
+        ),
+        Kind(
+            "containers",
+            _can_run_containers,
+            "as root, install podman, buildah, runc and mmdebstrap (Debian: apt-get install them)",
+            may_lack=os.geteuid() != 0 or shutil.which("apt-get") is None,
         ),
         Kind("man", _command("man"), "install man (Debian: apt-get install man-db groff)"),
         Kind("fish", _command("fish"), "install fish (Debian: apt-get install fish)"),
