@@ -9,10 +9,11 @@ import base64
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NewType
+from typing import Any, NewType
 
 from storage.errors import IllegalMetadataError
 
@@ -123,6 +124,12 @@ class RemoteLogSegmentMetadata:
             raise IllegalMetadataError(f"{self.segment_id}: no leader epochs")
         epochs = MappingProxyType(dict(sorted(self.segment_leader_epochs.items())))
         object.__setattr__(self, "segment_leader_epochs", epochs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only view cannot be pickled.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        epochs = dict(self.segment_leader_epochs)
+        return partial(RemoteLogSegmentMetadata, **values | {"segment_leader_epochs": epochs}), ()
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

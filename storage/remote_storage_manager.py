@@ -122,6 +122,14 @@ class StoredObject:
     segment_id: RemoteLogSegmentId | None
 
 
+class SegmentOpener(Protocol):
+    """What is needed of a manager to read segments."""
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        """As RemoteStorageManager.open_log_segment."""
+        ...
+
+
 class RemoteStorageManager(Protocol):
     """The objects of remote log segments.
 

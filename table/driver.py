@@ -23,9 +23,11 @@ from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.config.value_kinds import HOST_PORTS
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
+from storage.metadata.dump_lines import catalog_of_dump
 from storage.model import TopicIdPartition
 from table.brokers.client import BrokerClient
 from table.brokers.metadata_topic import MetadataFollower
+from table.planning.dumped_tier_view import DumpedTierView
 from table.planning.own_tier_view import OwnTierView
 from table.planning.request import OptionsError
 from table.planning.tier_transactions import TierTransactions
@@ -38,6 +40,16 @@ class Tier:
     """What is open. Used by one thread."""
 
     view: TierView
+    client: BrokerClient
+    catalog: Catalog
+    transactions: TierTransactions
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedTier:
+    """The same of a dump of the metadata topic. The client is never asked."""
+
+    view: DumpedTierView
     client: BrokerClient
     catalog: Catalog
     transactions: TierTransactions
@@ -79,6 +91,20 @@ def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> Ups
 def log_start_asker(config: TierClientConfig, storage: ShippedStorage) -> Callable[[TopicIdPartition], int]:
     """Return what executors ask with where a log starts now: it has our credentials, and no file of this machine."""
     return partial(_log_start_now, replace(config, remote_storage_config={}), storage)
+
+
+@contextmanager
+def open_dumped_tier(config: TierClientConfig, dump: Path) -> Iterator[DumpedTier]:
+    """The tier as a dump of its metadata has it. No broker is asked anything.
+
+    Raises:
+        LineError: it is no dump.
+        StorageConfigError: the storage manager's configuration is wrong.
+    """
+    catalog = catalog_of_dump(dump)
+    transactions = TierTransactions(open_shipped_storage(shipped_storage(config)))
+    with BrokerClient(client_settings(config.upstream)) as client:
+        yield DumpedTier(DumpedTierView(catalog, transactions), client, catalog, transactions)
 
 
 def _log_start_now(config: TierClientConfig, storage: ShippedStorage, partition: TopicIdPartition) -> int:

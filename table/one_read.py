@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.config.tier_client import TierClientConfig
-from table.driver import Tier, log_start_asker, shipped_storage, shipped_tail
+from table.driver import DumpedTier, Tier, log_start_asker, shipped_storage, shipped_tail
 from table.planning.bounds import Bounds
 from table.planning.offset_bounds import wanted_offsets
 from table.planning.partition_view import PartitionView, WantedOffsets
@@ -39,7 +39,7 @@ class PlannedRead:
         return planned_costs(self.views, self.tasks)
 
 
-def plan_read(tier: Tier, request: ReadRequest, bounds: Bounds) -> PlannedRead:
+def plan_read(tier: Tier | DumpedTier, request: ReadRequest, bounds: Bounds) -> PlannedRead:
     """The tasks of a read of what there is now.
 
     Raises: whatever of TierViewError, OffsetBoundsError, PlanningError, UpstreamError and RemoteStorageError is the
@@ -58,7 +58,7 @@ def plan_read(tier: Tier, request: ReadRequest, bounds: Bounds) -> PlannedRead:
 
 
 def plan_wanted(
-    tier: Tier, views: Sequence[PartitionView], wanted: Sequence[WantedOffsets], request: ReadRequest
+    tier: Tier | DumpedTier, views: Sequence[PartitionView], wanted: Sequence[WantedOffsets], request: ReadRequest
 ) -> PlannedRead:
     """The tasks for these offsets. Raises PlanningError and RemoteStorageError."""
     if request.read_committed:

@@ -6,3 +6,17 @@
 
 Read `serve` first.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from table.history.scan import scan as scan
+
+
+def __getattr__(name: str) -> Any:
+    """`scan`, loaded when it is asked for: serve and most commands have no use for what it needs."""
+    if name == "scan":
+        from table.history.scan import scan
+
+        return scan
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

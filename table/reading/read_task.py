@@ -16,6 +16,7 @@ from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
 from storage.model import TopicIdPartition
+from storage.remote_storage_manager import SegmentOpener
 from table.brokers.client import BrokerClient
 from table.decoding.inflated_batches import RecordDecoder
 from table.logs import configure_logs
@@ -45,8 +46,11 @@ class TaskReader:
     values: "ValuesPlan | None" = field(default=None, repr=False)
     log_start: Callable[[TopicIdPartition], int] | None = field(default=None, repr=False)
 
-    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+    def read(self, task: Task, storage: SegmentOpener | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order of offset.
+
+        Args:
+            storage: opens its segments; None: the manager of this process.
 
         Raises:
             CorruptObjectError: a batch is corrupt, named by object and position.
@@ -57,20 +61,21 @@ class TaskReader:
         """
         configure_logs()
         keep_archive_directories()
-        batches = self._read(task)
+        batches = self._read(task, storage)
         if self.values is not None:
             from table.values.typed_columns import typed_batches  # a format's library: only for reads that want it
 
             batches = typed_batches(batches, task, self.values)
         return batches
 
-    def _read(self, task: Task) -> Iterator[pa.RecordBatch]:
+    def _read(self, task: Task, storage: SegmentOpener | None) -> Iterator[pa.RecordBatch]:
         if isinstance(task, TailTask):
             yield from self._read_tail(task)
             return
         from table.reading.segment_task import read_segments  # numpy: not on the driver's way
 
-        yield from read_segments(open_shipped_storage(self.storage), task.parts, self.options, self.log_start)
+        manager = storage or open_shipped_storage(self.storage)
+        yield from read_segments(manager, task.parts, self.options, self.log_start)
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         # It imports what takes a fifth of a second, and few tasks are of the tail.

@@ -35,7 +35,7 @@ from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver,
 from storage.log.segment_scan import GetsAhead, LogWindow
 from storage.model import IndexType, TopicIdPartition
 from storage.object_store.retries import call_with_retries
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, SegmentOpener
 from table.decoding.inflated_batches import RecordDecoder
 from table.planning.partition_view import OffsetRange
 from table.reading.left_out import BadBatch, BadRecords
@@ -55,7 +55,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def read_segments(
-    manager: RemoteStorageManager,
+    manager: SegmentOpener,
     parts: Sequence[SegmentTask],
     options: ReadOptions,
     log_start: Callable[[TopicIdPartition], int] | None = None,
@@ -119,7 +119,7 @@ class SegmentsInTurn:
     """
 
     def __init__(
-        self, manager: RemoteStorageManager, parts: Sequence[SegmentTask], options: ReadOptions, gets: GetsAhead
+        self, manager: SegmentOpener, parts: Sequence[SegmentTask], options: ReadOptions, gets: GetsAhead
     ) -> None:
         self._gets = gets
         self._unopened = deque(
@@ -172,7 +172,7 @@ class SegmentBatches:
 
     def __init__(
         self,
-        manager: RemoteStorageManager,
+        manager: SegmentOpener,
         task: SegmentTask,
         options: ReadOptions,
         bad: BadRecords,

@@ -16,8 +16,6 @@ Memory: a chunk of lines, and of an import 16 bytes and an entry of a set for ea
 """
 
 import base64
-import binascii
-import json
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,10 +29,11 @@ import trio
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from standalone.copier.gone_topics import HELD_MS
-from standalone.takeover.cluster_facts import TAKEOVER_LINES, takeover_lines
+from standalone.takeover.cluster_facts import takeover_lines
 from storage.config.client_settings import client_settings
 from storage.config.model import Mode
 from storage.errors import MetadataRecordError, TierError
+from storage.metadata.dump_lines import LINE_CHARACTERS_MAX, LineError, parse_line
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.reading import MetadataEvent, partition_of
@@ -63,12 +62,6 @@ EMPTY_ANSWERS_MAX = 20
 """Ten seconds without a record below the end that the leader itself has named."""
 
 CHUNK_LINES = 5000
-LINE_CHARACTERS_MAX = 4 * 1024 * 1024
-"""A record has at most message.max.bytes, 1 MiB by default, and stands in the line twice."""
-
-OTHER_LINES = ("dump", *TAKEOVER_LINES)
-"""Lines of a dump that are no records, by the key of their only member."""
-
 NOBODY: Final = -1
 """In place of a broker's id."""
 
@@ -217,10 +210,6 @@ class ImportOptions:
     appends: bool = False
     after: int = 0
     as_json: bool = False
-
-
-class LineError(TierError):
-    """A line is none that `dump` writes."""
 
 
 @dataclass(slots=True)
@@ -409,44 +398,6 @@ def _events(options: ImportOptions, plan: Plan) -> Iterator[MetadataEvent]:
             f"{options.lines} is not UTF-8 behind line {number} ({error.reason}): name what `tidegate metadata dump`"
             " wrote"
         ) from error
-
-
-def parse_line(line: str, number: int) -> MetadataEvent | Mapping[str, Any] | None:
-    """A record, whose offset is the line's number; another line of a dump as it is; None of an empty line.
-
-    Raises:
-        LineError: it is none that `dump` writes.
-    """
-    if not line.strip():
-        return None
-    try:
-        fields = json.loads(line)
-        if not isinstance(fields, dict):
-            raise TypeError("not an object")
-        if any(isinstance(fields.get(kind), dict) for kind in OTHER_LINES):
-            return fields
-        partition, timestamp_ms = fields["metadata_partition"], fields["timestamp_ms"]
-        key, value = (_from_base64(fields[name]) for name in ("key", "value"))
-        if not isinstance(partition, int) or not isinstance(timestamp_ms, int) or not abs(timestamp_ms) < 2**62:
-            raise TypeError("metadata_partition and timestamp_ms are numbers")
-        if key is None and value is None:
-            raise ValueError("a record without key and value")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LineError(
-            f"line {number} is none that `tidegate metadata dump` writes ({error!r}): leave it out, or dump again"
-        ) from error
-    return MetadataEvent(partition, number, timestamp_ms, key, value)
-
-
-def _from_base64(text: object) -> bytes | None:
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise TypeError("key and value are text")
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"not base64: {error}") from error
 
 
 def _decoded(event: MetadataEvent) -> MetadataRecord | None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 from standalone.takeover.cluster_facts import COMPLETE_LINE, PARTITION_LINE, PartitionFacts, facts_of
 from storage.errors import MetadataRecordError, TierError
 from storage.metadata.catalog import Catalog
+from storage.metadata.dump_lines import LINE_CHARACTERS_MAX, parse_line
 from storage.metadata.reading import MetadataEvent
 from storage.metadata.serde import decode
 from storage.model import TopicIdPartition, Uuid, uuid_from_text
-from tidegate.commands.metadata import LINE_CHARACTERS_MAX, parse_line
 
 DUMP_AGAIN: Final = "dump again while the brokers run, after the last copier has stopped: `tidegate metadata dump FILE`"
 

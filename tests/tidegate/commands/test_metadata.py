@@ -10,6 +10,7 @@ import trio
 
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.dump_lines import LineError, parse_line
 from storage.metadata.encoding import encode
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.reading import MetadataEvent, TopicDescription
@@ -18,7 +19,7 @@ from storage.metadata.serde import decode
 from storage.model import CustomMetadata, RemoteLogSegmentState
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 from tidegate.commands import metadata
-from tidegate.commands.metadata import ImportOptions, LineError, Plan, parse_line, place_of, record_line, records_of
+from tidegate.commands.metadata import ImportOptions, Plan, place_of, record_line, records_of
 from tidegate.commands.tier import MetadataTopic
 
 ORDERS = topic_partition("orders", 3)

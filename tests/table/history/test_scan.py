@@ -1,0 +1,132 @@
+"""A scan gives the rows that were asked for, and reads no more than it must for them."""
+
+import datetime
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import tidegate
+from table.history.scan import Scan
+from table.planning.request import OptionsError
+from tests.support.for_each import for_each
+from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment
+from tests.support.table_tier import TableTier
+
+OFFSETS = 600
+"""Three segments of 200 in each of two partitions."""
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> TableTier:
+    tier = TableTier(tmp_path)
+    for partition in range(2):
+        tier.add(*(filled_segment(base) for base in range(0, OFFSETS, 200)), partition=partition)
+    return tier
+
+
+def offsets(scan: Scan) -> list[int]:
+    return sorted(scan.with_columns(["offset"]).to_table().column("offset").to_pylist())
+
+
+def test_all_the_rows_and_columns_are_there(tier: TableTier) -> None:
+    scan = tier.scan()
+    assert scan.schema.names == [
+        *("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+    ]
+    table = scan.to_table()
+    assert table.schema == scan.schema
+    assert table.num_rows == scan.stats.rows == scan.count() == 2 * OFFSETS
+    assert pa.table(scan).num_rows == 2 * OFFSETS
+    assert (scan.stats.segments, scan.stats.of_segments, scan.stats.offsets) == (6, 6, 2 * OFFSETS)
+    assert scan.stats.bytes_read == scan.stats.of_bytes
+
+
+@for_each(
+    "where, holds",
+    [
+        ('"offset" >= 150 and offset < 250', lambda offset: 150 <= offset < 250),
+        ("offset in (3, 250, 599, 1000)", lambda offset: offset in (3, 250, 599)),
+        ("not (offset > 3 or offset = 1)", lambda offset: offset <= 3 and offset != 1),
+        ("key is null and offset < 5", lambda offset: False),
+        (pc.field("offset") == 7, lambda offset: offset == 7),
+        (
+            (pc.field("offset") < 20) & (pc.bit_wise_and(pc.field("offset"), 1) == 1),
+            lambda offset: offset in range(1, 20, 2),
+        ),
+    ],
+)
+def test_a_filter_is_exact_whatever_of_it_saves_reading(
+    tier: TableTier, where: Any, holds: Callable[[int], bool]
+) -> None:
+    found = offsets(tier.scan("orders:1", where=where))
+    assert found == [offset for offset in range(OFFSETS) if holds(offset)]
+
+
+def test_what_is_bounded_is_not_read(tier: TableTier) -> None:
+    scan = tier.scan(where="partition = 1 and offset >= 405", columns=["offset"])
+    explained = scan.explain()
+    assert (explained.segments, explained.of_segments, explained.full_scans) == (1, 6, ())
+    scan.to_table()
+    assert (scan.stats.segments, scan.stats.rows) == (1, 195)
+    assert scan.stats.gets == explained.gets
+    late = datetime.datetime.fromtimestamp((FIRST_TIMESTAMP_MS + 10_000_000) / 1000, datetime.UTC)
+    none = tier.scan(where=pc.field("timestamp") > late)
+    assert (none.to_table().num_rows, none.stats.gets) == (0, 0)
+
+
+def test_the_parts_of_a_filter_that_save_nothing_are_named(tier: TableTier) -> None:
+    where = "offset > 3 and key like 'a%' and timestamp < '2100-01-01'"
+    explained = tier.scan(where=where).explain()
+    assert [part[:9] for part in explained.full_scans] == ["key LIKE ", "timestamp"]
+    assert "looked at row by row, saves no reading: key LIKE 'a%'" in str(explained)
+    assert "not known" in str(explained)
+
+
+def test_a_limit_ends_the_reading(tier: TableTier) -> None:
+    scan = tier.scan(limit=15)
+    assert (scan.to_table().num_rows, scan.stats.segments) == (15, 3)
+    assert tier.scan(limit=0).to_table().num_rows == 0
+    assert tier.scan(where="offset >= 10", limit=30, columns=["offset"]).to_table().num_rows == 30
+
+
+def test_tasks_are_read_anywhere(tier: TableTier) -> None:
+    tasks = tier.scan(where="offset >= 300", columns=["partition"]).tasks()
+    sent = [ForkingPickler.loads(ForkingPickler.dumps(task)) for task in tasks]
+    rows = [row for task in sent for row in task.to_reader().read_all().to_pylist()]
+    assert len(rows) == 600
+    assert rows[0].keys() == {"partition"}
+
+
+@for_each(
+    "arguments, said",
+    [
+        ({"columns": ["offset", "nothing"]}, "columns names 'nothing'"),
+        ({"columns": ["offset", "offset"]}, "columns names offset twice"),
+        ({"isolation": "committed"}, "isolation is 'committed'"),
+        ({"tail": "kafka"}, "tail is 'kafka'"),
+        ({"tail": "broker"}, "no broker is asked"),
+        ({"limit": -1}, "limit is -1"),
+        ({"values": {"format": "avro"}}, "values names format"),
+        ({"where": "nothing = 1"}, "where names 'nothing'"),
+        ({"where": "lower(key) = 'a'"}, "not understood"),
+        ({"where": "offset = 'a'"}, "compares 'a' with a column of type int64"),
+        ({"where": "1 +"}, "no condition of SQL"),
+        ({"where": pc.field("nothing") == 1}, "where does not fit the columns"),
+        ({"topic": ["orders", "orders:1"]}, "take one of both"),
+        ({"topic": ":1"}, "topic is ':1'"),
+    ],
+)
+def test_what_is_wrong_is_said(tier: TableTier, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionsError, match=said):
+        tier.scan(**arguments)
+
+
+def test_it_is_a_function_of_the_package_and_is_loaded_when_asked_for() -> None:
+    assert tidegate.scan.__name__ == "scan"
+    with pytest.raises(AttributeError, match="no attribute 'scans'"):
+        _ = tidegate.scans
