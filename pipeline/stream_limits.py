@@ -35,5 +35,6 @@ def register_available_now(reader: type) -> None:
 
 
 def _words() -> ModuleType | None:
-    name = "pyspark.sql.streaming.datasource"
-    return importlib.import_module(name) if importlib.util.find_spec(name) is not None else None
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        return None
+    return importlib.import_module("pyspark.sql.streaming.datasource")
