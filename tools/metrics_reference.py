@@ -23,11 +23,10 @@ _HEAD = f"""\
 counter, with `_bucket` a histogram; all others are gauges. Braces hold the labels.
 
 - KIP-405's metrics have the names that Strimzi's jmx_exporter rules give a broker's, so dashboards fit as they are.
-  `metrics.kip405.names=original` exports the renamed ones under KIP-405's first names, `both` under both. A broker's
-  own quotas, retention shares and bootstrap of followers have no meaning here.
+  `metrics.kip405.names=original` exports the renamed ones under KIP-405's first names, `both` under both.
 - Series are per topic only, so `sum()` is right. A broker also exports their sum without the label, which counts twice.
 - The first `metrics.topics.max` ({TOPICS_MAX} unless set) topics get series of their own, the rest share the topic
-  `{OTHER_LABEL}`. Other labels are enumerations or have limits, and share `{OTHER_LABEL}` likewise.
+  `{OTHER_LABEL}`, as other labels with limits do.
 - A series with an enumerated label is there from the start, at 0; others appear with their first value. What a copier
   feeds is exported where a copier runs (standalone mode).
 - Durations have the upper bounds {_BUCKETS} s.
