@@ -256,14 +256,14 @@ class TableSink:
         problems = [f"{self._name}: {problem}" for problem in found.problems]
         statement = f"ALTER TABLE {self._name} ADD COLUMNS ({added_columns(found.missing)})"
         if found.missing and not self._options.evolves_schema:
-            names = ", ".join(field.name for field in found.missing)
+            names = ", ".join(each.name for each in found.missing)
             problems.append(f"{self._name} lacks {names}: {statement}, or --evolve-schema, which does just that")
         if problems:
             raise UsageError(*problems)
         if found.missing:
             self._spark.sql(statement)
-            for field in found.missing:
-                self._tell(f"{self._name}: added column {field.name} {field.dataType.simpleString()}")
+            for added in found.missing:
+                self._tell(f"{self._name}: added column {added.name} {added.type.simpleString()}")
             there = self._spark.table(str(self._name)).schema
         fills = isinstance(self._table, table_iceberg.IcebergTable)
         return as_table(rows, there, is_case_sensitive=is_case_sensitive, fills_nulls=fills)

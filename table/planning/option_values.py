@@ -64,13 +64,13 @@ class OptionReader:
         self._problem(name, "true or false")
         return default
 
-    def number(self, name: str) -> int:
-        """A whole number from 0 on."""
+    def number(self, name: str, *, minimum: int = 0) -> int:
+        """A whole number."""
         value = self.text(name)
-        if _INTEGER.fullmatch(value) and 0 <= int(value) <= _INT64_MAX:
+        if _INTEGER.fullmatch(value) and minimum <= int(value) <= _INT64_MAX:
             return int(value)
-        self._problem(name, "a whole number from 0 on")
-        return 0
+        self._problem(name, f"a whole number from {minimum} on")
+        return minimum
 
     def size(self, name: str, default: _T, *, minimum: int) -> int | _T:
         if not self.has(name):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from table.planning.option_values import OptionReader
 
 VALUE_OPTION_NAMES: Final = (
-    *("valueFormat", "valueSchemaFile", "valueSchemaSubject", "valueMessage"),
-    *("keyFormat", "keySchemaFile", "keySchemaSubject", "keyMessage"),
+    *("valueFormat", "valueSchemaFile", "valueSchemaSubject", "valueSchemaVersion", "valueMessage"),
+    *("keyFormat", "keySchemaFile", "keySchemaSubject", "keySchemaVersion", "keyMessage"),
     *("schemaRegistry", "deadLetter", "deadLetterPath"),
 )
 BINARY: Final = "binary"
@@ -25,13 +25,15 @@ FORMATS: Final = (BINARY, AVRO, PROTOBUF, JSON)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnOptions:
-    """How one column, `key` or `value`, is decoded: by a file's schema, or by the newest of a registry's subject."""
+    """How one column, `key` or `value`, is decoded: by a file's schema, or by one of a registry's subject."""
 
     column: str
     format: str
     schema_file: str | None = None
     subject: str | None = None
     """None: the topic's name and -key or -value."""
+    version: int | None = None
+    """The subject's; None: the newest."""
     message: str | None = None
     """For Protobuf."""
 
@@ -82,13 +84,19 @@ def _registry_url(reader: "OptionReader") -> str | None:
 def _column(reader: "OptionReader", column: str) -> ColumnOptions | None:
     form = reader.choice(f"{column}Format", FORMATS)
     found = {name: reader.text(f"{column}{name}") or None for name in ("SchemaFile", "SchemaSubject", "Message")}
+    version_name = f"{column}SchemaVersion"
     if form == BINARY:
         reader.problems += [
-            f"{column}{name} is given, and {column}Format is not" for name in found if reader.has(f"{column}{name}")
+            f"{column}{name} is given, and {column}Format is not"
+            for name in (*found, "SchemaVersion")
+            if reader.has(f"{column}{name}")
         ]
         return None
     if found["SchemaFile"] and found["SchemaSubject"]:
         reader.problems.append(f"{column}SchemaFile and {column}SchemaSubject are given: keep one of them")
+    version = reader.number(version_name, minimum=1) if reader.has(version_name) else None
+    if found["SchemaFile"] and version is not None:
+        reader.problems.append(f"{column}SchemaFile and {version_name} are given: keep one of them")
     if found["Message"] and form != PROTOBUF:
         reader.problems.append(f"{column}Message is given, and {column}Format is not protobuf")
     return ColumnOptions(
@@ -96,5 +104,6 @@ def _column(reader: "OptionReader", column: str) -> ColumnOptions | None:
         format=form,
         schema_file=found["SchemaFile"],
         subject=found["SchemaSubject"],
+        version=version,
         message=found["Message"],
     )

@@ -96,9 +96,10 @@ class SchemaRegistry:
         """
         return self._with_references(self._get(f"/schemas/ids/{schema_id}"), f"schema {schema_id}")
 
-    def latest(self, subject: str) -> RegisteredSchema:
-        """A subject's newest schema. Raises as `by_id`."""
-        return self._with_references(self._get(_version_path(subject, "latest")), f"subject {subject}")
+    def of_subject(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A subject's schema of that version; None: the newest. Raises as `by_id`."""
+        path = _version_path(subject, "latest" if version is None else version)
+        return self._with_references(self._get(path), f"subject {subject}")
 
     def _with_references(self, answer: Mapping[str, Any], what: str) -> RegisteredSchema:
         found: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """On the driver: which schema each column is read by, settled once for a read, and the columns' types.
 
-A column's type is that of the schema file, or of the subject's newest schema at the time of planning. It travels to
-executors as text, so that all of them read alike, whatever is registered meanwhile. It holds no credential; the
-registry's configuration beside it does, and is in no repr.
+A column's type is that of the schema file, or of the subject's schema at the time of planning: of the newest, unless a
+version is named. It travels to executors as text, so that all of them read alike, whatever is registered meanwhile. It
+holds no credential; the registry's configuration beside it does, and is in no repr.
 """
 
 import importlib.util
@@ -169,7 +169,7 @@ def _from_registry(
 
     subject = column.subject or _subject(column, topics)
     with closing(SchemaRegistry(registry)) as client:
-        found = _latest(client, subject)
+        found = _registered(client, subject, column.version)
     if found.kind != _KINDS[column.format]:
         raise SchemaError(f"is {found.kind}, and {column.column}Format is {column.format}")
     descriptors = b""
@@ -187,13 +187,14 @@ def _from_registry(
     )
 
 
-def _latest(registry: "SchemaRegistry", subject: str) -> "RegisteredSchema":
+def _registered(registry: "SchemaRegistry", subject: str, version: int | None) -> "RegisteredSchema":
     from table.values.registry import UnknownSchemaError
 
     try:
-        return registry.latest(subject)
+        return registry.of_subject(subject, version)
     except UnknownSchemaError:
-        raise SchemaError(f"is no subject of the schema registry at {registry.name}") from None
+        what = "is no subject" if version is None else f"has no version {version}, or is no subject,"
+        raise SchemaError(f"{what} of the schema registry at {registry.name}") from None
 
 
 def _from_file(column: ColumnOptions) -> SettledColumn:

@@ -94,6 +94,12 @@ SECRETS = (
             "keyFormat=avro keySchemaFile=a keySchemaSubject=b",
             "keySchemaFile and keySchemaSubject are given: keep one of them$",
         ),
+        (
+            "keyFormat=avro keySchemaFile=a keySchemaVersion=2",
+            "keySchemaFile and keySchemaVersion are given: keep one of them$",
+        ),
+        ("valueSchemaVersion=2", "valueSchemaVersion is given, and valueFormat is not$"),
+        ("valueFormat=avro valueSchemaVersion=0", "valueSchemaVersion is '0': it has to be a whole number from 1 on$"),
         ("valueFormat=avro valueMessage=M", "valueMessage is given, and valueFormat is not protobuf$"),
         (
             "valueFormat=avro schemaRegistry=r:8081",

@@ -213,6 +213,49 @@ def test_columns_that_do_not_fit(session: "SparkSession", name: str, table_forma
     assert contents(session.table(name)) == expected(session, run)
 
 
+DAYS = ("id bigint", "id bigint, zip string", "id bigint")
+"""One field more on the second day, and without it again on the third."""
+
+
+@both
+def test_a_nested_field_comes_and_goes(session: "SparkSession", name: str, table_format: str) -> None:
+    """One Avro field more ended the daily backfill. Given structs in a struct, a list and a map, whose fields change
+    from day to day, when each day is appended with --evolve-schema, then all rows are there, with null where there is
+    no such field; without it, a sentence names the fields."""
+    from pipeline.jobs.sink import OffsetRange, Run, in_order
+    from tests.support.table_runs import begun, run_of, sink_of
+
+    told: list[str] = []
+    for day, fields in enumerate(DAYS):
+        columns = f"topic string, partition int, offset bigint, timestamp timestamp, value struct<a: struct<{fields}>, "
+        columns += f"l: array<struct<{fields}>>, m: map<string, struct<{fields}>>>"
+        inner = (day,) if "zip" not in fields else (day, f"zip-{day}")
+        rows = session.createDataFrame([("orders", 0, day, None, (inner, [inner], {"k": inner}))], columns)
+        run = Run(
+            number=day + 1,
+            topics={"orders": "id"},
+            ranges=in_order([OffsetRange("orders", 0, day, day + 1)]),
+            steps_count=1,
+            options=run_of(1).options,
+        )
+        if day == 1:
+            refusing = sink_of(session, name)
+            (step,) = begun(refusing, run).left
+            with pytest.raises(UsageError, match=r"lacks value.a.zip, value.l.element.zip, value.m.value.zip: ALTER"):
+                refusing.append(rows, run, step, lambda: {"rows": 1})
+        sink = sink_of(session, name, told, format=None if day else table_format, evolves_schema=True)
+        state = begun(sink, run)
+        sink.append(rows, run, state.left[0], lambda: {"rows": 1})
+        sink.finish(state, {"steps": 1})
+    assert [line.rpartition(": ")[2] for line in told if "added column" in line] == [
+        f"added column value.{path}.zip string" for path in ("a", "l.element", "m.value")
+    ]
+    found = session.table(name).orderBy("offset").select("value.a", "value.l", "value.m").collect()
+    assert [[tuple(row.a), tuple(row.l[0]), tuple(row.m["k"])] for row in found] == [
+        [inner] * 3 for inner in ((0, None), (1, "zip-1"), (2, None))
+    ]
+
+
 def test_a_table_is_rolled_back(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table that its owner sets back behind a step's commit, then that step is left, and no other."""
     from tests.support.table_runs import contents, do, expected, run_of, sink_of
