@@ -19,6 +19,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from tidegate import exit_codes
 from tidegate.command_parser import Parser, found_file
 from tidegate.commands.cluster_options import add_diff_arguments, add_gc_arguments
+from tidegate.commands.table_options import (
+    add_scan_arguments,
+    add_sql_arguments,
+    missing_packages,
+    scan_options,
+    sql_options,
+)
 
 if TYPE_CHECKING:
     from storage.model import Uuid
@@ -404,6 +411,24 @@ def _cat(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout)
 
 
+def _scan(options: argparse.Namespace) -> int:
+    if missing := missing_packages("table"):
+        print(f"tidegate: {missing}", file=sys.stderr)
+        return exit_codes.USAGE
+    from tidegate.commands.scan import run
+
+    return run(scan_options(options))
+
+
+def _sql(options: argparse.Namespace) -> int:
+    if missing := missing_packages("sql"):
+        print(f"tidegate: {missing}", file=sys.stderr)
+        return exit_codes.USAGE
+    from tidegate.commands.sql import run
+
+    return run(sql_options(options))
+
+
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
     _place_arguments(parser)
     parser.add_argument("--sample", metavar="N", type=_count, help="so many segments of each partition, spread over it")
@@ -607,6 +632,20 @@ COMMANDS: Sequence[Command] = (
     Command("ls", "list the tier's topics, partitions or segments", _configured(_ls), _ls_arguments),
     Command("stat", "show one segment: objects, manifest, indexes", _configured(_stat), _stat_arguments),
     Command("cat", "print records of the tier as JSON lines", _configured(_cat), _cat_arguments),
+    Command(
+        "scan",
+        "print a topic's rows: filtered, with typed values, in several formats",
+        _scan,
+        add_scan_arguments,
+        "Print a topic's rows out of the tier. A table on a terminal, JSON lines in a pipe.",
+    ),
+    Command(
+        "sql",
+        "run a SELECT of DuckDB over topics of the tier",
+        _sql,
+        add_sql_arguments,
+        "Run a SELECT of DuckDB over topics of the tier, which are its tables.",
+    ),
     Command("verify", "check the tier's objects against its metadata", _configured(_verify), _verify_arguments),
     Command("metadata dump", "print the metadata topic as JSON lines", _configured(_dump), _dump_arguments),
     Command(

@@ -1,6 +1,7 @@
 """The command line: what each command calls, what it returns, and what it must not import."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from storage.checks.finding import WHAT_TO_DO, FindingKind
 from tests.support.for_each import for_each
 from tidegate import cli
+from tidegate.commands.table_options import PACKAGES
 from tidegate.config import Config
 
 Captured = pytest.CaptureFixture[str]
@@ -56,7 +58,11 @@ NEEDED = {
 """What a command takes besides FILE."""
 
 
-@for_each("command", [command.name for command in cli.COMMANDS if command.name != "health"])
+TABLES = ("scan", "sql")
+"""They read what of FILE is the tier's, and take packages that others do not need."""
+
+
+@for_each("command", [command.name for command in cli.COMMANDS if command.name not in ("health", *TABLES)])
 def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "bad.properties"
     path.write_text(f"{FILE}mode=x\nlog.level=y\n")
@@ -69,6 +75,16 @@ def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path
     )
 
 
+@for_each("command, extra", [("scan", "table"), ("sql", "sql")])
+def test_what_a_command_lacks_is_said_with_what_brings_it(
+    command: str, extra: str, file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setitem(PACKAGES, extra, ("sys", "not_there", "not_there_either"))
+    assert cli.main([command, file, "orders"]) == 2
+    said = "tidegate: not_there and not_there_either cannot be imported: pip install 'tidegate[" + extra + "]'\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as caught:
@@ -79,7 +95,7 @@ def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str
 
 DOCS = Path(cli.__file__).parents[1] / "docs"
 DELETIONS = ("deletions list", "deletions hold", "deletions approve", "deletions release")
-TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import", *DELETIONS, "diff", "gc")
+TOOLS = ("ls", "stat", "cat", "scan", "sql", "verify", "metadata dump", "metadata import", *DELETIONS, "diff", "gc")
 
 
 @for_each("name", TOOLS)
@@ -96,7 +112,8 @@ def test_every_example_of_the_tools_documentation_is_a_command() -> None:
     """What runs it is in the parsed options; it is not run here."""
     text = (DOCS / "tools.md").read_text()
     lines = re.findall(r"^ *(tidegate .*)$", text, re.MULTILINE)
-    examples = [re.split(" > | +#", line)[0].replace("FILE", "tidegate.properties").split()[1:] for line in lines]
+    written = [re.split(" > | +#", line)[0].replace("FILE", "tidegate.properties") for line in lines]
+    examples = [shlex.split(line)[1:] for line in written]
     chosen = {cli.parser().parse_args(example).run: None for example in examples}
     first = cli.parser().parse_args(["init"]).run
     assert [*chosen] == [first, *(command.run for command in cli.COMMANDS if command.name in TOOLS)]

@@ -15,6 +15,7 @@ source "$0"
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _tidegate; printf '%s\\n' "${COMPREPLY[@]}"
 """
 TYPED = {
+    ("scan", "FILE", "--wh"): {"--where"},
     ("v",): {"verify"},
     ("metadata", ""): {"dump", "import"},
     ("cat", "FILE", "--max"): {"--max-records"},

@@ -1,0 +1,229 @@
+"""`tidegate sql FILE QUERY`: DuckDB over topics of the tier, which it reads as tables (docs/tools.md#sql).
+
+- A table's name is TOPIC or TOPIC:PARTITION, in double quotes where SQL has no such name. DuckDB's own parser says
+  which tables a query names; a name of a WITH is not a topic then.
+- DuckDB hands its filters and columns to the scan, which reads no more than these need.
+- A query is one SELECT. It reaches no file and no address, unless --files lets it; no extension is fetched or loaded.
+- What does not fit memory is spilled to a folder of its own below the system's for temporary files.
+"""
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as arrow_dataset
+
+from storage.model import is_topic_name
+from table.history.scan import Scan, ScanStats, scan
+from table.planning.request import OptionsError
+from tidegate.commands.row_output import STOP_S, write_rows
+from tidegate.commands.table_failures import run_table_command, say_problems
+from tidegate.commands.table_options import SqlOptions
+
+_OWN_SCHEMAS: Final = ("information_schema", "main", "pg_catalog")
+
+
+def run(options: SqlOptions) -> int:
+    """Show what the query gives; the exit code."""
+    try:
+        return run_table_command(lambda: _run(options))
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except duckdb.Error as error:
+        return say_problems([str(error).strip()])
+
+
+def _run(options: SqlOptions) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-sql-") as folder,
+        closing(connected(folder, reads_files=options.reads_files)) as connection,
+    ):
+        tables = {name: Table(options, name) for name in topics_of(connection, options)}
+        for name, table in tables.items():
+            connection.register(name, table)
+        query = Query(connection, options.query, tables)
+        if options.explains:
+            print(query.explain())
+            return
+        try:
+            write_rows(query, options)
+        finally:
+            query.stop()
+
+
+def connected(folder: str, *, reads_files: bool) -> duckdb.DuckDBPyConnection:
+    """A database in memory that reaches nothing but a folder for what it spills."""
+    config: dict[str, Any] = {
+        "allow_community_extensions": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "enable_external_access": reads_files,
+        "python_enable_replacements": False,
+        "temp_directory": folder,
+    }
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def topics_of(connection: duckdb.DuckDBPyConnection, options: SqlOptions) -> list[str]:
+    """The topics, or partitions of topics, that a query names as its tables, each once.
+
+    Raises:
+        OptionsError: it is not one SELECT, or a name cannot be meant.
+        duckdb.Error: it is no SQL.
+    """
+    connection.extract_statements(options.query)  # says where it is wrong
+    [(text,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [options.query]).fetchall()
+    document = json.loads(text)
+    if document["error"] or len(document["statements"]) != 1:
+        raise OptionsError(["sql takes one SELECT"])
+    named: dict[str, str] = {}
+    for schema, name in _tables_in(document):
+        if schema and schema not in _OWN_SCHEMAS and not options.reads_files:
+            raise OptionsError([f'there is no schema {schema}: a topic with a dot is written "{schema}.{name}"'])
+        if schema or not is_topic_name(name.partition(":")[0]) or (options.reads_files and Path(name).exists()):
+            continue
+        other = named.setdefault(name.lower(), name)
+        if other != name:
+            raise OptionsError([f"SQL takes {other} and {name} for one table: read them one after the other"])
+    return list(named.values())
+
+
+def _tables_in(document: object) -> Iterator[tuple[str, str]]:
+    """Schema and name of each table in a query, but for those that a WITH makes."""
+    found: list[tuple[str, str]] = []
+    made: set[str] = set()
+    waiting = [document]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "BASE_TABLE":
+                found.append((node["schema_name"], node["table_name"]))
+            made |= {entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", ())}
+            waiting += reversed(node.values())
+        elif isinstance(node, list):
+            waiting += reversed(node)
+    return ((schema, name) for schema, name in found if schema or name.lower() not in made)
+
+
+class Table(arrow_dataset.Dataset):  # type: ignore[misc]  # pyarrow ships no types
+    """A topic as DuckDB asks for it.
+
+    DuckDB tells of a failure as text alone, so that it is kept here. And threads of Arrow read ahead, also when DuckDB
+    has enough: they may not be in Python any more when the interpreter ends.
+    """
+
+    def __init__(self, options: SqlOptions, topic: str) -> None:
+        self._scan = scan(
+            options.file,
+            topic,
+            values=options.values,
+            isolation=options.isolation,
+            tail=options.tail,
+            catalog=options.catalog,
+        )
+        self._is_read = not options.explains
+        self._reading = threading.Lock()
+        self._is_stopped = False
+        self.scans: list[Scan] = []
+        self.failure: Exception | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._scan.schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002  # DuckDB passes it by this name
+        **_: object,
+    ) -> arrow_dataset.Scanner:
+        scanned = self._scan if filter is None else self._scan.narrowed(filter)
+        if columns is not None:
+            scanned = scanned.with_columns(columns)
+        self.scans.append(scanned)
+        batches = self._batches(scanned) if self._is_read else iter(())
+        return arrow_dataset.Scanner.from_batches(batches, schema=scanned.schema)
+
+    def stop(self) -> None:
+        """No batch is read any more, or only one for longer than STOP_S. From another thread."""
+        self._is_stopped = True
+        if self._reading.acquire(timeout=STOP_S):
+            self._reading.release()
+
+    def _batches(self, scanned: Scan) -> Iterator[pa.RecordBatch]:
+        reader = scanned.to_reader()
+        while True:
+            with self._reading:
+                if self._is_stopped:
+                    raise InterruptedError("the query was ended")
+                try:
+                    batch = next(reader, None)
+                except Exception as error:
+                    self.failure = error
+                    raise
+            if batch is None:
+                return
+            yield batch
+
+
+class Query:
+    """What a query gives, as rows to write."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, query: str, tables: Mapping[str, Table]) -> None:
+        self._connection, self._query, self._tables = connection, query, tables
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The columns of the result; one of a name that another has gets a number."""
+        with self._own_failures():
+            found = pa.RecordBatchReader.from_stream(self._connection.sql(self._query))
+        schema = _with_own_names(found.schema)
+        return pa.RecordBatchReader.from_batches(schema, self._renamed(found, schema))
+
+    def explain(self) -> str:
+        """Return what each scan of the query would read."""
+        self._connection.sql(self._query).fetchall()
+        return "\n".join(
+            f"{name}: {scanned.explain()}" for name, table in self._tables.items() for scanned in table.scans
+        )
+
+    def stats(self) -> Sequence[ScanStats]:
+        return [scanned.stats for table in self._tables.values() for scanned in table.scans]
+
+    def stop(self) -> None:
+        self._connection.interrupt()
+        for table in self._tables.values():
+            table.stop()
+
+    def _renamed(self, found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        with self._own_failures():
+            for batch in found:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    @contextmanager
+    def _own_failures(self) -> Iterator[None]:
+        """Raise a scan's failure in place of what DuckDB makes of it."""
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError):
+            failures = [table.failure for table in self._tables.values() if table.failure is not None]
+            if failures:
+                raise failures[0] from None
+            raise
+
+
+def _with_own_names(schema: pa.Schema) -> pa.Schema:
+    names: list[str] = []
+    for name in schema.names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        names.append(name if name not in names else next(each for each in numbered if each not in schema.names))
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
