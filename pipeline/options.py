@@ -56,6 +56,12 @@ _TRIGGER_HINT = "the Kafka source has it; here a trigger takes what there is, an
 
 _RETRY_HINT = "the Kafka source has it; here brokers are asked again for as long as it helps"
 
+_GROUP_HINT = "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools"
+
+_FORMAT_HINT = "valueFormat and keyFormat say how values and keys are decoded"
+
+_TIMES_HINT = "timestampFrom and timestampTo bound the rows by time"
+
 _HINTS = {
     "path": _TOPIC_HINT,
     "topic": _TOPIC_HINT,
@@ -63,12 +69,22 @@ _HINTS = {
     "minpartitions": "the Kafka source has it; here bytesPerPartition decides how many tasks there are",
     "maxrecordsperpartition": "the Kafka source has it; here bytesPerPartition decides how large a task is",
     "maxoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
-    "kafka.group.id": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
-    "groupidprefix": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
+    "kafka.group.id": _GROUP_HINT,
+    "groupidprefix": _GROUP_HINT,
+    "groupid": _GROUP_HINT,
+    "group.id": _GROUP_HINT,
     "minoffsetspertrigger": _TRIGGER_HINT,
     "maxtriggerdelay": _TRIGGER_HINT,
     "kafka.auto.offset.reset": "startingOffsets says where to begin",
     "bootstrap.servers": "the brokers are in the file of `config`; with tail=kafka it is kafka.bootstrap.servers",
+    "schema.registry.url": "schemaRegistry is the registry's address",
+    "checkpointlocation": "it is one of writeStream",
+    "format": _FORMAT_HINT,
+    "value.deserializer": _FORMAT_HINT,
+    "key.deserializer": _FORMAT_HINT,
+    "timestamp": _TIMES_HINT,
+    "timestampmin": _TIMES_HINT,
+    "timestampmax": _TIMES_HINT,
     "kafkaconsumer.polltimeoutms": _RETRY_HINT,
     "fetchoffset.numretries": _RETRY_HINT,
     "fetchoffset.retryintervalms": _RETRY_HINT,
@@ -179,7 +195,7 @@ def _unknown(values: Mapping[str, str], options: Mapping[str, str]) -> list[str]
     problems = []
     for name in sorted(values.keys() - known.keys()):
         shown = as_given[name]
-        if _CREDENTIAL.fullmatch(name):
+        if _CREDENTIAL.fullmatch(name) and name not in _HINTS:
             problems.append(
                 f"{shown} is refused: credentials belong in the file that `config` names: options show in Spark's plan"
             )
