@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.config.value_kinds import MIB
+from storage.sizes import shown_size
 from tidegate.config.model import Config
 
 BESIDE_BYTES: Final = 150 * MIB
@@ -49,9 +50,10 @@ def memory_shortage(config: Config, workers: int, limit_bytes: int) -> tuple[str
     needed_bytes = config.memory_bytes_max + processes * BESIDE_BYTES
     if needed_bytes <= limit_bytes:
         return None
+    allowed, beside = shown_size(config.memory_bytes_max), shown_size(BESIDE_BYTES)
     sentence = (
-        f"memory.max.bytes {config.memory_bytes_max >> 20} MiB and {BESIDE_BYTES >> 20} MiB for each of {processes} "
-        f"processes are {needed_bytes >> 20} MiB, and this machine or its control group allows {limit_bytes >> 20} "
-        "MiB: the kernel would kill it; lower the key, or raise the limit"
+        f"memory.max.bytes {allowed} and {beside} for each of {processes} processes are {shown_size(needed_bytes)}, and "
+        f"this machine or its control group allows {shown_size(limit_bytes)}: the kernel would kill it; lower the key, "
+        "or raise the limit"
     )
     return sentence, config.memory_bytes_max > limit_bytes

@@ -27,6 +27,7 @@ from standalone.serving.deletion_notes import DELETIONS_GROUP
 from standalone.serving.log_starts import LOG_START_GROUP
 from storage.backoff import Backoff
 from storage.errors import RemoteStorageError
+from storage.sizes import shown_size
 from tidegate.commands.report import Report
 from tidegate.config.load import copy_problems
 from tidegate.config.model import Config
@@ -140,12 +141,12 @@ def _check_staging(copy: CopyConfig, partitions: int, report: Report) -> None:
         report.wrong(f"copy.staging.path {path} cannot be looked at: {error.strerror}")
         return
     needed_bytes = copy.segment_bytes * partitions
-    needed = f"{partitions} partitions may take {needed_bytes >> 20} MiB (copy.segment.bytes each)"
+    needed = f"{partitions} partitions may take {shown_size(needed_bytes)} (copy.segment.bytes each)"
     said = f"copy.staging.path {path}: {needed}"
     if needed_bytes > free_bytes:
-        report.warning(f"{said}, and {free_bytes >> 20} MiB are free: lower copy.segment.bytes, or run more copiers")
+        report.warning(f"{said}, and {shown_size(free_bytes)} are free: lower copy.segment.bytes, or run more copiers")
     else:
-        report.ok(f"{said}, and {free_bytes >> 20} MiB are free")
+        report.ok(f"{said}, and {shown_size(free_bytes)} are free")
 
 
 async def _check_metadata_topic(config: Config, metadata: Cluster, written: Cluster, report: Report) -> None:

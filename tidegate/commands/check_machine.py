@@ -28,6 +28,7 @@ from storage.cache.disk_folder import FolderInUseError, examine_folder
 from storage.config.model import HostPort, SecurityProtocol
 from storage.errors import StorageConfigError
 from storage.owned_file import OwnedFile
+from storage.sizes import shown_size
 from tidegate.audit_log import unwritable
 from tidegate.client_view import client_view
 from tidegate.commands.report import Report
@@ -205,8 +206,8 @@ def check_cache(config: Config, report: Report, *, is_running: bool) -> bool:
     report.ok(f"cache.path {path} can be written")
     if free_bytes + held_bytes < config.cache.disk_bytes:
         report.warning(
-            f"cache.path {path} has {free_bytes >> 20} MiB free, and cache.disk.bytes may take "
-            f"{config.cache.disk_bytes >> 20} MiB: lower it, or use a larger disk"
+            f"cache.path {path} has {shown_size(free_bytes)} free, and cache.disk.bytes may take "
+            f"{shown_size(config.cache.disk_bytes)}: lower it, or use a larger disk"
         )
     return True
 
@@ -243,7 +244,7 @@ def check_memory(config: Config, report: Report, workers: int) -> None:
     limit_bytes = memory_bytes()
     shortage = memory_shortage(config, workers, limit_bytes)
     if shortage is None:
-        report.ok(f"there is memory for memory.max.bytes: {limit_bytes >> 20} MiB")
+        report.ok(f"there is memory for memory.max.bytes: {shown_size(limit_bytes)}")
     else:
         sentence, is_sure = shortage
         (report.wrong if is_sure else report.warning)(sentence, TroubleId.MEMORY_SHORT)

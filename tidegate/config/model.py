@@ -204,7 +204,7 @@ class CatalogConfig:
     segments_max: int = key(
         "catalog.segments.max",
         integer(1, 100_000_000),
-        "Segments known at once, up to 400 bytes each; beyond it new partitions are left to the broker.",
+        "Segments known at once, up to 460 bytes each; beyond it new partitions are left to the broker.",
         default="2000000",
     )
 

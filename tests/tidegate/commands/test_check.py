@@ -416,7 +416,7 @@ def test_an_audit_log_that_serve_could_not_write_is_wrong(world: World) -> None:
 def test_more_memory_than_there_is_is_wrong(world: World) -> None:
     # Failed before: nothing was wrong, and the kernel killed `serve`.
     world.lines = "memory.max.bytes=1000 GiB\n"
-    world.assert_wrong("WRONG   memory.max.bytes 1024000 MiB", "lower the key, or raise the limit")
+    world.assert_wrong("WRONG   memory.max.bytes 1000 GiB", "lower the key, or raise the limit")
 
 
 def test_a_serve_that_is_running_here_is_said_once(world: World) -> None:
