@@ -52,8 +52,8 @@ def memory_shortage(config: Config, workers: int, limit_bytes: int) -> tuple[str
         return None
     allowed, beside = shown_size(config.memory_bytes_max), shown_size(BESIDE_BYTES)
     sentence = (
-        f"memory.max.bytes {allowed} and {beside} for each of {processes} processes are {shown_size(needed_bytes)}, and "
-        f"this machine or its control group allows {shown_size(limit_bytes)}: the kernel would kill it; lower the key, "
-        "or raise the limit"
+        f"memory.max.bytes {allowed} and {beside} for each of {processes} processes are {shown_size(needed_bytes)}, "
+        f"and this machine or its control group allows {shown_size(limit_bytes)}: the kernel would kill it; lower the "
+        "key, or raise the limit"
     )
     return sentence, config.memory_bytes_max > limit_bytes
