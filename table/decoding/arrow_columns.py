@@ -11,10 +11,12 @@ Rules:
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from protocol.record_batches import BatchHeader
 from table.decoding.record_fields import Ranges, RecordTable
 from table.decoding.varint_lanes import Bytes, Flags, Integers
 from table.schema import HEADERS, arrow_schema
@@ -36,8 +38,20 @@ class ColumnBuilder:
         self._same = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}
 
-    def build(self, table: RecordTable, rows: slice | Integers, row_count: int) -> pa.RecordBatch:
-        """Some rows of a table."""
+    def begin_segment(self, segment_id: str | None) -> None:
+        """Rows are of this segment from now on; None: of none."""
+        self._same["segment_id"] = pa.scalar(segment_id, pa.string())
+        self._repeated.pop("segment_id", None)
+
+    def counted(self, row_count: int) -> pa.RecordBatch:
+        """Rows of columns that are the same in each of them."""
+        arrays = [self._constant(name, row_count) for name in self._columns]
+        return self._batch(arrays, row_count)
+
+    def build(
+        self, table: RecordTable, rows: slice | Integers, row_count: int, headers: Sequence[BatchHeader]
+    ) -> pa.RecordBatch:
+        """Some rows of a table. `headers`: of the batches that its lanes are."""
         makers: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _binary(table.data, table.key, rows),
             "value": lambda: _binary(table.data, table.value, rows),
@@ -46,10 +60,15 @@ class ColumnBuilder:
             "timestampType": lambda: pa.array(table.timestamp_type[rows].astype(np.int32)),
             HEADERS: lambda: _headers(table, rows),
         }
+        of_log = [name for name in self._columns if name in _LOG_COLUMNS]
+        makers |= {name: partial(_LOG_COLUMNS[name], table, rows, headers) for name in of_log}
         arrays = [
             self._constant(name, row_count) if name in self._same else makers[name]().cast(field.type)
             for name, field in zip(self._columns, self._schema, strict=True)
         ]
+        return self._batch(arrays, row_count)
+
+    def _batch(self, arrays: list[pa.Array], row_count: int) -> pa.RecordBatch:
         if not arrays:
             # An Arrow batch without columns has no rows either, unless it comes from one that had some.
             return pa.RecordBatch.from_arrays([pa.nulls(row_count)], ["none"]).select([])
@@ -60,6 +79,33 @@ class ColumnBuilder:
         if known is None or len(known) < row_count:
             known = self._repeated[name] = pa.repeat(self._same[name], row_count)
         return known[:row_count]
+
+
+def _of_batches(
+    value: Callable[[BatchHeader], int], table: RecordTable, rows: slice | Integers, headers: Sequence[BatchHeader]
+) -> pa.Array:
+    """A number of each record's batch; null for one below 0, which says that there is none."""
+    numbers = np.array([value(header) for header in headers], np.int64)[table.lane[rows]]
+    return pa.array(numbers, mask=numbers < 0)
+
+
+def _sequences(table: RecordTable, rows: slice | Integers, headers: Sequence[BatchHeader]) -> pa.Array:
+    """The producer's number of each record, which begins at 0 again behind the largest int32."""
+    lanes = table.lane[rows]
+    bases = np.array([header.base_sequence for header in headers], np.int64)[lanes]
+    offsets = np.array([header.base_offset for header in headers], np.int64)[lanes]
+    return pa.array((bases + table.offset[rows] - offsets) % 2**31, mask=bases < 0)
+
+
+_LOG_COLUMNS: dict[str, Callable[[RecordTable, slice | Integers, Sequence[BatchHeader]], pa.Array]] = {
+    "leader_epoch": partial(_of_batches, lambda header: header.partition_leader_epoch),
+    "producer_id": partial(_of_batches, lambda header: header.producer_id),
+    "producer_epoch": partial(_of_batches, lambda header: header.producer_epoch),
+    "sequence": _sequences,
+    "is_transactional": partial(_of_batches, lambda header: header.is_transactional),
+    "batch_offset": partial(_of_batches, lambda header: header.base_offset),
+    "size_bytes": lambda table, rows, _headers: pa.array(table.size[rows]),
+}
 
 
 def _timestamps(table: RecordTable, rows: slice | Integers) -> pa.Array:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from table.planning.value_options import ValueOptions
-from table.schema import DEAD_LETTER, HEADERS, KEY_SCHEMA_ID, SCHEMA_ID
+from table.schema import DEAD_LETTER, HEADERS, KEY_SCHEMA_ID, LOG_COLUMNS, SCHEMA_ID
 
 _PUBLIC: Final = {
     "timestampType": "timestamp_type",
@@ -14,6 +14,7 @@ _PUBLIC: Final = {
 _INTERNAL: Final = {public: internal for internal, public in _PUBLIC.items()}
 
 DEFAULT_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", HEADERS)
+ON_DEMAND_COLUMNS: Final = (*LOG_COLUMNS, "schema_id", "key_schema_id")
 
 
 def internal_name(name: str) -> str:
@@ -29,7 +30,7 @@ def value_columns(values: ValueOptions) -> tuple[str, ...]:
 
 def all_columns(values: ValueOptions) -> tuple[str, ...]:
     """Every column that can be asked for."""
-    return (*DEFAULT_COLUMNS, *value_columns(values))
+    return tuple(dict.fromkeys((*DEFAULT_COLUMNS, *value_columns(values), *ON_DEMAND_COLUMNS)))
 
 
 def public_name(name: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from table.history.predicate import AllOf, Comparison, Predicate, bounds_of, conjuncts
 from table.one_read import PlannedRead
 from table.planning.bounds import Bounds
+from table.planning.request import ReadRequest
 from table.reading.segment_task import PIECE_BYTES_MIN
 from table.tasks import ReadOptions, SegmentTask, TailTask, TierTask
 
@@ -48,15 +49,10 @@ class Explanation:
 
 
 def explained(
-    planned: PlannedRead,
-    options: ReadOptions,
-    predicate: Predicate,
-    *,
-    reads_tail: bool,
-    has_manifests: bool,
-    notes: Iterable[str] = (),
+    planned: PlannedRead, predicate: Predicate, *, request: ReadRequest, has_manifests: bool, notes: Iterable[str] = ()
 ) -> Explanation:
     """Return what this read costs."""
+    options, reads_tail = request.read_options, request.reads_tail
     parts = [part for task in planned.tasks if isinstance(task, TierTask) for part in task.parts]
     served = [each.segment for view in planned.views for each in view.segments]
     return Explanation(
@@ -69,7 +65,7 @@ def explained(
         gets=sum(_gets(part, options, has_manifests) for part in parts),
         not_tiered_offsets=not_tiered(planned, reads_tail=reads_tail),
         reads_tail=reads_tail,
-        full_scans=tuple(map(str, full_scans(predicate))),
+        full_scans=tuple(map(str, full_scans(predicate, is_ordered=request.timestamp_disorder_ms is not None))),
         notes=tuple(notes),
     )
 
@@ -81,14 +77,16 @@ def not_tiered(planned: PlannedRead, *, reads_tail: bool) -> int:
     return sum(view.latest_offset - view.readable_end_offset for view in planned.views)
 
 
-def full_scans(predicate: Predicate) -> Iterator[Predicate]:
-    """The parts that save no reading. An upper end of time is one of them: later records may have an earlier time."""
+def full_scans(predicate: Predicate, *, is_ordered: bool) -> Iterator[Predicate]:
+    """The parts that save no reading. An upper end of time is one of them unless an order of times is declared: later
+    records may have an earlier time. (Where brokers' clocks have told the times, planning finds an end all the same.)
+    """
     if predicate == AllOf(()):
         return
     for part in conjuncts(predicate):
         bounds = bounds_of(part)
         is_upper_end = isinstance(part, Comparison) and part.column == ("timestamp",) and part.operator in ("<", "<=")
-        if bounds == Bounds() or is_upper_end:
+        if bounds == Bounds() or (is_upper_end and not is_ordered):
             yield part
 
 

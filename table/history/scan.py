@@ -12,6 +12,7 @@ Filters are exact: what bounds cannot take is looked at row by row. Only the col
 are decoded.
 """
 
+import datetime
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ def scan(
     tail: str = "none",
     limit: int | None = None,
     catalog: str | os.PathLike[str] | None = None,
+    disorder: datetime.timedelta | None = None,
 ) -> "Scan":
     """The history of a topic as a table.
 
@@ -70,13 +72,15 @@ def scan(
         topic: `orders`, one partition as `orders:3`, or a list of such.
         where: which rows, as an expression of pyarrow, or as a condition of SQL.
         columns: which columns, in this order; None: topic, partition, offset, timestamp, timestamp_type, key, value and
-            headers, and what values with a schema bring. On demand: see table.history.columns.
+            headers, and what values with a schema bring. On demand: table.schema.LOG_COLUMNS, schema_id, key_schema_id.
         values: how keys and values are decoded, by the value options of the Spark source: `valueFormat` and others.
         isolation: `read_uncommitted` or `read_committed`.
         tail: `broker` reads what is not in the tier yet from the brokers; `none` leaves it out.
         limit: rows at most.
         catalog: the path of what `tidegate metadata dump` wrote: no broker is asked then. Where logs start and who may
             read is not known; the store's own rights are all that counts.
+        disorder: no record is older by more than that than one before it in its partition; then `timestamp <` ends the
+            reading. None: it does where brokers' clocks have told the times.
 
     Raises:
         OptionsError: an argument is wrong; one sentence for each.
@@ -87,6 +91,8 @@ def scan(
     file = config if isinstance(config, Mapping) else os.fspath(config)
     dump = None if catalog is None else Path(catalog)
     request = _request(topic, values or {}, isolation, tail, limit, dump)
+    if disorder is not None:
+        request = replace(request, timestamp_disorder_ms=disorder // datetime.timedelta(milliseconds=1))
     if isinstance(file, str) and not Path(file).exists():
         raise OptionsError([f"config is {file}, and there is no such file"])
     loaded = load_config(file, os.environ)
@@ -241,9 +247,8 @@ class Scan:
         storage = shipped_storage(self._config)
         return explained(
             planned,
-            self._bounds().within(self._request).read_options,
             self._predicate(),
-            reads_tail=self._request.reads_tail,
+            request=self._bounds().within(self._request),
             has_manifests=open_shipped_storage(storage).has_manifests,
             notes=() if self._dump is None else (_DUMP_NOTE,),
         )

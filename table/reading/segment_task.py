@@ -33,7 +33,7 @@ from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
 from storage.log.segment_scan import GetsAhead, LogWindow
-from storage.model import IndexType, TopicIdPartition
+from storage.model import IndexType, TopicIdPartition, uuid_to_text
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, SegmentOpener
 from table.decoding.inflated_batches import RecordDecoder
@@ -103,6 +103,7 @@ def _rows_of(segment: "SegmentBatches", decoder: RecordDecoder, options: ReadOpt
     decoder.begin_object(
         f"segment {task.segment.segment_id}",
         lambda position, size_bytes, reason: bad.add(BadBatch(position, size_bytes, reason)),
+        uuid_to_text(task.segment.segment_id.id),
     )
     try:
         for batches in segment:
