@@ -338,7 +338,8 @@ class Scan:
     def _planned(self) -> PlannedRead:
         opened = kept_tier.open(self._config) if self._dump is None else open_dumped_tier(self._config, self._dump)
         with opened as tier:
-            return plan_read(tier, self._request, self._bounds())
+            planned = plan_read(tier, self._request, self._bounds())
+        return replace(planned, tasks=_in_order(planned.tasks))
 
     def _bounds(self) -> Bounds:
         return bounds_of(self._predicate())
@@ -405,6 +406,22 @@ def _selection(topics: Sequence[str], problems: list[str]) -> TopicSelection:
     if assigned and whole:
         problems.append("topic has whole topics and single partitions: take one of both")
     return TopicSelection(assigned=assigned) if assigned else TopicSelection(topics=tuple(whole))
+
+
+def _in_order(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Those of a partition in order of offset, and partitions side by side. (For Spark tails are first, since they take
+    longest, and a partition's ranges are each by itself.)"""
+    by_partition: dict[tuple[str, int], list[Task]] = {}
+    for task in sorted(tasks, key=_place):
+        by_partition.setdefault((task.topic, task.partition), []).append(task)
+    ranked = [((at + 0.5) / len(each), key, task) for key, each in by_partition.items() for at, task in enumerate(each)]
+    return tuple(task for _, _, task in sorted(ranked, key=lambda entry: entry[:2]))
+
+
+def _place(task: Task) -> tuple[int, int]:
+    if isinstance(task, TailTask):
+        return task.first_offset, 0
+    return task.parts[0].first_offset, task.parts[0].start_position
 
 
 def _offsets_of(task: Task) -> int:

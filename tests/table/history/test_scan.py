@@ -14,6 +14,7 @@ import pytest
 import tidegate
 from storage.model import uuid_to_text
 from table.history.scan import Scan
+from table.planning import bounds
 from table.planning.request import OptionsError
 from table.schema import LOG_COLUMNS
 from tests.support.for_each import for_each
@@ -121,6 +122,16 @@ def test_the_parts_of_a_filter_that_save_nothing_are_named(tier: TableTier) -> N
     assert [part[:9] for part in explained.full_scans] == ["key LIKE ", "timestamp"]
     assert "looked at row by row, saves no reading: key LIKE 'a%'" in str(explained)
     assert "not known" in str(explained)
+
+
+def test_rows_of_a_partition_are_in_order_of_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: the ranges of a list, and the tail, came in the order in which Spark begins them."""
+    monkeypatch.setattr(bounds, "GAP_BYTES_MAX", 1)
+    tier = TableTier(tmp_path)
+    tier.add(*(filled_segment(base) for base in range(0, 1000, 200)))
+    wanted = [3, *range(250, 900, 20), 950]
+    found = tier.scan(where=pc.field("offset").isin(wanted), columns=["offset"]).to_table()
+    assert found.column("offset").to_pylist() == wanted
 
 
 def test_a_limit_ends_the_reading(tier: TableTier) -> None:
