@@ -98,14 +98,16 @@ def test_the_tail_is_the_brokers(stage: Stage) -> None:
     assert sorted(pa.ipc.open_stream(done.stdout).read_all()["offset"].to_pylist()) == list(range(RECORDS))
 
 
-def test_parquet_is_a_folder_that_readers_take_whole(stage: Stage, capsys: Captured, tmp_path: Path) -> None:
-    folder = tmp_path / "rows"
-    for _ in range(2):  # the second time there is nothing left to do
-        code, _, err = run_command(
-            capsys, "scan", stage.file, stage.topic, "--format", "parquet", "--output", str(folder)
-        )
+def test_parquet_is_a_file_or_a_folder_that_is_done_once(stage: Stage, capsys: Captured, tmp_path: Path) -> None:
+    words = ["scan", stage.file, stage.topic, "--format", "parquet", "--output"]
+    for path in (tmp_path / "rows", tmp_path / "rows.parquet"):
+        code, _, err = run_command(capsys, *words, str(path))
         assert code == 0, err
-        assert parquet.read_table(folder)["offset"].to_pylist() == list(range(stage.tiered))
+        assert err.startswith(f"tidegate: {stage.tiered:,} rows")
+        assert path.is_dir() == (path.suffix == "")
+        assert parquet.read_table(path)["offset"].to_pylist() == list(range(stage.tiered))
+    code, _, err = run_command(capsys, *words, str(tmp_path / "rows"))
+    assert (code, "holds a finished export" in err) == (2, True)
 
 
 def test_a_reader_of_the_pipe_that_has_enough_ends_it_quietly(stage: Stage) -> None:

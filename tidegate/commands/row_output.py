@@ -32,6 +32,10 @@ _ENDINGS: Final = {".jsonl": "jsonl", ".csv": "csv", ".arrow": "arrow", ".arrows
 class Rows(Protocol):
     """What is read."""
 
+    @property
+    def planned_bytes(self) -> int:
+        """Return how much that is, for who sees the progress; 0: it is not known yet."""
+
     def reader(self) -> pa.RecordBatchReader:
         """Begin to read."""
 
@@ -87,8 +91,7 @@ def run_interruptibly(work: Callable[[Callable[[], bool]], None], rows: Rows, pr
     thread.start()
     try:
         while not wait([result], PROGRESS_S).done:
-            stats = rows.stats()
-            progress.told(sum(each.bytes_read for each in stats), sum(each.of_bytes for each in stats))
+            progress.told(sum(each.bytes_read for each in rows.stats()), rows.planned_bytes)
         result.result()
     except BrokenPipeError:
         raise

@@ -4,9 +4,12 @@ The rows are `tidegate.scan`'s: what a consumer at the broker gets, as far as it
 partition's objects instead: it asks no broker, shows what upstream has lost, and needs no pyarrow.
 """
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from table.history.scan import Scan, ScanStats, scan
 from tidegate.commands.row_output import write_rows
@@ -34,7 +37,24 @@ def _run(options: ScanOptions) -> None:
     if options.explains:
         print(scanned.explain())
         return
-    write_rows(ScannedRows(scanned), options)
+    path = options.output
+    if path is not None and options.format == "parquet" and path.suffix != ".parquet":
+        _export(scanned, path)
+    else:
+        write_rows(ScannedRows(scanned), options)
+
+
+def _export(scanned: Scan, folder: Path) -> None:
+    """It is `Scan.to_parquet`, which goes on where it was ended; so what it took is what the plan says."""
+    plan = scanned.explain()
+    scanned.to_parquet(folder)
+    rows = sum(parquet.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    print(
+        f"tidegate: {rows:,} rows; {plan.segments:,} of {plan.of_segments:,} segments, {plan.bytes / 1e6:,.1f} of "
+        f"{plan.of_bytes / 1e6:,.1f} MB at most, about {plan.gets:,} GETs; {plan.not_tiered_offsets:,} offsets are "
+        "not in the tier yet",
+        file=sys.stderr,
+    )
 
 
 class ScannedRows:
@@ -42,8 +62,11 @@ class ScannedRows:
 
     def __init__(self, scanned: Scan) -> None:
         self._scan = scanned
+        self.planned_bytes = 0
 
     def reader(self) -> pa.RecordBatchReader:
+        if sys.stderr.isatty():  # progress alone needs it
+            self.planned_bytes = self._scan.explain().bytes
         return self._scan.to_reader()
 
     def stats(self) -> Sequence[ScanStats]:

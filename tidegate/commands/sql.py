@@ -8,6 +8,7 @@
 """
 
 import json
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,6 +136,7 @@ class Table(arrow_dataset.Dataset):  # type: ignore[misc]  # pyarrow ships no ty
         self._reading = threading.Lock()
         self._is_stopped = False
         self.scans: list[Scan] = []
+        self.planned_bytes = 0
         self.failure: Exception | None = None
 
     @property
@@ -151,6 +153,8 @@ class Table(arrow_dataset.Dataset):  # type: ignore[misc]  # pyarrow ships no ty
         if columns is not None:
             scanned = scanned.with_columns(columns)
         self.scans.append(scanned)
+        if self._is_read and sys.stderr.isatty():  # progress alone needs it
+            self.planned_bytes += scanned.explain().bytes
         batches = self._batches(scanned) if self._is_read else iter(())
         return arrow_dataset.Scanner.from_batches(batches, schema=scanned.schema)
 
@@ -195,6 +199,10 @@ class Query:
         return "\n".join(
             f"{name}: {scanned.explain()}" for name, table in self._tables.items() for scanned in table.scans
         )
+
+    @property
+    def planned_bytes(self) -> int:
+        return sum(table.planned_bytes for table in self._tables.values())
 
     def stats(self) -> Sequence[ScanStats]:
         return [scanned.stats for table in self._tables.values() for scanned in table.scans]
