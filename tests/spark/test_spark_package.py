@@ -17,8 +17,9 @@ pytestmark = pytest.mark.needs("spark")
 
 PROGRAM = """
 import json, sys
-import metrics, pipeline, protocol, proxy, storage
-users = [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHOSE]
+import metrics, pipeline, protocol, proxy, storage, table
+modules = (metrics, pipeline, protocol, proxy, storage, table)
+users = [each.WHOSE for each in modules]
 
 import tidegate_spark
 from tidegate_spark.table.tasks import SegmentTask

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integrati
 
 USERS_PROGRAM = """
 import json, os, sys
-import metrics, pipeline, protocol, proxy, storage
+import metrics, pipeline, protocol, proxy, storage, table
 from pyspark.sql import SparkSession, functions
 import tidegate_spark
 from tidegate_spark import TidegateDataSource
@@ -32,10 +32,10 @@ spark = SparkSession.builder.appName("a user's program").getOrCreate()
 tidegate_spark.register(spark)
 
 def on_executor(options):
-    import metrics, pipeline, protocol, proxy, storage
+    import metrics, pipeline, protocol, proxy, storage, table
     import tidegate_spark.storage.model
     return {
-        "users": [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHOSE],
+        "users": [each.WHOSE for each in (metrics, pipeline, protocol, proxy, storage, table)],
         "unpickled": type(options).__module__,
         "ours": tidegate_spark.__file__,
         "libraries": sys.path[-1],
@@ -47,7 +47,7 @@ grouped = rows.groupBy("topic", "partition").agg(
 )
 print("RESULT " + json.dumps({
     "executors": spark.sparkContext.parallelize([ReadOptions(columns=("key",))] * 4, 4).map(on_executor).collect(),
-    "driver": [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHOSE],
+    "driver": [each.WHOSE for each in (metrics, pipeline, protocol, proxy, storage, table)],
     "source": TidegateDataSource.__module__,
     "partitions": sorted([list(row) for row in grouped.collect()]),
 }))
