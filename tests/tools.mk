@@ -13,7 +13,7 @@
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
 #   make test-workers        the suites of clients, with WORKERS (2) workers
 #   make test-installed      `make test-all ARGS=tests/integration` with the wheel, installed, in place of the tree
-#   make test-containers     deploy/Dockerfile's image, built and run          (as root: podman, buildah, mmdebstrap)
+#   make test-containers     images and compose's services, built and run        (as root: podman, buildah, mmdebstrap)
 #   make test-python-3.14    `make test` on a CPython 3.14 that Maven fetches                 (Linux, x86-64)
 
 CLASSES := build/kafka/classes.jsa
@@ -220,7 +220,7 @@ release: $(VENV)/.run
 spark-package: $(VENV)/.dev
 	$(BIN)/python -m tools.spark_package $(ARGS)
 
-test-containers: $(VENV)/.dev
+test-containers: $(VENV)/.dev $(JARS)/.complete $(TOOLS)/versitygw
 	$(BIN)/pytest tests/containers $(ARGS)
 
 # From a folder outside the checkout, so that none of its packages is found instead.

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_properties import properties_text
 
-pytestmark = [pytest.mark.needs("containers"), pytest.mark.integration]
+pytestmark = [pytest.mark.needs("containers", "docker-compose"), pytest.mark.integration]
 
 FILE = "/etc/tidegate/tidegate.properties"
 UID = "10001"

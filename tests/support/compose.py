@@ -95,7 +95,9 @@ class ComposeService:
         return {name: needed["condition"] for name, needed in self.definition.get("depends_on", {}).items()}
 
 
-def load_compose(path: Path = COMPOSE_FILE, environ: Mapping[str, str] | None = None) -> dict[str, ComposeService]:
+def load_compose(
+    path: Path = COMPOSE_FILE, environ: Mapping[str, str] | None = None, *, overrides: Sequence[Path] = ()
+) -> dict[str, ComposeService]:
     """The services of all profiles, read by docker-compose with these variables and no others.
 
     Raises:
@@ -104,7 +106,8 @@ def load_compose(path: Path = COMPOSE_FILE, environ: Mapping[str, str] | None = 
     variables = {"PATH": _path(), "HOME": "/nonexistent", **(environ or {})}
     with tempfile.NamedTemporaryFile(suffix=".env") as nothing:
         # Else a developer's own .env would count.
-        command = ["docker-compose", "--env-file", nothing.name, "--file", str(path), "--profile", "spark", "config"]
+        files = [word for each in (path, *overrides) for word in ("--file", str(each))]
+        command = ["docker-compose", "--env-file", nothing.name, *files, "--profile", "spark", "config"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables, cwd=path.parent)
     services = yaml.safe_load(done.stdout)["services"]
     return {name: ComposeService(name, _unescaped(definition)) for name, definition in services.items()}

@@ -44,13 +44,16 @@ class Containers:
     folder: Path
     environ: Mapping[str, str]
 
-    def podman(self, *words: str | Path, check: bool = True) -> str:
+    def podman(self, *words: str | Path) -> str:
         """Return what it printed.
 
         Raises:
             AssertionError: it failed; with what it said.
         """
-        return self._run("podman", *words, check=check)
+        return self._run("podman", *words)
+
+    def fails(self, *words: str) -> bool:
+        return subprocess.run(("podman", *words), env=self.environ, capture_output=True, check=False).returncode != 0
 
     def start(self, *words: str | Path) -> subprocess.Popen[bytes]:
         """The same without waiting for its end."""
@@ -60,13 +63,20 @@ class Containers:
         """Make the image that stands in for public ones."""
         self.podman("import", base_archive(), BASE)
 
-    def build(self, dockerfile: Path, tag: str, *, context: Path = ROOT, arguments: Mapping[str, str] = {}) -> None:
-        """Build it with pip's settings of this machine, which no layer keeps."""
+    def build(
+        self, dockerfile: Path, tag: str, *, arguments: Mapping[str, str] = {}, contexts: Mapping[str, Path] = {}
+    ) -> None:
+        """Build it from the repository's root and other folders."""
         given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        secrets = [word for each in _pip_secrets(self.folder) for word in ("--secret", each)]
+        given += [word for name, path in contexts.items() for word in ("--build-context", f"{name}={path}")]
+        options = ("--format", "docker", *self.build_options(), *given)
+        self._run("buildah", "build", *options, "--file", dockerfile, "--tag", tag, ROOT)
+
+    def build_options(self) -> list[str]:
+        """Return what buildah needs here, with pip's settings of this machine, which no layer keeps."""
         limits = [word for each in _limits() for word in ("--ulimit", each)]
-        plain = ("--network", "host", "--format", "docker", "--pull-never", *limits)
-        self._run("buildah", "build", *plain, *given, *secrets, "--file", dockerfile, "--tag", tag, context)
+        secrets = [word for each in _pip_secrets(self.folder) for word in ("--secret", each)]
+        return ["--network", "host", "--pull-never", *limits, *secrets]
 
     def log(self, name: str) -> str:
         """Return what a container has written so far, to standard error too."""
@@ -76,9 +86,9 @@ class Containers:
             command, env=self.environ, stdout=pipe, stderr=subprocess.STDOUT, text=True, check=False
         ).stdout
 
-    def _run(self, *words: str | Path, check: bool = True) -> str:
+    def _run(self, *words: str | Path) -> str:
         done = subprocess.run(words, env=self.environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or not check, f"{words}:\n{(done.stdout + done.stderr)[-4000:]}"
+        assert done.returncode == 0, f"{words}:\n{(done.stdout + done.stderr)[-4000:]}"
         return done.stdout
 
 
@@ -94,9 +104,8 @@ def own_containers(folder: Path = BUILD) -> Iterator[Containers]:
         try:
             yield containers
         finally:
-            containers.podman("rm", "--all", "--force", "--time", "0", "--volumes", check=False)
-            # Overlays are unmounted with it, and files of other users are gone before their folder is.
-            containers.podman("system", "reset", "--force", check=False)
+            # What is mounted is unmounted by it.
+            containers.podman("system", "reset", "--force")
 
 
 def _settings(store: Path, running: Path) -> dict[str, str]:

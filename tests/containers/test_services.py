@@ -1,0 +1,97 @@
+"""docker-compose.yml's services as containers: Tidegate and Kafka by their own Dockerfiles, the others' programs in
+images that are made here under the same names. Grafana is not run: Prometheus is asked what its panels ask.
+
+What differs from the published file is docker-compose.override.yml beside this one.
+"""
+
+import functools
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import pytest
+
+from tests.support.compose import ComposeService
+from tests.support.composed_containers import ComposedContainers, build_image, build_stand_ins
+from tests.support.containers import Containers
+from tests.support.prometheus import RunningPrometheus, copier_names, dashboard_queries, names_in
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.needs("containers", "docker-compose", "java", "kafka", "kcat", "prometheus", "versitygw"),
+    pytest.mark.integration,
+]
+
+NOT_RUN = {"grafana", "spark"}
+PROMETHEUS = RunningPrometheus("127.0.0.1:9090")
+SCRAPED_S_MAX = 120.0
+WINDOW = "10m"
+EMPTY_HERE = {"First certificate to expire A": "it speaks no TLS", "Indexes B": "no index is damaged"}
+"""Panels, and why the demo has nothing for them; tests/integration/test_prometheus.py has."""
+
+
+@pytest.fixture(scope="module")
+def demo(
+    containers: Containers,
+    services: Mapping[str, ComposeService],
+    tidegate_image: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ComposedContainers]:
+    """All of them, with the topic filled."""
+    composed = ComposedContainers(containers, {name: services[name] for name in services.keys() - NOT_RUN})
+    build_stand_ins(containers, tmp_path_factory.mktemp("programs"))
+    build_image(containers, services["kafka"])
+    try:
+        composed.up("prometheus", "fill")
+        composed.wait_completed("fill")
+        yield composed
+    finally:
+        composed.down()
+
+
+def orders(demo: ComposedContainers) -> list[str]:
+    """Every record of the topic, sorted, as the compose file's head reads it."""
+    command = ["kcat", "-C", "-q", "-b", "127.0.0.1:19092", "-t", "orders", "-e", "-f", "%p:%o:%k:%s\\n"]
+    done = demo.call(lambda: subprocess.run(command, capture_output=True, text=True, check=True))
+    return sorted(done.stdout.splitlines())
+
+
+def query(demo: ComposedContainers, expression: str) -> dict[str, float]:
+    return demo.call(partial(PROMETHEUS.query, expression))
+
+
+def test_services_start_in_the_order_that_they_need(demo: ComposedContainers) -> None:
+    order = [demo.started.index(name) for name in ("loopback", "kafka", "s3", "tidegate", "prometheus")]
+    assert order == sorted(order)
+
+
+def test_every_panel_has_series_once_orders_is_read_from_the_tier(demo: ComposedContainers) -> None:
+    """But for the panels that are empty where one process runs and does not copy."""
+    wait_until(partial(query, demo, "tidegate_ready == 1"), "Prometheus has scraped", timeout_s=SCRAPED_S_MAX)
+    assert len(orders(demo)) == int(demo.services["fill"].definition["environment"]["RECORDS"])
+    read = "tidegate_served_tier_bytes_total > 0"
+    wait_until(partial(query, demo, read), "it was the tier", timeout_s=SCRAPED_S_MAX)
+    expressions = panel_expressions()
+
+    def empty() -> set[str]:
+        return demo.call(lambda: {title for title, asked in expressions.items() if not PROMETHEUS.query(asked)})
+
+    wait_until(lambda: empty() <= EMPTY_HERE.keys(), "every panel has series", timeout_s=SCRAPED_S_MAX)
+    assert empty() == EMPTY_HERE.keys()
+
+
+def panel_expressions() -> dict[str, str]:
+    values = {"$__rate_interval": WINDOW, "$job": "tidegate", "$instance": ".*"}
+    found = {}
+    for title, asked in dashboard_queries().items():
+        if not title.startswith("Workers: ") and not names_in(asked) & copier_names():
+            found[title] = functools.reduce(lambda text, name: text.replace(name, values[name]), values, asked)
+    return found
+
+
+def test_the_data_survive_a_restart(demo: ComposedContainers) -> None:
+    before = orders(demo)
+    assert demo.down()["tidegate"] == "0"
+    demo.up("prometheus", "fill")
+    assert "orders is there already" in demo.wait_completed("fill")
+    assert orders(demo) == before
