@@ -54,8 +54,8 @@ PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
-BENCHMARKS := relay warm_read fetch_exchange record_decoding value_decoding crowd_reads crowd_closes restart producers \
-	spark_backfill cold_read store copying
+BENCHMARKS := relay warm_read fetch_exchange record_decoding value_decoding scan crowd_reads crowd_closes restart \
+	producers spark_backfill cold_read store copying
 
 CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization client_scenarios \
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))

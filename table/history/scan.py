@@ -307,7 +307,10 @@ class Scan:
         headers of batches say it."""
         # A table without columns has lost its rows when it was filtered.
         cheapest = [*columns_of(self._predicate())][:1] if self._expression() is not None else []
-        return sum(batch.num_rows for batch in self.with_columns(cheapest or self._columns[:0]).batches())
+        counted = self.with_columns(cheapest or self._columns[:0])
+        rows: int = sum(batch.num_rows for batch in counted.batches())
+        self._meter, self._stats = counted._meter, counted._stats
+        return rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, as they are read."""

@@ -105,7 +105,8 @@ def test_rows_are_counted_by_the_headers_of_batches(tmp_path: Path) -> None:
     batch[61:] = b"\xff" * (len(batch) - 61)
     batch[17:21] = crc32c.crc32c(batch[21:]).to_bytes(4, "big")
     tier.add(build_segment([data_batch(0, record_count=10), bytes(batch)]))
-    assert tier.scan().count() == 15
+    scan = tier.scan()
+    assert (scan.count(), scan.stats.rows, scan.stats.segments) == (15, 15, 1)
     assert tier.scan(where="offset < 8").count() == 8
 
 
