@@ -273,7 +273,7 @@ lock: $(VENV)/.dev
 	$(UV_COMPILE) pyproject.toml --group build --group dev --constraint requirements/run.txt -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --group build --group dev --group tables --extra spark --extra sql --extra polars \
 		--constraint requirements/dev.txt -o requirements/spark.txt
-	for group in docs fuzz; do $(UV_COMPILE) --group $$group --constraint requirements/dev.txt \
+	for group in docs fuzz; do $(UV_COMPILE) --group $$group --constraint requirements/spark.txt \
 		-o requirements/$$group.txt || exit 1; done
 	$(UV_COMPILE) --group audit -o requirements/audit.txt
 	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --extra copy --constraint requirements/dev.txt \
