@@ -24,7 +24,18 @@ for module in pkgutil.walk_packages(tidegate.__path__, "tidegate."):
             lacking.add(error.name.partition(".")[0])
 print(*sorted(lacking))
 """
-OF_EXTRAS = {"azure", "confluent_kafka", "google", "numpy", "py4j", "pyarrow", "pyspark", "requests"}
+OF_EXTRAS = {
+    "azure",
+    "confluent_kafka",
+    "duckdb",
+    "google",
+    "numpy",
+    "py4j",
+    "polars",
+    "pyarrow",
+    "pyspark",
+    "requests",
+}
 
 
 def run(installed: Installed, *words: str | Path) -> subprocess.CompletedProcess[str]:
