@@ -87,7 +87,7 @@ def test_check_tells_what_a_copier_needs(plain_kafka: KafkaCluster, tmp_path: Pa
         f"there is no topic {stem}.absent yet",
         f"topic {stem}-small: records may be in the tier only after 1073741824 bytes",
         "it may delete them before that where a partition gets more than 1000 bytes/s",
-        "4 partitions may take 4096 MiB (copy.segment.bytes each), and ",
+        "4 partitions may take 4.0 GiB (copy.segment.bytes each), and ",
         "4 topics would be copied, 4 partitions",
         "group tidegate.copier may be used",
         "group tidegate.log-start may be used",
