@@ -11,7 +11,8 @@ Rules:
 2. Transaction markers have the times of brokers, not of producers: without LogAppendTime they say nothing.
 3. Without a disorder, that batch and the first one of the last segment must be of LogAppendTime. Else there is no end.
 4. Where a later segment is older than an earlier one by more than the disorder, there is no such order, and no end.
-5. An index that is missing or corrupt gives no end. The rows are the same, whatever is found here.
+5. An index that is missing or corrupt gives no end. Rows can be missing only where an order that was declared does not
+   hold, or a topic left LogAppendTime after those batches and its producers set older times.
 """
 
 from collections.abc import Iterable, Sequence

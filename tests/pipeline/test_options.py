@@ -70,7 +70,7 @@ SECRETS = (
         ("maxOffsetsPerTrigger=7", f"maxOffsetsPerTrigger {NOT_OURS}.*maxBytesPerTrigger"),
         # A name like no other had the nearest one proposed: deadLetter, for header.
         *((f"{name}=7", f"{name} {NOT_OURS}it has config, subscribe, ") for name in ("header", "rowsPerSecond")),
-        # These were told the nearest name, which was not what was meant, or that they are credentials.
+        # The hint once named the nearest option, which was not meant, or called them credentials.
         ("schema.registry.url=http://r", f"schema.registry.url {NOT_OURS}schemaRegistry is the registry's address$"),
         ("timestampMax=7", f"timestampMax {NOT_OURS}timestampFrom and timestampTo"),
         ("format=avro", f"format {NOT_OURS}valueFormat and keyFormat"),

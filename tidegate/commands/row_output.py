@@ -24,7 +24,7 @@ from tidegate.commands.table_options import FORMATS, TableOptions
 
 PROGRESS_S: Final = 0.2
 STOP_S: Final = 5.0
-"""How long to wait for a reader that was told to stop: one GET may be under way."""
+"""A reader that is to stop gets this long: one GET may be under way."""
 
 _ENDINGS: Final = {".jsonl": "jsonl", ".csv": "csv", ".arrow": "arrow", ".arrows": "arrow", ".parquet": "parquet"}
 
