@@ -1,6 +1,7 @@
 """The image of deploy/Dockerfile as a container: who it runs as, what it can write, and how it ends."""
 
 import json
+import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -121,3 +122,19 @@ def test_pips_settings_of_this_machine_are_in_no_layer(containers: Containers, t
     run = ("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "find")
     assert not containers.podman(*run, tidegate_image, *find)
     assert str(containers.folder) not in containers.podman("history", "--no-trunc", tidegate_image)
+
+
+def test_it_has_every_stores_client_and_neither_tests_nor_an_installer(
+    containers: Containers, tidegate_image: str
+) -> None:
+    """It had that of S3 alone, and nothing in it can install another."""
+    clients = "azure.identity, azure.storage.blob, boto3, confluent_kafka, google.cloud.storage, requests, socks"
+    unwanted = ("tests", "benchmarks", "tools", "pip", "setuptools", "pytest")
+    program = f"import {clients}, importlib.util as u; print([n for n in {unwanted} if u.find_spec(n)])"
+    run = ("run", "--rm", "--network", "none", "--workdir", "/tmp", "--entrypoint", "python")
+    assert containers.podman(*run, tidegate_image, "-c", program).strip() == "[]"
+
+
+def test_its_command_knows_its_version(containers: Containers, tidegate_image: str) -> None:
+    printed = containers.podman("run", "--rm", "--network", "none", tidegate_image, "--version")
+    assert re.fullmatch(r"tidegate \d+\.\d+\.\d+\n", printed)
