@@ -35,7 +35,7 @@ from table.tasks import ReadOptions
 # Which records are rows: offsets in a range, timestamps within bounds.
 #
 # Batches are left out by their headers where that is certain: a v2 batch and a v1 message say their largest timestamp,
-# but not their smallest; the offset of a v0 or v1 message is the last one in it.
+# and their smallest only with LogAppendTime; the offset of a v0 or v1 message is the last one in it.
 
 
 class RowSelection:
@@ -52,6 +52,8 @@ class RowSelection:
         if header.is_control or header.last_offset < self._first_offset:
             return False
         if header.magic >= 2 and header.base_offset >= self._end_offset:
+            return False
+        if self._max_ms is not None and header.has_append_time and header.max_timestamp > self._max_ms:
             return False
         return self._min_ms is None or header.max_timestamp >= self._min_ms
 

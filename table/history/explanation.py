@@ -79,8 +79,7 @@ def not_tiered(planned: PlannedRead, *, reads_tail: bool) -> int:
 
 def full_scans(predicate: Predicate, *, is_ordered: bool) -> Iterator[Predicate]:
     """The parts that save no reading. An upper end of time is one of them unless an order of times is declared: later
-    records may have an earlier time. (Where brokers' clocks have told the times, planning finds an end all the same.)
-    """
+    records may have an earlier time."""
     if predicate == AllOf(()):
         return
     for part in conjuncts(predicate):

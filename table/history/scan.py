@@ -80,7 +80,7 @@ def scan(
         catalog: the path of what `tidegate metadata dump` wrote: no broker is asked then. Where logs start and who may
             read is not known; the store's own rights are all that counts.
         disorder: no record is older by more than that than one before it in its partition; then `timestamp <` ends the
-            reading. None: it does where brokers' clocks have told the times.
+            reading. None: nothing is known, and it does not.
 
     Raises:
         OptionsError: an argument is wrong; one sentence for each.

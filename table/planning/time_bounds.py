@@ -1,18 +1,16 @@
 """Where a read that ends at a time may end in the log: `timestamp < noon` costs the morning, not the day.
 
-Nothing in the metadata says that. Segments know their newest record alone, and a producer's clock may say anything: any
-later record may be an old one. So an end needs an order of times, of one of two kinds:
-- `disorder_ms`: the user knows that no record is older by more than that than a record before it in its partition.
-- LogAppendTime: brokers' clocks have told the times. Leaders' clocks differ, for which APPEND_DISORDER_MS is kept.
+Nothing in the tier proves that. Metadata and indexes know newest records alone, and any later record may be an old one:
+a producer's clock may say anything. Times of brokers (LogAppendTime) prove it of their own batch and of no other: a
+topic can become LogAppendTime or CreateTime at any time, so that old records may lie between and behind such batches.
 
-Rules:
+So a read has an end only where the user declares an order: `disorder_ms`, no record is older by more than that than a
+record before it in its partition. Rows can be missing only where that is not true. Rules:
 1. The end is behind the first batch that has a record newer than the time and the disorder together: what follows is
    too new. The time index of the first segment with such a record leads there.
-2. Transaction markers have the times of brokers, not of producers: without LogAppendTime they say nothing.
-3. Without a disorder, that batch and the first one of the last segment must be of LogAppendTime. Else there is no end.
-4. Where a later segment is older than an earlier one by more than the disorder, there is no such order, and no end.
-5. An index that is missing or corrupt gives no end. Rows can be missing only where an order that was declared does not
-   hold, or a topic left LogAppendTime after those batches and its producers set older times.
+2. Transaction markers always have the times of brokers: they say nothing of records.
+3. Where a later segment is older than an earlier one by more than the disorder, there is no such order, and no end.
+4. An index that is missing or corrupt gives no end.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,19 +20,16 @@ from itertools import groupby
 
 import structlog
 
-from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, read_header
+from protocol.record_batches import BatchHeader, CorruptBatchError
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.log_walk import Depth, LogWalk, PassedOver
 from storage.log.segment_scan import LogWindow
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType
 from storage.object_store.retries import call_with_retries
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import RemoteStorageManager
 from table.planning.partition_view import ServedSegment, WantedOffsets
-
-APPEND_DISORDER_MS = 60_000
-"""How far the clocks of brokers may be apart. A minute of rows that are read for nothing costs little."""
 
 WALK_BYTES_MAX = 1024 * 1024
 """Behind the index's place: some batches, and the markers among them."""
@@ -56,12 +51,12 @@ def ended_by_time(
     Args:
         wanted: those of one partition one after the other, in order of offset.
         timestamp_max_ms: the newest that is wanted; None: any is.
-        disorder_ms: None: it is not known.
+        disorder_ms: None: none is declared.
 
     Raises:
         RemoteStorageError: the store's trouble.
     """
-    if timestamp_max_ms is None:
+    if timestamp_max_ms is None or disorder_ms is None:
         return tuple(wanted)
     ended: list[WantedOffsets] = []
     for _, group in groupby(wanted, lambda want: want.view.key):
@@ -76,31 +71,22 @@ def _up_to(end: int, want: WantedOffsets) -> WantedOffsets:
     return replace(want, tier_end_offset=min(want.tier_end_offset, end), end_offset=min(want.end_offset, end))
 
 
-def _end(
-    want: WantedOffsets, manager: RemoteStorageManager, timestamp_max_ms: int, declared_ms: int | None
-) -> int | None:
+def _end(want: WantedOffsets, manager: RemoteStorageManager, timestamp_max_ms: int, disorder_ms: int) -> int | None:
     """The offset behind which all records are newer; None: it is not known."""
-    disorder_ms = APPEND_DISORDER_MS if declared_ms is None else declared_ms
     newest_ms = timestamp_max_ms + disorder_ms
     served = [each for each in want.view.segments if _is_wanted(each, want)]
-    at = next((at for at, each in enumerate(served) if each.segment.max_timestamp_ms > newest_ms), None)
-    if at is None:
+    newer = next((each for each in served if each.segment.max_timestamp_ms > newest_ms), None)
+    if newer is None:
         return None
     if not _ascend(served, disorder_ms):
-        if declared_ms is not None:
-            _log.warning("timestamps_not_in_order", partition=want.view.name, disorder_ms=declared_ms)
+        _log.warning("timestamps_not_in_order", partition=want.view.name, disorder_ms=disorder_ms)
         return None
-    is_of_brokers = declared_ms is None
     try:
-        batch = _first_newer(manager, served[at], want.first_offset, newest_ms, takes_markers=is_of_brokers)
-        if batch is None or (is_of_brokers and not batch.has_append_time):
-            return None
-        if is_of_brokers and at + 1 < len(served) and not _first_batch(manager, served[-1].segment).has_append_time:
-            return None
+        batch = _first_newer(manager, newer, want.first_offset, newest_ms)
     except (RemoteResourceNotFoundError, CorruptObjectError, CorruptBatchError) as error:
         _log.warning("time_range_not_ended", partition=want.view.name, reason=str(error))
         return None
-    return batch.last_offset + 1
+    return None if batch is None else batch.last_offset + 1
 
 
 def _is_wanted(served: ServedSegment, want: WantedOffsets) -> bool:
@@ -108,7 +94,7 @@ def _is_wanted(served: ServedSegment, want: WantedOffsets) -> bool:
 
 
 def _ascend(served: Sequence[ServedSegment], disorder_ms: int) -> bool:
-    """Return whether no segment's newest record denies the order (rule 4)."""
+    """Return whether no segment's newest record denies the order (rule 3)."""
     newest_ms = -1
     for each in served:
         if each.segment.max_timestamp_ms + disorder_ms < newest_ms:
@@ -118,14 +104,17 @@ def _ascend(served: Sequence[ServedSegment], disorder_ms: int) -> bool:
 
 
 def _first_newer(
-    manager: RemoteStorageManager, served: ServedSegment, first_offset: int, newest_ms: int, *, takes_markers: bool
+    manager: RemoteStorageManager, served: ServedSegment, first_offset: int, newest_ms: int
 ) -> BatchHeader | None:
     """The segment's first batch with a newer record, from this offset on; None: it is not near where the index says."""
     segment = served.segment
-    opened = _opened(manager, segment)
-    index = OffsetIndex(_index(opened, segment, IndexType.OFFSET), segment.start_offset)
-    times = TimeIndex(_index(opened, segment, IndexType.TIMESTAMP), segment.start_offset)
-    newer_offset = times.first_above(newest_ms)
+    opened = call_with_retries(lambda: manager.open_log_segment(segment), segment)
+
+    def fetched(kind: IndexType) -> bytes:
+        return call_with_retries(lambda: opened.fetch_index(kind), segment)
+
+    index = OffsetIndex(fetched(IndexType.OFFSET), segment.start_offset)
+    newer_offset = TimeIndex(fetched(IndexType.TIMESTAMP), segment.start_offset).first_above(newest_ms)
     if newer_offset is None:
         return None
     first_offset = max(first_offset, served.first_offset)
@@ -138,25 +127,6 @@ def _first_newer(
             for batch in () if isinstance(found, PassedOver) else found:
                 header = batch.header
                 is_newer = header.max_timestamp > newest_ms and header.last_offset >= first_offset
-                if is_newer and (takes_markers or not header.is_control):
+                if is_newer and not header.is_control:
                     return header
     return None
-
-
-def _first_batch(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> BatchHeader:
-    size_bytes = min(HEADER_BYTES, segment.segment_size_bytes)
-    opened = _opened(manager, segment)
-
-    def read() -> bytes | bytearray:
-        with closing(opened.open_stream(0, size_bytes)) as stream:
-            return stream.read(size_bytes)
-
-    return read_header(memoryview(call_with_retries(read, segment)), 0)
-
-
-def _opened(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OpenedSegment:
-    return call_with_retries(lambda: manager.open_log_segment(segment), segment)
-
-
-def _index(opened: OpenedSegment, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
-    return call_with_retries(lambda: opened.fetch_index(kind), segment)

@@ -373,8 +373,8 @@ class BatchSelection:
 
     Control batches never do. Under READ_COMMITTED a transactional batch does not if its producer aborted the
     transaction that it belongs to. A v2 batch whose newest record is too old does not: brokers see to it that the
-    header's maximum timestamp is right. (The base timestamp is the first record's, not the oldest's: there is no such
-    rule for too new.)
+    header's maximum timestamp is right. (The base timestamp is the first record's, not the oldest's; what is too new
+    the decoder finds.)
 
     Args:
         aborted: transactions to leave out.
