@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+KEY_RING_FILE_KEY: Final = "encryption.key.ring.file"
+
 ACTS: Final = ""
 """What a table says of a key that acts; of others it says what to set instead."""
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import trio
 
+import storage.formats.aiven.manager  # noqa: F401  # loaded late elsewhere; here before workers are forked
 from metrics.meters import Meters
 from proxy.readiness import Readiness
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import javaproperties
-
 from storage.limited_files import UnreadableFileError, read_limited
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a broker's file is a few KiB; inline PEM chains make it tens
@@ -61,6 +59,8 @@ def read_properties(path: Path) -> dict[str, Property]:
 
     Raises PropertiesError if it cannot be read, is larger than FILE_BYTES_MAX or holds a bad escape.
     """
+    import javaproperties  # a tenth of a second, which a configuration that is no file can do without
+
     try:
         data = read_limited(path, FILE_BYTES_MAX)
     except UnreadableFileError as error:

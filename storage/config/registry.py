@@ -8,8 +8,6 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 
 from storage.errors import CorruptObjectError, StorageConfigError
-from storage.formats.aiven.custom_metadata import decode_custom_metadata
-from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.formats.segment_files import SegmentFiles
@@ -22,12 +20,20 @@ from storage.remote_storage_manager import RemoteStorageManager
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
 METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
 
+
+def _open_aiven(config: Mapping[str, str], prefix: str) -> RemoteStorageManager:
+    # Half a second of ciphers, which the other formats do without.
+    from storage.formats.aiven.manager import AivenRemoteStorageManager
+
+    return AivenRemoteStorageManager(config, prefix=prefix)
+
+
 _AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 _STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str], str], RemoteStorageManager]] = {
     "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": lambda config, prefix: LocalTieredStorage(
         config, prefix=prefix
     ),
-    _AIVEN: lambda config, prefix: AivenRemoteStorageManager(config, prefix=prefix),
+    _AIVEN: _open_aiven,
     "tidegate.PlainObjects": lambda config, prefix: PlainObjects(config, prefix=prefix),
 }
 
@@ -59,6 +65,8 @@ def open_remote_storage_manager(
 
 def folder_of(manager: RemoteStorageManager) -> TierFolder:
     """All that lies where this manager keeps segments, for upkeep."""
+    from storage.formats.aiven.manager import AivenRemoteStorageManager
+
     assert isinstance(manager, SegmentFiles | AivenRemoteStorageManager), "every format has a folder"
     return manager.folder()
 
@@ -67,6 +75,8 @@ def stored_bytes(class_name: str, segment: RemoteLogSegmentMetadata) -> int | No
     """Return what the segment takes in the store by its metadata: Aiven's say so with REMOTE_SIZE. None: unknown."""
     if class_name.strip() != _AIVEN:
         return None
+    from storage.formats.aiven.custom_metadata import decode_custom_metadata
+
     try:
         return decode_custom_metadata(segment.custom_metadata).remote_size_bytes
     except CorruptObjectError:

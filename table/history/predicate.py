@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from table.planning.bounds import Bounds, compared, compared_times
 from table.planning.number_set import NumberSet
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 Path: TypeAlias = tuple[str, ...]
 """A column's name, and the names of fields in it."""
@@ -170,8 +172,10 @@ def bounds_of(predicate: Predicate) -> Bounds:
             return Bounds()
 
 
-def expression_of(predicate: Predicate) -> pc.Expression:
+def expression_of(predicate: Predicate) -> "pc.Expression":
     """The same for Arrow. Raises ValueError for an Other."""
+    import pyarrow.compute as pc  # a tenth of a second
+
     match predicate:
         case AllOf(parts):
             return reduce(and_, map(expression_of, parts)) if parts else pc.scalar(True)
@@ -193,7 +197,7 @@ def expression_of(predicate: Predicate) -> pc.Expression:
             raise ValueError(f"no expression for {text}")
 
 
-def _compared(field: pc.Expression, operator: str, value: Any) -> pc.Expression:
+def _compared(field: "pc.Expression", operator: str, value: Any) -> "pc.Expression":
     match operator:
         case "=":
             return field == value

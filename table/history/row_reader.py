@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from table.history.metered_storage import MeteredStorage, StoreMeter
 from table.reading.executor_storage import open_shipped_storage
 from table.reading.read_task import TaskReader
 from table.tasks import Task
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class RowReader:
     reader: TaskReader
     needed: tuple[str, ...]
     schema: pa.Schema
-    expression: pc.Expression | None = None
+    expression: "pc.Expression | None" = None
 
     def read(self, task: Task, meter: StoreMeter | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order of offset. Raises as TaskReader.read."""

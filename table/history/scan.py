@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.config.tier_client import TierClientConfig
 from table.driver import kept_tier, load_config, open_dumped_tier, shipped_storage
@@ -43,6 +42,7 @@ from table.tasks import TailTask, Task
 if TYPE_CHECKING:
     import pandas
     import polars
+    import pyarrow.compute as pc
 
     from table.history.arrow_dataset import HistoryDataset
     from table.values.settled import SettledColumn
@@ -172,7 +172,7 @@ class Scan:
         columns: Sequence[str],
         *,
         known: Sequence[str] | None = None,
-        filters: Sequence[tuple[Predicate, pc.Expression | None]] = (),
+        filters: "Sequence[tuple[Predicate, pc.Expression | None]]" = (),
         limit: int | None = None,
         dump: Path | None = None,
     ) -> None:
@@ -350,7 +350,7 @@ class Scan:
     def _predicate(self) -> Predicate:
         return AllOf(tuple(predicate for predicate, _ in self._filters))
 
-    def _expression(self) -> pc.Expression | None:
+    def _expression(self) -> "pc.Expression | None":
         expressions = [expression for _, expression in self._filters if expression is not None]
         return reduce(and_, expressions) if expressions else None
 

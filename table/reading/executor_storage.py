@@ -20,7 +20,6 @@ from pathlib import Path
 from storage.buffers import keep_freed_memory
 from storage.config.registry import open_remote_storage_manager
 from storage.errors import StorageConfigError
-from storage.formats.aiven.key_pairs import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store.gcs.config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
 from storage.object_store.s3.config import (
@@ -30,6 +29,7 @@ from storage.object_store.s3.config import (
     SESSION_TOKEN_KEY,
     credentials_file,
 )
+from storage.plugin_keys import KEY_RING_FILE_KEY
 from storage.remote_storage_manager import RemoteStorageManager
 
 SHIPPED_FILE_BYTES_MAX = 1024 * 1024
@@ -95,6 +95,8 @@ def _with_key_ring(config: Mapping[str, str]) -> dict[str, str]:
     ring = config.get(KEY_RING_FILE_KEY, "").strip()
     if not ring or not Path(ring).exists():
         return dict(config)
+    from storage.formats.aiven.key_pairs import key_ring_keys
+
     others = {key: value for key, value in config.items() if key != KEY_RING_FILE_KEY}
     try:
         return {**others, **key_ring_keys(Path(ring))}

@@ -12,6 +12,7 @@ import structlog
 
 from protocol.client.errors import OffsetOutOfRangeError
 from protocol.record_batches import CorruptBatchError, batch_crc, iterate_batches
+from storage.config.client_settings import client_settings
 from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
@@ -78,9 +79,6 @@ class TaskReader:
         yield from read_segments(manager, task.parts, self.options, self.log_start)
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
-        # It imports what takes a fifth of a second, and few tasks are of the tail.
-        from storage.config.client_settings import client_settings
-
         if self.tail is None:
             raise AssertionError("a task of the tail in a read without tail=kafka")
         with BrokerClient(client_settings(self.tail)) as client:

@@ -16,13 +16,13 @@ from storage.formats.aiven.key_pairs import (
     DEFAULT_PREFIX,
     ICEBERG_FORMAT,
     KAFKA_FORMAT,
-    KEY_RING_FILE_KEY,
     PAIRS_KEY,
     KeyRing,
     KeyRingFile,
     has_key_pairs,
 )
 from storage.object_store.config_keys import UPLOAD_RATE_KEY, UPLOAD_RATE_MAX, UPLOAD_RATE_MIN
+from storage.plugin_keys import KEY_RING_FILE_KEY
 
 CHUNK_BYTES_MAX = 1_073_741_823
 """The plugin's own limit: half of what a Java array holds."""

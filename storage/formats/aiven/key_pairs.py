@@ -43,6 +43,7 @@ from cryptography.hazmat.primitives.serialization import (
 from storage.errors import CorruptObjectError, RemoteStorageError, StorageConfigError
 from storage.formats.aiven.cipher import DATA_KEY_BYTES
 from storage.limited_files import UnreadableFileError, read_limited
+from storage.plugin_keys import KEY_RING_FILE_KEY
 
 ACTIVE_ID_KEY = "encryption.key.pair.id"
 PAIRS_KEY = "encryption.key.pairs"
@@ -138,7 +139,6 @@ class KeyRing:
         return self._active_id is not None and data_key_text.startswith(f"{self._active_id}:")
 
 
-KEY_RING_FILE_KEY = "encryption.key.ring.file"
 KEY_RING_FILE_BYTES_MAX = 1024 * 1024
 
 

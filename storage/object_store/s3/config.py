@@ -15,8 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import javaproperties
-
 from storage.errors import StorageConfigError
 from storage.object_store.config_keys import CONNECT_TIMEOUT_S, DEFAULT_PREFIX, READ_TIMEOUT_S, StoreKeys, StoreSettings
 from storage.object_store.credentials_file import CredentialsFile
@@ -56,6 +54,8 @@ def credentials_file(path: Path, key: str) -> CredentialsFile[StaticCredentials]
 
 
 def _parsed(data: bytes) -> StaticCredentials:
+    import javaproperties  # for this file alone
+
     try:
         properties = javaproperties.load(BytesIO(data))
     except ValueError:
