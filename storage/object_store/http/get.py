@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -344,7 +344,7 @@ class ConnectionPool:
     """Connections to one server. Thread-safe.
 
     As many are opened as threads need at once; `idle_max` of them wait for the next request, the one that was used last
-    serves first, and those that wait for longer than IDLE_S_MAX are closed.
+    serves first, and those that wait for longer than IDLE_S_MAX are closed. So are all of a pool that nobody holds.
     """
 
     def __init__(self, open_socket: OpenSocket, *, idle_max: int, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -354,6 +354,7 @@ class ConnectionPool:
         self._idle: deque[Connection] = deque()
         self._is_closed = False
         self._lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._idle)
 
     def get(self, request: bytes, limit_s: float) -> Answer:
         """Send a GET and wait for the head of its answer, at most limit_s for any of its bytes.
@@ -414,6 +415,11 @@ class ConnectionPool:
             connection.close()
             raise
         return Answer(self, connection, head, limit_s)
+
+
+def _close_all(connections: Iterable[Connection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 class OpenSockets:

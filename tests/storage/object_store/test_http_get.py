@@ -1,5 +1,6 @@
 """Our own connections: heads, time limits, which connection serves which GET."""
 
+import gc
 import socket
 import struct
 import threading
@@ -304,3 +305,12 @@ def test_a_closed_pool_keeps_nothing_and_asks_nobody_again(http: ScriptedHttp, w
     world.pool.close()
     received(answers[1])
     assert [opened.fileno() for opened in world.opened] == [-1, -1]
+
+
+def test_the_idle_connections_of_a_pool_that_nobody_holds_are_closed(http: ScriptedHttp, world: World) -> None:
+    """Failed before: their sockets were left to the garbage collector, which warns of each."""
+    http.answer(response(206, BODY))
+    world.fetch()
+    world.pool = ConnectionPool(pytest.fail, idle_max=1)
+    gc.collect()
+    assert [opened.fileno() for opened in world.opened] == [-1]
