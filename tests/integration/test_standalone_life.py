@@ -1,4 +1,4 @@
-"""A life in standalone mode: brokers without a tier that keep ten seconds, and clients that read all there ever was.
+"""A life in standalone mode: brokers without a tier that keep ten seconds, and who reads all there ever was.
 
 What is right is what consumers at the broker itself read while it was still there. The broker is restarted in between,
 and deletes by its own `retention.ms` all the time.
@@ -14,8 +14,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from table.history.scan import scan
 from tests.support.differential_steps import QUIETLY, end_transaction, transactional_producer
-from tests.support.digests import Digests, Isolation, TopicDigest, confluent_consumer, fields_of, read_with_confluent
+from tests.support.digests import (
+    Digests,
+    Isolation,
+    TopicDigest,
+    confluent_consumer,
+    fields_of,
+    read_with_confluent,
+    scanned,
+)
 from tests.support.filled_topics import CODECS, ISOLATIONS
 from tests.support.kafka import Record, produce, small_segments
 from tests.support.plain_kafka import ends_of, serving_copies, wait_dropped
@@ -198,6 +208,7 @@ def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
 
         for topic, isolation in tails:
             assert read_with_confluent(served.bootstrap, topic, ends[topic], isolation) == direct[topic, isolation]
+        check_scans(kafka, served.file, direct, ends)
         assert chaser.result({CHASED: ends[PLAIN][CHASED]})[CHASED] == direct[PLAIN, "read_uncommitted"][CHASED]
         assert served.metric("tidegate_copy_gaps_total") == 0
         assert served.metric("tidegate_tier_holes_stepped_over_total") == 0
@@ -206,3 +217,24 @@ def live(kafka: KafkaCluster, folder: Path, restarts: int) -> None:
             segments = check_whole(kafka, folder, topic, dict.fromkeys(ends[topic], 0), ends[topic])
             for each in segments.values():
                 assert len({epoch for segment in each for epoch in segment.epochs}) > 1
+
+
+def check_scans(
+    kafka: KafkaCluster, file: Path, direct: Mapping[tuple[str, Isolation], Digests], ends: Mapping[str, dict[int, int]]
+) -> None:
+    """Scans of the same tier by both formats that standalone mode has without a server."""
+    for config in (file, plain_objects(kafka)):
+        for isolation in ISOLATIONS:
+            expected = {topic: direct[topic, isolation] for topic in ends}
+            assert scanned(scan(config, [*ends], isolation=isolation), ends) == expected
+
+
+def plain_objects(kafka: KafkaCluster) -> dict[str, str]:
+    """The same tier as objects in a store of files, which is whose layout it has."""
+    return {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "mode": "standalone",
+        "remote.log.storage.manager.class.name": "tidegate.PlainObjects",
+        "rsm.config.storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+        "rsm.config.storage.root": str(kafka.tier_dir / ROOT_DIRECTORY_NAME),
+    }

@@ -16,9 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+if TYPE_CHECKING:
+    from table.history.scan import Scan
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 Headers = Iterable[tuple[str, bytes | None]]
@@ -139,6 +142,18 @@ def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
                 assert error.code() == KafkaError._PARTITION_EOF, str(error)
                 unfinished.discard(message.partition() or 0)
     return digest.result()
+
+
+def scanned(scan: "Scan", ends: Mapping[str, Mapping[int, int]]) -> dict[str, Digests]:
+    """The rows of `tidegate.scan`, by topic."""
+    found = {topic: TopicDigest(partitions) for topic, partitions in ends.items()}
+    for batch in scan.batches():
+        for row in batch.to_pylist():
+            headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+            timestamp_ms = round(row["timestamp"].timestamp() * 1000)
+            digest = found[row["topic"]]
+            digest.add(row["partition"], row["offset"], timestamp_ms, row["key"], row["value"], headers)
+    return {topic: digest.result() for topic, digest in found.items()}
 
 
 def read_with_kcat(
