@@ -5,16 +5,21 @@ What differs from the published file is docker-compose.override.yml beside this 
 """
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.support.compose import ComposeService
 from tests.support.composed_containers import ComposedContainers, build_image, build_stand_ins
 from tests.support.containers import Containers
+from tests.support.needs import ROOT
 from tests.support.prometheus import RunningPrometheus, copier_names, dashboard_queries, names_in
+from tests.support.runnable_docs import read_guide, running
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -23,6 +28,7 @@ pytestmark = [
 ]
 
 NOT_RUN = {"grafana", "spark"}
+PAGE = ROOT / "docs" / "getting-started-containers.md"
 PROMETHEUS = RunningPrometheus("127.0.0.1:9090")
 SCRAPED_S_MAX = 120.0
 WINDOW = "10m"
@@ -87,6 +93,19 @@ def panel_expressions() -> dict[str, str]:
         if not title.startswith("Workers: ") and not names_in(asked) & copier_names():
             found[title] = functools.reduce(lambda text, name: text.replace(name, values[name]), values, asked)
     return found
+
+
+def test_commands_of_the_page_print_what_it_says(demo: ComposedContainers, tmp_path: Path) -> None:
+    """Those that are not Docker's; what stands for them is the fixture."""
+    page = read_guide(PAGE.read_text("utf-8"))
+    own = replace(page, commands=tuple(each for each in page.commands if not each.text.startswith("docker ")))
+    assert {each.text.split()[0] for each in own.commands} == {"curl", "kcat"}
+
+    def follow() -> list[str]:
+        with running(own, folder=tmp_path, values={}, environment=os.environ) as shell:
+            return [printed for _, printed in shell.follow()]
+
+    assert float(demo.call(follow)[-1].split()[-1]) > 0
 
 
 def test_the_data_survive_a_restart(demo: ComposedContainers) -> None:

@@ -3,18 +3,26 @@
 import math
 import re
 
+import pytest
+
 from tests.repository.sources import ROOT, text_of
 
 PAGE = text_of(ROOT / "docs" / "operate" / "size.md")
 GET_MIB, BESIDE_GIB, LEAST_GIB = 12, 150 / 1024, 1.5
 
 
-def test_cores_and_memory_of_each_load_are_those_of_the_rules() -> None:
+def test_what_each_load_takes_follows_from_the_rules() -> None:
     """Two GETs for each partition are a third of `memory.max.bytes`; a third of each core stays free."""
     (https,) = re.findall(r"HTTPS takes ([\d.]+)\s+core-seconds per GB", PAGE)
-    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| ([\d.]+) GiB \| ([\d.]+) GiB \|$", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([\d,]+) \| (\d+) \| (\d+) \| ([\d.]+) GiB \| ([\d.]+) GiB \| ([\d.]+) TB \| (\d+) \| 2 \|$",
+        PAGE,
+        re.MULTILINE,
+    )
     assert len(rows) == 5
-    for megabytes, partitions, cores, memory, limit in rows:
+    for megabytes, partitions, cores, memory, limit, disk, connections in rows:
+        assert float(disk) == pytest.approx(int(megabytes.replace(",", "")) * 3600 / 1e6, rel=0.05)
+        assert int(connections) == 3 * int(partitions)
         assert int(cores) == math.ceil(int(megabytes.replace(",", "")) * float(https) / 1000 * 1.5)
         assert float(memory) == max(LEAST_GIB, int(partitions) * 2 * GET_MIB * 3 / 1024)
         processes = int(cores) + (int(cores) > 1)
