@@ -1,4 +1,4 @@
-"""A scan gives the very rows that consumers of both isolation levels read from the broker, over a tier in any format."""
+"""A scan of a tier in any format gives the very rows that consumers of both isolation levels read from the broker."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
