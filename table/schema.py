@@ -55,16 +55,18 @@ _TYPES: dict[str, pa.DataType] = {
     "batch_offset": pa.int64(),
     "segment_id": pa.string(),
     "size_bytes": pa.int64(),
+    "batch_bytes": pa.int64(),
 }
 
 VALUE_COLUMNS = (SCHEMA_ID, KEY_SCHEMA_ID, DEAD_LETTER)
 """They are made of what has been read."""
 LOG_COLUMNS = (
     *("leader_epoch", "producer_id", "producer_epoch", "sequence", "is_transactional"),
-    *("batch_offset", "segment_id", "size_bytes"),
+    *("batch_offset", "segment_id", "size_bytes", "batch_bytes"),
 )
 """How the log has a record, for a scan that asks for it. Null is what its batch does not have; `segment_id` is null of
-what is not in the tier yet, `size_bytes` is the record's own size, and `batch_offset` its batch's first offset."""
+what is not in the tier yet, `size_bytes` is the record's own size, `batch_bytes` its batch's size in the log, and
+`batch_offset` its batch's first offset."""
 COLUMNS: tuple[str, ...] = tuple(name for name in _TYPES if name not in (*VALUE_COLUMNS, *LOG_COLUMNS))
 DEFAULT_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name != HEADERS)
 """Without headers, as the Kafka source without `includeHeaders`."""

@@ -43,11 +43,6 @@ class ColumnBuilder:
         self._same["segment_id"] = pa.scalar(segment_id, pa.string())
         self._repeated.pop("segment_id", None)
 
-    def counted(self, row_count: int) -> pa.RecordBatch:
-        """Rows of columns that are the same in each of them."""
-        arrays = [self._constant(name, row_count) for name in self._columns]
-        return self._batch(arrays, row_count)
-
     def build(
         self, table: RecordTable, rows: slice | Integers, row_count: int, headers: Sequence[BatchHeader]
     ) -> pa.RecordBatch:
@@ -66,9 +61,6 @@ class ColumnBuilder:
             self._constant(name, row_count) if name in self._same else makers[name]().cast(field.type)
             for name, field in zip(self._columns, self._schema, strict=True)
         ]
-        return self._batch(arrays, row_count)
-
-    def _batch(self, arrays: list[pa.Array], row_count: int) -> pa.RecordBatch:
         if not arrays:
             # An Arrow batch without columns has no rows either, unless it comes from one that had some.
             return pa.RecordBatch.from_arrays([pa.nulls(row_count)], ["none"]).select([])
@@ -104,6 +96,7 @@ _LOG_COLUMNS: dict[str, Callable[[RecordTable, slice | Integers, Sequence[BatchH
     "sequence": _sequences,
     "is_transactional": partial(_of_batches, lambda header: header.is_transactional),
     "batch_offset": partial(_of_batches, lambda header: header.base_offset),
+    "batch_bytes": partial(_of_batches, lambda header: header.size_bytes),
     "size_bytes": lambda table, rows, _headers: pa.array(table.size[rows]),
 }
 

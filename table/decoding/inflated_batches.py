@@ -4,8 +4,9 @@ The buffer is used again for the next group, so nothing may refer to it when `cl
 the operating system's zeros until they are written: a group that stays small costs little.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from table.decoding.inflation import Inflater, RecordTooLargeError
 from table.decoding.large_batch import iterate_tables
 from table.decoding.legacy_messages import iterate_message_tables
 from table.decoding.record_decoder import RowSelection
-from table.decoding.record_fields import Lanes, Problems, RecordTable, Wants, read_records
+from table.decoding.record_fields import Lanes, Problems, RecordTable, Wants, read_records, told_records
 from table.decoding.varint_lanes import PADDING_BYTES, Flags
 from table.schema import HEADERS
 from table.tasks import ReadOptions
@@ -110,7 +111,7 @@ class RecordDecoder:
             headers=HEADERS in columns,
         )
         self._copies_bytes = self._wants.key or self._wants.value or self._wants.headers
-        self._only_counts = {"topic", "partition", "segment_id"}.issuperset(columns)
+        self._needs_records = self._wants.timestamp or self._copies_bytes or "size_bytes" in columns
         self._spare_group: BatchGroup | None = None
         """Its pages are the decoder's already: a fresh one made decoding 5 to 14 % slower."""
 
@@ -138,14 +139,25 @@ class RecordDecoder:
     def _decode(
         self, batches: Sequence[WalkedBatch], selection: RowSelection, group: BatchGroup
     ) -> Iterator[pa.RecordBatch]:
+        held = (batch for batch in batches if selection.may_hold(batch.header))
+        for is_told, run in groupby(held, self._is_told):
+            if is_told:
+                headers = [batch.header for batch in run]
+                for table in told_records(headers, self._records_max):
+                    yield from self._rows(table, self._select(selection, table), headers)
+            else:
+                yield from self._inflated(run, selection, group)
+
+    def _is_told(self, batch: WalkedBatch) -> bool:
+        """Return whether its header tells all that is wanted of its records."""
+        header = batch.header
+        is_whole = header.magic >= 2 and 0 < header.record_count == header.last_offset_delta + 1
+        return is_whole and not self._needs_records
+
+    def _inflated(
+        self, batches: Iterable[WalkedBatch], selection: RowSelection, group: BatchGroup
+    ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if not selection.may_hold(batch.header):
-                continue
-            if self._only_counts and selection.holds_all(batch.header):
-                yield from self._grouped(group, selection)
-                if batch.header.record_count:
-                    yield self._builder.counted(batch.header.record_count)
-                continue
             if batch.header.magic < 2:
                 yield from self._grouped(group, selection)
                 tables = partial(

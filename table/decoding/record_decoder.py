@@ -13,8 +13,8 @@ Rules:
    with about 200 bytes of arrays each; a produced batch an eighth and as many rows, or one record. With 64 MiB that
    was measured to be 40 MiB at most. A batch that is larger than a group is decoded piece by piece. A record that is
    larger is a RecordTooLargeError that names `taskBytes`.
-2. Columns that are not wanted are not decoded; for none of a record's own, batches that are rows as a whole are counted
-   by their headers. Control batches, and batches that are wholly outside the offsets or
+2. Columns that are not wanted are not decoded; for those that headers of batches tell, offsets among them, nothing is
+   inflated but batches that have lost records. Control batches, and batches that are wholly outside the offsets or
    older than the timestamps, are not even inflated.
 3. A corrupt batch is a CorruptObjectError that names `where` and the batch's position, the first one of a group. With
    `skips_bad_records` and `on_bad`, that batch alone is left out, whole, and `on_bad` gets it.
@@ -56,11 +56,6 @@ class RowSelection:
         if self._max_ms is not None and header.has_append_time and header.max_timestamp > self._max_ms:
             return False
         return self._min_ms is None or header.max_timestamp >= self._min_ms
-
-    def holds_all(self, header: BatchHeader) -> bool:
-        """Return whether all of a batch's records are rows, by its header alone."""
-        is_inside = self._first_offset <= header.base_offset and header.last_offset < self._end_offset
-        return header.magic >= 2 and is_inside and self._min_ms is None and self._max_ms is None
 
     def keep(self, table: RecordTable) -> tuple[Flags | None, Problems]:
         """Which records are rows, None for all; and the batches with a row whose timestamp Spark cannot have."""

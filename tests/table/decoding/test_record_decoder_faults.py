@@ -91,7 +91,7 @@ def test_a_corrupt_batch_alone_can_be_left_out(what: str, task_bytes_max: int) -
     assert all(reason for _, _, reason in skipped)
 
 
-@for_each("codec, columns", product(CODECS, (COLUMNS, DEFAULT_COLUMNS, ("key",), ("offset",))))
+@for_each("codec, columns", product(CODECS, (COLUMNS, DEFAULT_COLUMNS, ("key",), ("timestamp", "offset"))))
 def test_any_flipped_bit_is_an_error_or_what_an_independent_decoder_reads(codec: int, columns: tuple[str, ...]) -> None:
     good = record_batch(0, RECORDS[:7], codec=codec)
     rng = random.Random(codec)

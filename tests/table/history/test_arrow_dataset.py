@@ -43,6 +43,7 @@ def test_a_list_of_offsets_and_a_time_are_handed_on(orders: HistoryDataset) -> N
 def test_what_is_not_handed_on_duckdb_does_itself(orders: HistoryDataset) -> None:
     assert duckdb.sql('select count(*) from orders where hash("offset") >= 0 and key is not null').fetchall()[0][0] >= 0
     assert duckdb.sql('select max("offset"), min("offset"), count(*) from orders').fetchall() == [(799, 0, 1600)]
+    assert orders.last.schema.names == ["offset"], "which headers of batches tell"
     assert len(duckdb.sql("select * from orders limit 5").fetchall()) == 5
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tidegate
+from storage.errors import CorruptObjectError
 from storage.model import uuid_to_text
 from table.history.scan import Scan
 from table.planning import bounds
@@ -35,6 +36,14 @@ def tier(tmp_path: Path) -> TableTier:
 
 def offsets(scan: Scan) -> list[int]:
     return sorted(scan.with_columns(["offset"]).to_table().column("offset").to_pylist())
+
+
+def unreadable(batch: bytes) -> bytes:
+    """A batch whose header is right, and no record of which can be read."""
+    spoilt = bytearray(batch)
+    spoilt[61:] = b"\xff" * (len(spoilt) - 61)
+    spoilt[17:21] = crc32c.crc32c(spoilt[21:]).to_bytes(4, "big")
+    return bytes(spoilt)
 
 
 def test_all_the_rows_and_columns_are_there(tier: TableTier) -> None:
@@ -92,22 +101,34 @@ def test_how_the_log_has_a_record_is_told_on_demand(tmp_path: Path) -> None:
     columns = ["offset", *LOG_COLUMNS]
     first, _, third, last = tier.scan(columns=columns).to_table().to_pylist()
     segment = uuid_to_text(tier.segments[0].segment_id.id)
-    size = third["size_bytes"]
-    assert list(first.values()) == [0, 4, None, None, None, False, 0, segment, size]
-    assert list(third.values()) == [2, 0, 7, 2, 2**31 - 1, True, 2, segment, size]
+    size, batch = third["size_bytes"], third["batch_bytes"]
+    assert list(first.values()) == [0, 4, None, None, None, False, 0, segment, size, batch]
+    assert list(third.values()) == [2, 0, 7, 2, 2**31 - 1, True, 2, segment, size, batch]
     assert (last["sequence"], last["batch_offset"]) == (0, 2)
 
 
 def test_rows_are_counted_by_the_headers_of_batches(tmp_path: Path) -> None:
     tier = TableTier(tmp_path)
-    batch = bytearray(data_batch(10, record_count=5))
-    # No record in it can be read.
-    batch[61:] = b"\xff" * (len(batch) - 61)
-    batch[17:21] = crc32c.crc32c(batch[21:]).to_bytes(4, "big")
-    tier.add(build_segment([data_batch(0, record_count=10), bytes(batch)]))
+    tier.add(build_segment([data_batch(0, record_count=10), unreadable(data_batch(10, record_count=5))]))
     scan = tier.scan()
     assert (scan.count(), scan.stats.rows, scan.stats.segments) == (15, 15, 1)
     assert tier.scan(where="offset < 8").count() == 8
+
+
+def test_offsets_and_sizes_of_batches_are_told_by_their_headers(tmp_path: Path) -> None:
+    """Failed before: each batch was inflated for its smallest and largest offset. A batch that has lost records, and
+    offsets that are not wanted, are as exact."""
+    tier = TableTier(tmp_path)
+    compacted = data_batch(15, record_count=3, last_offset_delta=9)
+    batches = [data_batch(0, record_count=10), unreadable(data_batch(10, record_count=5)), compacted]
+    tier.add(build_segment(batches))
+    columns = ["offset", "batch_bytes", "batch_offset", "leader_epoch", "timestamp_type"]
+    table = tier.scan(where="offset >= 2 and offset < 17", columns=columns).to_table()
+    assert table.column("offset").to_pylist() == list(range(2, 17))
+    sizes = {batch.pop("batch_offset"): batch["batch_bytes"] for batch in table.to_pylist()}
+    assert sizes == dict(zip((0, 10, 15), map(len, batches), strict=True))
+    with pytest.raises(CorruptObjectError):
+        tier.scan(columns=["size_bytes"]).to_table()
 
 
 def test_an_end_in_time_ends_the_reading_where_an_order_is_declared(tier: TableTier) -> None:
