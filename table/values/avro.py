@@ -455,7 +455,7 @@ class AvroDecoder:
             raise SchemaError(f"is {registered.kind}, not Avro")
         return AvroSchema(registered.text, registered.references)
 
-    def decode(self, values: Sequence[bytes], writer: AvroSchema | None, *, whole: bool = False) -> Converted:
+    def decode(self, values: pa.Array, writer: AvroSchema | None, *, whole: bool = False) -> Converted:
         """The values as an array of `type`.
 
         Args:
@@ -480,4 +480,4 @@ class AvroDecoder:
                 raise UndecodableError(f"{len(value) - source.tell()} bytes are left over")
             return found if change is None else change(found)
 
-        return convert(values, decode, lambda found: pa.array(found, self.type))
+        return convert(values.to_pylist(), decode, lambda found: pa.array(found, self.type))

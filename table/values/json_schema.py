@@ -15,16 +15,26 @@
 A schema gives columns; it is not used to validate (`minimum`, `pattern`, `format`, `required` …). What has not the
 column's type is not decoded: a number where a string should be is a dead letter. A property that is absent is null.
 NaN, Infinity, and numbers beyond 64 bits in a bigint, are refused too.
+
+msgspec reads the values. What it refuses is read by Python's own reader and checked here, which has the last word: it
+takes an integer that is written as 1.0, and says why it does not take the rest. So is every object that has a property
+whose name msgspec cannot look for.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from itertools import chain
+from operator import attrgetter
+from types import GenericAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
-from table.values.conversion import Converted, SchemaError, UndecodableError, convert
+from table.values.conversion import Converted, SchemaError, UndecodableError, convert, without_header
 from table.values.registry import RegisteredSchema
 from table.values.wire_format import HEADER_BYTES
 
@@ -34,11 +44,28 @@ _REFERENCES_MAX: Final = 1000
 Json: TypeAlias = Any
 Check: TypeAlias = Callable[[Any], Any]
 """Gives what Arrow is to have of a value that is not null, or raises UndecodableError."""
-_Column: TypeAlias = tuple[pa.DataType, Check]
+Columns: TypeAlias = Callable[[Sequence[Any]], pa.Array]
+"""An array of what msgspec read."""
+
+
+class _Column(NamedTuple):
+    """How one schema's values become columns.
+
+    Attributes:
+        type: as Arrow has it.
+        check: for what Python's own reader has read.
+        read_as: the type by which msgspec reads.
+        columns: what makes arrays of what msgspec has read.
+    """
+
+    type: pa.DataType
+    check: Check
+    read_as: Any
+    columns: Columns
 
 
 class JsonSchema:
-    """A schema's type, and the check of its values."""
+    """A schema's column."""
 
     def __init__(self, text: str, references: Sequence[tuple[str, str]] = ()) -> None:
         """`references`: names and texts of the schemas that this one refers to, and of those that they refer to.
@@ -52,7 +79,8 @@ class JsonSchema:
             if isinstance(document, dict) and isinstance(document.get("$id"), str):
                 self._documents.setdefault(document["$id"], document)
         self._resolved = 0
-        self.type, self.check = self._column(self._root, self._root, (), 0)
+        self.column = self._column(self._root, self._root, (), 0)
+        self.type = self.column.type
 
     def _column(self, schema: Json, document: Json, around: tuple[int, ...], depth: int) -> _Column:
         """The column of a schema that is a part of `document`; `around`: the schemas that it is inside of."""
@@ -79,13 +107,11 @@ class JsonSchema:
         columns: dict[str, _Column] = {}
         is_free = self._add_properties(schema, document, around, depth, columns)
         if columns:
-            fields = [pa.field(name, found) for name, (found, _) in columns.items()]
-            return pa.struct(fields), _struct_check({name: check for name, (_, check) in columns.items()})
+            return _struct(columns)
         values = schema.get("additionalProperties")
         if is_free or not isinstance(values, dict) or not values:
             return _TEXT
-        found, check = self._column(values, document, around, depth + 1)
-        return pa.map_(pa.string(), found), _map_check(check)
+        return _map(self._column(values, document, around, depth + 1))
 
     def _add_properties(
         self, schema: Json, document: Json, around: tuple[int, ...], depth: int, columns: dict[str, _Column]
@@ -108,9 +134,8 @@ class JsonSchema:
     def _array(self, schema: Json, document: Json, around: tuple[int, ...], depth: int) -> _Column:
         items = schema.get("items")
         if not isinstance(items, dict) or not items:
-            return pa.list_(pa.string()), _list_check(_json_text)
-        found, check = self._column(items, document, around, depth + 1)
-        return pa.list_(found), _list_check(check)
+            return _list(_TEXT)
+        return _list(self._column(items, document, around, depth + 1))
 
     def _referred(self, schema: Json, document: Json) -> tuple[Json, Json]:
         """Return what a `$ref` refers to, and the document that it is in."""
@@ -230,13 +255,89 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-_TEXT: Final[_Column] = (pa.string(), _json_text)
+class _Text(str):
+    """What a part that stays JSON is to msgspec."""
+
+
+class _Unreadable:
+    """What an object is to msgspec if it cannot look for one of its properties."""
+
+
+def _made_of(wanted: type, value: Any) -> _Text:
+    """Return what msgspec is to have where the types above are wanted."""
+    if wanted is _Unreadable:
+        raise UndecodableError("a property's name is not one that msgspec reads")
+    return _Text(_json_text(value))
+
+
+def _plain(of_type: pa.DataType, check: Check, read_as: Any) -> _Column:
+    return _Column(of_type, check, read_as, lambda values: pa.array(values, of_type))
+
+
+_Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)]
+_TEXT: Final = _plain(pa.string(), _json_text, _Text)
 _SIMPLE: Final[Mapping[str, _Column]] = {
-    "boolean": (pa.bool_(), _boolean),
-    "integer": (pa.int64(), _integer),
-    "number": (pa.float64(), _number),
-    "string": (pa.string(), _string),
+    "boolean": _plain(pa.bool_(), _boolean, bool),
+    "integer": _plain(pa.int64(), _integer, _Int64),
+    "number": _plain(pa.float64(), _number, float),
+    "string": _plain(pa.string(), _string, str),
 }
+_UNREADABLE_NAME: Final = re.compile(r'["\\\x00-\x1f]')
+
+
+def _struct(fields: Mapping[str, _Column]) -> _Column:
+    struct = pa.struct([pa.field(name, column.type) for name, column in fields.items()])
+    check = _struct_check({name: column.check for name, column in fields.items()})
+    if any(map(_UNREADABLE_NAME.search, fields)):
+        return _plain(struct, check, _Unreadable)
+    # Properties may have any other name, attributes may not.
+    names = {f"field{place}": name for place, name in enumerate(fields)}
+    attributes = [(attribute, fields[name].read_as | None, None) for attribute, name in names.items()]
+    read_as = msgspec.defstruct("Object", attributes, rename=names, gc=False)
+    makers = [(attrgetter(attribute), fields[name].columns) for attribute, name in names.items()]
+    nothing = read_as()
+
+    def columns(values: Sequence[Any]) -> pa.Array:
+        is_null = [value is None for value in values]
+        mask = pa.array(is_null) if any(is_null) else None
+        objects = values if mask is None else [nothing if value is None else value for value in values]
+        arrays = [make(list(map(get, objects))) for get, make in makers]
+        return pa.StructArray.from_arrays(arrays, fields=list(struct), mask=mask)
+
+    return _Column(struct, check, read_as, columns)
+
+
+def _list(item: _Column) -> _Column:
+    of_type = pa.list_(item.type)
+
+    def columns(values: Sequence[Any]) -> pa.Array:
+        bounds, mask, present = _bounds(values)
+        return pa.ListArray.from_arrays(
+            bounds, item.columns(list(chain.from_iterable(present))), type=of_type, mask=mask
+        )
+
+    return _Column(of_type, _list_check(item.check), GenericAlias(list, item.read_as | None), columns)
+
+
+def _map(value: _Column) -> _Column:
+    of_type = pa.map_(pa.string(), value.type)
+
+    def columns(values: Sequence[Any]) -> pa.Array:
+        bounds, mask, present = _bounds(values)
+        keys = pa.array(list(chain.from_iterable(present)), pa.string())
+        items = value.columns(list(chain.from_iterable(each.values() for each in present)))
+        return pa.MapArray.from_arrays(bounds, keys, items, type=of_type, mask=mask)
+
+    return _Column(of_type, _map_check(value.check), GenericAlias(dict, (str, value.read_as | None)), columns)
+
+
+def _bounds(values: Sequence[Any]) -> tuple[pa.Array, pa.Array | None, list[Any]]:
+    """Return where items of each value begin and end, which values are null, and those that are not."""
+    is_null = [value is None for value in values]
+    bounds = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([0 if value is None else len(value) for value in values], out=bounds[1:])
+    present = [value for value in values if value is not None]
+    return pa.array(bounds), pa.array(is_null) if any(is_null) else None, present
 
 
 def _struct_check(checks: Mapping[str, Check]) -> Check:
@@ -285,23 +386,55 @@ class JsonDecoder:
 
     def __init__(self, schema: JsonSchema) -> None:
         self.type = schema.type
-        self._check = schema.check
+        self._check, self._columns = schema.column.check, schema.column.columns
+        self._read = msgspec.json.Decoder(schema.column.read_as | None, dec_hook=_made_of).decode
 
     def load(self, registered: RegisteredSchema) -> None:
         """Nothing: who wrote a value does not matter."""
 
-    def decode(self, values: Sequence[bytes], writer: None, *, whole: bool = False) -> Converted:
+    def decode(self, values: pa.Array, writer: None, *, whole: bool = False) -> Converted:
         """The values as an array of `type`. JSON's null is a null without a reason.
 
         Args:
             writer: for other formats.
             whole: they have no header.
         """
-        check, start = self._check, 0 if whole else HEADER_BYTES
-        load = json.JSONDecoder(parse_constant=_no_number).decode
+        bodies = values if whole else without_header(values, HEADER_BYTES)
+        texts = bodies.to_pylist()
+        try:
+            bodies.cast(pa.string())  # raises for what is no UTF-8, which msgspec skips in what it does not need
+            if any(map(_LONG_NUMBER.search, [text for text in texts if len(text) > _DIGITS_MAX])):
+                raise UndecodableError("a number that Python does not read")
+            return self._columns(list(map(self._read, texts))), {}
+        except Exception:  # one of them is not as msgspec wants it: which, the next tells
+            return self._one_by_one(texts)
+
+    def _one_by_one(self, texts: Sequence[bytes]) -> Converted:
+        found, read, refused = [], [], []
+        for place, text in enumerate(texts):
+            try:
+                if _LONG_NUMBER.search(text):
+                    raise UndecodableError("a number that Python does not read")
+                found.append(self._read(text.decode("utf-8")))
+                read.append(place)
+            except Exception:  # the checks say it in our words, or take the value
+                refused.append(place)
+        checked, reasons = self._checked([texts[place] for place in refused])
+        joined = pa.concat_arrays([self._columns(found), checked])
+        return joined.take(pa.array(np.argsort(read + refused))), {
+            refused[place]: reason for place, reason in reasons.items()
+        }
+
+    def _checked(self, values: Sequence[bytes]) -> Converted:
+        check, load = self._check, json.JSONDecoder(parse_constant=_no_number).decode
 
         def decode(value: bytes) -> Any:
-            found = load(value[start:].decode("utf-8"))
+            found = load(value.decode("utf-8"))
             return None if found is None else check(found)
 
         return convert(values, decode, lambda found: pa.array(found, self.type))
+
+
+_DIGITS_MAX: Final = 4300
+"""Python reads no integer of more (sys.get_int_max_str_digits); msgspec skips one where it needs none."""
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))

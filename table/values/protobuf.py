@@ -265,7 +265,7 @@ class ProtobufDecoder:
             raise SchemaError(f"is {registered.kind}, not Protobuf")
         return ProtobufSchema(descriptors_of(registered.text, registered.references))
 
-    def decode(self, values: Sequence[bytes], writer: ProtobufSchema | None, *, whole: bool = False) -> Converted:
+    def decode(self, values: pa.Array, writer: ProtobufSchema | None, *, whole: bool = False) -> Converted:
         """The values as an array of `type`.
 
         Args:
@@ -288,7 +288,7 @@ class ProtobufDecoder:
                 raise UndecodableError(f"it is a {others[indexes]}, not a {wanted}")
             return parse(value[start:])
 
-        return convert(values, decode, self._columns)
+        return convert(values.to_pylist(), decode, self._columns)
 
 
 _Column: TypeAlias = tuple[pa.DataType, Columns]

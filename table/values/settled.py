@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 _KINDS: Final = {AVRO: "AVRO", PROTOBUF: "PROTOBUF", JSON: "JSON"}
-_LIBRARIES: Final = {AVRO: "fastavro", PROTOBUF: "protobuf"}
+_LIBRARIES: Final = {AVRO: "fastavro", PROTOBUF: "protobuf", JSON: "msgspec"}
 _IMPORT: Final = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"', re.MULTILINE)
 
 

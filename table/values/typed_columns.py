@@ -51,8 +51,8 @@ class Decoder(Protocol):
     def load(self, registered: RegisteredSchema) -> Any:
         """A schema that wrote values. Raises SchemaError."""
 
-    def decode(self, values: Sequence[bytes], writer: Any, *, whole: bool) -> Converted:
-        """The values; `writer` None: written with the reader's schema; `whole`: they have no header."""
+    def decode(self, values: pa.Array, writer: Any, *, whole: bool) -> Converted:
+        """The values, none of them null; `writer` None: written with the reader's schema; `whole`: without a header."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -166,7 +166,7 @@ class TypedColumn:
         if not len(rows):
             return
         some = values if len(rows) == len(values) else values.take(pa.array(rows))
-        array, reasons = self._decoder.decode(some.to_pylist(), writer, whole=whole)
+        array, reasons = self._decoder.decode(some, writer, whole=whole)
         parts.add(rows, array, reasons, keeps_first_reason=is_second_try)
 
 

@@ -32,7 +32,9 @@ def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
 
 
 def decoded(schema: object, values: list[bytes], writer: object = None) -> tuple[list[Any], dict[int, str]]:
-    array, reasons = AvroDecoder(of(schema)).decode(values, None if writer is None else of(writer))
+    array, reasons = AvroDecoder(of(schema)).decode(
+        pa.array(values, pa.binary()), None if writer is None else of(writer)
+    )
     return array.to_pylist(), reasons
 
 
@@ -93,7 +95,7 @@ def test_references_are_put_in_where_they_are_first_used() -> None:
     both = {**record(("a", "shop.Address"), ("b", ["null", "Address"]), name="Order"), "namespace": "shop"}
     schema = AvroSchema(json.dumps(both), [("shop.Address", json.dumps(address))])
     assert schema.type.field("b").type == pa.struct([("street", pa.string())])
-    array, reasons = AvroDecoder(schema).decode([HEADER + b"\2x\2\2y"], None)
+    array, reasons = AvroDecoder(schema).decode(pa.array([HEADER + b"\2x\2\2y"]), None)
     assert (array.to_pylist(), reasons) == ([{"a": {"street": "x"}, "b": {"street": "y"}}], {})
     with pytest.raises(SchemaError, match=r"names the type shop\.Address"):
         AvroSchema(json.dumps(both))

@@ -20,7 +20,7 @@ def obj(**properties: Any) -> dict[str, Any]:
 
 def decoded(schema: object, *values: object) -> tuple[list[Any], dict[int, str]]:
     found = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    array, reasons = JsonDecoder(JsonSchema(json.dumps(schema))).decode(found, None, whole=True)
+    array, reasons = JsonDecoder(JsonSchema(json.dumps(schema))).decode(pa.array(found, pa.binary()), None, whole=True)
     return array.to_pylist(), reasons
 
 

@@ -37,14 +37,14 @@ def test_messages_become_columns_of_all_their_fields() -> None:
     decoder = ProtobufDecoder(schema, schema.message("Order"))
     messages = order_messages()
     values = [ORDER_AT + messages.make(number).SerializeToString() for number in range(20)]
-    array, reasons = decoder.decode([*values, ORDER_AT + b"\xff", FIRST + b""], None)
+    array, reasons = decoder.decode(pa.array([*values, ORDER_AT + b"\xff", FIRST + b""], pa.binary()), None)
     assert sorted(reasons) == [20, 21]
     assert reasons[21] == "it is a shop.Other, not a shop.Order"
     for number, row in enumerate(array.to_pylist()[:20]):
         wanted = messages.row(number)
         del wanted["offset"]
         assert {**row, "by_name": dict(row["by_name"]), "at": row["at"].replace(tzinfo=None)} == wanted
-    whole, reasons = decoder.decode([value[7:] for value in values], None, whole=True)
+    whole, reasons = decoder.decode(pa.array([value[7:] for value in values], pa.binary()), None, whole=True)
     assert (whole.equals(array[:20]), reasons) == (True, {})
 
 
@@ -66,7 +66,9 @@ def test_the_rest_of_the_types() -> None:
     }
     a_duration = b"\x42\x02\x08\x01"
     a_struct = b"\x4a\x0b\x0a\x09\x0a\x01x\x12\x04\x1a\x02yz"
-    array, reasons = decoder.decode([FIRST + a_duration + a_struct + b"\x5a\x02\x08\x05", FIRST], None)
+    array, reasons = decoder.decode(
+        pa.array([FIRST + a_duration + a_struct + b"\x5a\x02\x08\x05", FIRST], pa.binary()), None
+    )
     assert reasons == {}
     full, empty = array.to_pylist()
     assert (full["g"].total_seconds(), full["h"], full["again"]) == (1.0, '{"x": "yz"}', '{"a": 5}')
@@ -78,7 +80,7 @@ def test_a_moment_that_no_timestamp_can_be_is_one_bad_value() -> None:
         'syntax="proto3"; import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }'
     )
     good, bad = b"\x0a\x02\x08\x01", b"\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"
-    array, reasons = decoder.decode([FIRST + good, FIRST + bad, FIRST + good], None)
+    array, reasons = decoder.decode(pa.array([FIRST + good, FIRST + bad, FIRST + good], pa.binary()), None)
     assert ([row is not None for row in array.to_pylist()], list(reasons)) == ([True, False, True], [1])
 
 
@@ -91,7 +93,7 @@ def test_maps_count_as_messages_for_some_writers_only() -> None:
     """Given a nested message behind a map field, when Java's serializer or Python's names it, then both are right."""
     decoder = decoder_of('syntax="proto3"; message A { map<string,int32> m = 1; message B { int32 x = 1; } }', "A.B")
     java, python = HEADER + b"\4\0\0", HEADER + b"\4\0\2"
-    array, reasons = decoder.decode([java + b"\x08\1", python + b"\x08\2"], None)
+    array, reasons = decoder.decode(pa.array([java + b"\x08\1", python + b"\x08\2"], pa.binary()), None)
     assert (array.to_pylist(), reasons) == ([{"x": 1}, {"x": 2}], {})
 
 
@@ -101,7 +103,7 @@ def test_nesting_is_limited_by_the_library() -> None:
     for _ in range(2000):
         size = len(value)
         value = b"\x0a" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + value
-    array, reasons = decoder.decode([FIRST + value], None)
+    array, reasons = decoder.decode(pa.array([FIRST + value], pa.binary()), None)
     assert (array.to_pylist(), list(reasons)) == ([None], [0])
 
 
