@@ -6,7 +6,6 @@ from functools import partial
 
 import trio
 
-import storage.formats.aiven.manager  # noqa: F401  # loaded late elsewhere; here before workers are forked
 from metrics.meters import Meters
 from proxy.readiness import Readiness
 from proxy.tier_owner import BROKERS_OWN_IT, TierOwner
@@ -14,6 +13,7 @@ from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
 from storage.config.model import Mode
 from storage.config.registry import open_remote_storage_manager
+from storage.formats.aiven import manager as _aiven  # noqa: F401  # loaded before workers are forked
 from storage.metadata.catalog import Catalog
 from storage.metadata.snapshot import Snapshot
 from storage.remote_storage_manager import RemoteStorageManager
