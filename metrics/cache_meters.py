@@ -46,10 +46,7 @@ class CacheMeter:
             "tidegate_cache_resident_bytes", "Bytes held by the cache.", "level", CacheLevel
         )
         self._expired = registry.counter_by(
-            "tidegate_cache_expired",
-            "Blocks dropped because nobody had read them for cache.retention.ms.",
-            "level",
-            CacheLevel,
+            "tidegate_cache_expired", "Blocks that nobody read for `cache.retention.ms`.", "level", CacheLevel
         )
         self._disk_errors = registry.counter_by(
             "tidegate_cache_disk_errors",
@@ -61,8 +58,7 @@ class CacheMeter:
             "tidegate_cache_disk_available", "1 while the disk cache works, 0 while Tidegate serves without it."
         )
         self._disk_skipped = registry.counter(
-            "tidegate_cache_disk_skipped_blocks",
-            "Blocks not written to the disk cache because it was behind or unavailable.",
+            "tidegate_cache_disk_skipped_blocks", "Blocks that the disk cache was too slow for."
         )
         self._opened_segments = registry.gauge("tidegate_opened_segments", "Segments whose manifest is in memory.")
         self._fills = registry.counter("tidegate_cache_fills", "Blocks filled from the object store.")
@@ -72,19 +68,15 @@ class CacheMeter:
         self._fill_failures = registry.counter(
             "tidegate_cache_fill_failures", "Fills that failed: store, format or checksum."
         )
-        self._fill_seconds = registry.histogram(
-            "tidegate_cache_fill_seconds", "Duration of one fill, from the request to the store to the block in memory."
-        )
+        self._fill_seconds = registry.histogram("tidegate_cache_fill_seconds", "Duration of one fill.")
         self._fill_wait_seconds = registry.histogram(
-            "tidegate_cache_fill_wait_seconds", "Time that a reader waited for a fill, its own or one under way."
+            "tidegate_cache_fill_wait_seconds", "Time that a reader waited for a fill."
         )
         self._quarantined = registry.counter(
             "tidegate_cache_quarantined_blocks", "Blocks set aside because their checksum did not hold."
         )
         rebuilds = registry.counters(
-            "tidegate_index_rebuilds",
-            "Indexes rebuilt from the segment's batches because the object was missing or corrupt.",
-            "index",
+            "tidegate_index_rebuilds", "Missing or corrupt indexes rebuilt from the segment's batches.", "index"
         )
         self._index_rebuilds = Children[str](rebuilds, LabelLimit(_INDEX_TYPES_MAX))
         self._lock = threading.Lock()

@@ -55,18 +55,16 @@ class CopyMeter:
             "tidegate_copy_superseded", "Partitions that were given up because another copier had claimed them."
         )
         self._unowned = registry.gauge(
-            "tidegate_copy_unowned_partitions",
-            "Partitions of copied topics that no member of the copiers' group has; all copiers tell the same.",
+            "tidegate_copy_unowned_partitions", "Partitions of copied topics that no copier has."
         )
         self._declare_deletions(registry)
         self._stalls: dict[Partition, Stall] = {}
         registry.gauge(
-            "tidegate_copy_poisoned_partitions",
-            "Partitions that are not copied any more because of a batch that cannot be; the log says which.",
+            "tidegate_copy_poisoned_partitions", "Partitions that are not copied any more because of a batch."
         ).ask = lambda: [*self._stalls.values()].count(Stall.POISON)
         self._stalled = registry.gauge_by(
             "tidegate_copy_stalled_partitions",
-            "Partitions with records that are not copied because of something that does not pass by itself.",
+            "Partitions that are not copied because of something that does not pass by itself.",
             "reason",
             Stall,
         )
@@ -74,15 +72,15 @@ class CopyMeter:
             registry,
             registry.gauges(
                 "tidegate_copy_age_seconds",
-                "Age of the oldest record that is due for the tier and not in it, of all partitions; 0: there is none.",
+                "Age of the oldest record that is due for the tier and not in it; 0: none.",
                 "topic",
             ),
             max,
         )
         share = registry.gauges(
             "tidegate_copy_upstream_retention_share",
-            "What is due for the tier and not in it, as a share of what upstream keeps by `retention.ms` or "
-            "`retention.bytes`, of all partitions; from 1 on upstream deletes what is not copied.",
+            "What is due for the tier and not in it, as a share of what upstream keeps; from 1 on upstream deletes "
+            "what is not copied.",
             "topic",
         )
         self._retention_share = _TopicGauge(registry, share, max)
@@ -253,7 +251,7 @@ class MetadataTopicMeter:
     def __init__(self, registry: Registry) -> None:
         self._is_unsafe = registry.gauge(
             "tidegate_metadata_topic_unsafe",
-            "1 while the metadata topic of a tier of our own is not as it must be, so that nothing is deleted.",
+            "1 while the metadata topic is not as it must be, so that nothing is deleted.",
         )
 
     def on_look(self, is_unsafe: bool) -> None:

@@ -110,7 +110,7 @@ def _copied(name: str, help_text: str, original: str | None = None) -> Kip405Row
 
 def _waiting(operation: str) -> tuple[Kip405Row, Kip405Row]:
     having, label = f",delayedOperation={operation}", "delayedOperation"
-    with_deadline = "Requests that wait for the tier and have a deadline, which all have here."
+    with_deadline = "Requests that wait for the tier; all have a deadline."
     return (
         _row(f"{_PURGATORY}PurgatorySize{having}", "Requests that wait for the tier.", label),
         _row(f"{_PURGATORY}NumDelayedOperations{having}", with_deadline, label),
@@ -132,18 +132,15 @@ EXPORTED: tuple[Kip405Row, ...] = (
     ),
     _copied("RemoteCopyRequestsPerSec", "Attempts to copy a segment to the tier."),
     _copied("RemoteCopyErrorsPerSec", "Copies of a segment that failed.", "RemoteWriteErrorPerSec"),
-    _copied("RemoteCopyLagBytes", "Bytes that are due to be copied and are not yet in the tier."),
-    _copied("RemoteCopyLagSegments", "Segments that are due to be copied and are not yet in the tier."),
+    _copied("RemoteCopyLagBytes", "Bytes due for the tier and not in it."),
+    _copied("RemoteCopyLagSegments", "Segments due for the tier and not in it."),
     _copied("RemoteDeleteRequestsPerSec", "Attempts to delete a segment from the tier."),
     _copied("RemoteDeleteErrorsPerSec", "Deletions from the tier that failed."),
-    _copied("RemoteDeleteLagBytes", "Bytes in the tier that have expired and are not yet deleted."),
-    _copied("RemoteDeleteLagSegments", "Segments in the tier that have expired and are not yet deleted."),
+    _copied("RemoteDeleteLagBytes", "Expired bytes in the tier."),
+    _copied("RemoteDeleteLagSegments", "Expired segments in the tier."),
     _topic("RemoteLogMetadataCount", "Segments in the metadata, in any state."),
     _topic("RemoteLogSizeBytes", "Bytes of the segments in the metadata."),
-    _copied(
-        "RemoteLogSizeComputationTime",
-        "Duration of the last walk over a topic's segments for its size, in milliseconds.",
-    ),
+    _copied("RemoteLogSizeComputationTime", "Duration of the last computation of a topic's size, in milliseconds."),
     _row(
         f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
         "Idle share of the copier's slots over the last minute, 0 to 1.",

@@ -172,10 +172,7 @@ class TierMeter:
             registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
         self._deadline_misses = registry.counter_by(
-            "tidegate_deadline_misses",
-            "Reads from the tier that missed their deadline: one a Fetch, one a partition of a ListOffsets.",
-            "request",
-            DeadlineRequest,
+            "tidegate_deadline_misses", "Reads from the tier that missed their deadline.", "request", DeadlineRequest
         )
         unread = registry.counters(
             "tidegate_requests_unread",
@@ -184,8 +181,7 @@ class TierMeter:
         )
         self._unread = Children[int](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
         self._holes = registry.counter(
-            "tidegate_tier_holes_stepped_over",
-            "Holes in a tier of our own that reads stepped over: what a broker deleted before it was copied.",
+            "tidegate_tier_holes_stepped_over", "Holes in a tier of our own that reads stepped over."
         )
         self._timer = registry.kip405_timer("RemoteLogManager.RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderTaskQueueSize").labels()
@@ -272,10 +268,7 @@ class RelayMeter:
             "tidegate_connections_closed", "Client connections closed.", "cause", CloseCause
         )
         self._refused = registry.counter_by(
-            "tidegate_connections_refused",
-            "Client connections closed at once: no slot is free, their address is over its limit, or no PROXY header.",
-            "reason",
-            RefusalReason,
+            "tidegate_connections_refused", "Client connections closed at once.", "reason", RefusalReason
         )
         self._not_accepted = registry.counter(
             "tidegate_connections_not_accepted", "Times that no open file was left for a new client connection."
@@ -287,30 +280,21 @@ class RelayMeter:
             "tidegate_upstream_connect_waits", "Client connections that wait for a connection to their broker."
         )
         self._relayed = registry.counter_by(
-            "tidegate_relayed_bytes",
-            "Bytes passed between clients and brokers, as the client sends and gets them.",
-            "direction",
-            Direction,
+            "tidegate_relayed_bytes", "Bytes passed between clients and brokers.", "direction", Direction
         )
         requests = registry.counters(
-            "tidegate_requests",
-            "Requests of clients, by Kafka api key and by what was done with them.",
-            "api_key",
-            "route",
+            "tidegate_requests", "Requests of clients, by what was done with them.", "api_key", "route"
         )
         self._requests = Children[tuple[int, Route]](requests, LabelLimit(_API_KEYS_MAX))
         self.served_bytes = 0
         served = registry.counter("tidegate_served_tier_bytes", "Record bytes from the tier sent to clients.")
         served.ask = lambda: self.served_bytes
-        self._malformed = registry.counter(
-            "tidegate_malformed_frames", "Frames of a peer that closed their connection."
-        )
+        self._malformed = registry.counter("tidegate_malformed_frames", "Frames that closed their connection.")
         self._held_bytes = 0
         held = registry.gauge("tidegate_held_bytes", "Bytes of requests and responses that are held whole for clients.")
         held.ask = lambda: self._held_bytes
         self._released = registry.counter(
-            "tidegate_answers_released_bytes",
-            "Bytes of blocks that answers gave up because their clients took nothing while others waited.",
+            "tidegate_answers_released_bytes", "Bytes that answers gave up because their clients took nothing."
         )
         self._too_large = registry.counter(
             "tidegate_batches_too_large",
@@ -416,10 +400,7 @@ class FallbackMeter:
 
     def __init__(self, registry: Registry) -> None:
         self._partitions = registry.gauge_by(
-            "tidegate_fallback_partitions",
-            "Partitions that are left to the brokers for now, as they could not be read from the tier.",
-            "reason",
-            FallbackReason,
+            "tidegate_fallback_partitions", "Partitions that are left to the brokers for now.", "reason", FallbackReason
         )
         self._reads = registry.counter_by(
             "tidegate_fallback_reads",
@@ -428,16 +409,9 @@ class FallbackMeter:
             FallbackReason,
         )
         self._bytes = registry.counter("tidegate_fallback_bytes", "Record bytes that brokers gave in the tier's place.")
-        self._refused = registry.counter(
-            "tidegate_fallback_refused",
-            "Partition reads put off because the broker had `fallback.partitions.max` already, or lacks the offset.",
-        )
+        self._refused = registry.counter("tidegate_fallback_refused", "Partition reads that the broker could not take.")
         self._corrupt = Children[str](
-            registry.counters(
-                "tidegate_corrupt_answers",
-                "Partition reads answered with CORRUPT_MESSAGE: the broker's own batch was damaged as the tier's.",
-                "topic",
-            ),
+            registry.counters("tidegate_corrupt_answers", "Partition reads answered with CORRUPT_MESSAGE.", "topic"),
             registry.topics,
         )
 
@@ -479,20 +453,16 @@ class CatalogMeter:
         )
         self._memory = registry.gauge("tidegate_catalog_memory_bytes", "Estimate of the catalog's memory.")
         self._snapshot_at = registry.gauge(
-            "tidegate_catalog_snapshot_timestamp_seconds",
-            "Unix time of the last catalog snapshot that was written or read; 0: none.",
+            "tidegate_catalog_snapshot_timestamp_seconds", "Unix time of the last catalog snapshot; 0: none."
         )
         self._snapshot_bytes = registry.gauge(
-            "tidegate_catalog_snapshot_bytes", "Size of the last catalog snapshot that was written; 0: none."
+            "tidegate_catalog_snapshot_bytes", "Size of the last catalog snapshot; 0: none."
         )
         self._snapshot_writes = registry.counter_by(
             "tidegate_catalog_snapshot_writes", "Catalog snapshots written, or not.", "outcome", _SnapshotWrite
         )
         self._snapshot_loads = registry.counter_by(
-            "tidegate_catalog_snapshot_loads",
-            "What became of the catalog snapshot that was looked for at the start.",
-            "outcome",
-            SnapshotOutcome,
+            "tidegate_catalog_snapshot_loads", "What became of the snapshot at the start.", "outcome", SnapshotOutcome
         )
         self._topic_segments = _TopicSums(registry, "BrokerTopicMetrics.RemoteLogMetadataCount")
         self._topic_bytes = _TopicSums(registry, "BrokerTopicMetrics.RemoteLogSizeBytes")

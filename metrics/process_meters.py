@@ -89,7 +89,7 @@ class ConfigMeter:
         )
         self._reloaded_at = registry.gauge(
             "tidegate_config_reload_timestamp_seconds",
-            "Unix time of the last reading of the configuration that was not refused; 0: only at the start.",
+            "Unix time of the last accepted change of the configuration; 0: none.",
         )
         self._restart_needed = registry.gauge(
             "tidegate_config_restart_needed", "Changed configuration keys that wait for a restart."
@@ -173,10 +173,7 @@ class LoopMeter:
             "tidegate_loop_stall_seconds", "How late the event loop woke a task that slept."
         )
         self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
-        self._tasks = registry.gauge(
-            "tidegate_tasks",
-            "Tasks of the event loop, its own ones included: a number that does not follow the connections is a leak.",
-        )
+        self._tasks = registry.gauge("tidegate_tasks", "Tasks of the event loop.")
         self._log_lines_lost = registry.counter(
             "tidegate_log_lines_lost", "Log lines that nobody read in time from standard error."
         )

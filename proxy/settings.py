@@ -262,8 +262,7 @@ class ProxyConfig:
     connections_max: int = key(
         "proxy.connections.max",
         integer(1, 1_000_000),
-        "Client connections, each with two open files. Beyond it a new one takes the place of the oldest that "
-        "has not signed in.",
+        "Client connections, each with two open files. A newcomer takes the place of one that has not signed in.",
         section="Limits on clients",
         default="4096",
         reload=Reload.AT_ONCE,
@@ -271,22 +270,21 @@ class ProxyConfig:
     connections_idle_ms_max: int = key(
         "proxy.connections.idle.max.ms",
         integer(1000, 2**31 - 1),
-        "A connection without a request or an answer for so long is closed. Brokers' "
-        "`connections.max.idle.ms` (10 minutes) closes it earlier.",
+        "A connection idle for so long is closed; brokers close it earlier (`connections.max.idle.ms`, 10 minutes).",
         default="3600000",
         reload=Reload.AT_ONCE,
     )
     connections_max_per_ip: int | None = key(
         "proxy.connections.max.per.ip",
         optional(integer(1, 1_000_000)),
-        "Connections of one address; one more is closed at once. Behind NAT many clients have one address.",
+        "Connections of one address; behind NAT many clients have one.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
     connections_rate_per_ip: int | None = key(
         "proxy.connections.rate.per.ip",
         optional(integer(1, 1_000_000)),
-        "New connections a second of one address, five seconds' worth at once; one more is closed.",
+        "New connections a second of one address; five seconds' worth may come at once.",
         default_words="no limit",
         reload=Reload.AT_ONCE,
     )
@@ -315,21 +313,21 @@ class ProxyConfig:
     inflight_requests_max: int = key(
         "expert.proxy.inflight.requests.max",
         integer(1, 100_000),
-        "Requests of one connection that await their response; beyond it no more is read.",
+        "Requests of one connection that await their response.",
         default="128",
         reload=Reload.NEW_CONNECTIONS,
     )
     held_bytes_max: int = key(
         "expert.proxy.held.bytes.max",
         size(4 * MIB, TIB),
-        "What is held in memory for all clients together. Beyond it requests and responses wait, and then "
-        "those connections end that have kept others waiting longest.",
+        "What is held in memory for all clients. Beyond it requests and responses wait; then connections end that keep "
+        "others waiting.",
         default_words="from `memory.max.bytes`",
     )
     send_stall_ms: int = key(
         "expert.proxy.send.stall.ms",
         integer(100, 3_600_000),
-        "After this time without progress, memory held for a client's answer is released if others need it.",
+        "A client's answer that makes no progress for so long gives its memory up if others need it.",
         default="30000",
         reload=Reload.AT_ONCE,
     )
@@ -351,7 +349,7 @@ class ProxyConfig:
     drain_delay_ms: int = key(
         "proxy.drain.delay.ms",
         integer(0, 3_600_000),
-        "How long listeners go on accepting after SIGTERM, until balancers and Kubernetes have noticed.",
+        "How long listeners go on accepting after SIGTERM, for balancers.",
         default="0",
         reload=Reload.AT_ONCE,
     )

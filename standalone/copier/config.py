@@ -119,8 +119,7 @@ class CopyConfig:
     segment_ms: int = key(
         "copy.segment.ms",
         integer(1000, _CENTURY_MS),
-        "A segment ends at this age. Records are in the tier after it and two intervals at most, so it must "
-        "be far below upstream's `retention.ms`.",
+        "A segment ends at this age. Keep it far below upstream's `retention.ms`.",
         default="3600000",
     )
     staging_path: Path | None = key(
@@ -132,7 +131,7 @@ class CopyConfig:
     is_disabled: bool = key(
         "copy.disable",
         BOOLEAN,
-        "Copy nothing more; what is in the tier is served, and retention goes on.",
+        "Copy nothing more; serving and retention go on.",
         default="false",
         reload=Reload.AT_ONCE,
     )

@@ -71,7 +71,7 @@ class PluginKeys:
         of_broker=True,
     )
     storage_manager_prefix: str = key(
-        STORAGE_PREFIX, TEXT, "What the storage plug-in's own keys begin with.", default="rsm.config.", of_broker=True
+        STORAGE_PREFIX, TEXT, "The prefix of the storage plug-in's keys.", default="rsm.config.", of_broker=True
     )
     metadata_manager_class_name: str = key(
         METADATA_MANAGER_CLASS,
@@ -81,11 +81,7 @@ class PluginKeys:
         of_broker=True,
     )
     metadata_manager_prefix: str = key(
-        METADATA_PREFIX,
-        TEXT,
-        "What the metadata plug-in's own keys begin with.",
-        default="rlmm.config.",
-        of_broker=True,
+        METADATA_PREFIX, TEXT, "The prefix of the metadata plug-in's keys.", default="rlmm.config.", of_broker=True
     )
 
 

@@ -98,7 +98,7 @@ class TierConfig(TierReadsConfig):
     fallback_after_ms: int = key(
         "expert.fallback.after.ms",
         integer(0, 3_600_000),
-        "The broker reads an offset that was asked for three times in this time without a byte.",
+        "The broker reads an offset that was asked for three times in it without a byte.",
         section="When the tier fails",
         default="5000",
         reload=Reload.AT_ONCE,
@@ -139,7 +139,7 @@ class CacheConfig:
     retention_ms: int = key(
         "cache.retention.ms",
         integer(-1, 10 * 365 * DAY_MS),
-        "Blocks not read for this long are dropped; −1: only for want of room.",
+        "Blocks not read for so long are dropped; −1: never.",
         default="-1",
     )
     encrypt: bool = key("cache.encrypt", BOOLEAN, "Encrypt blocks on disk.", default="false")
@@ -223,7 +223,7 @@ class AdminConfig:
     allowed_hosts: tuple[str, ...] | None = key(
         "admin.allowed.hosts",
         optional(HOSTS),
-        "Host names by which the admin listener may be asked, beside addresses, `localhost` and its own; `*`: any.",
+        "Names by which the admin listener may be asked, beside addresses, `localhost` and its own; `*`: any.",
     )
     client_names: bool = key(
         "admin.client.names",
@@ -232,10 +232,7 @@ class AdminConfig:
         default="true",
     )
     connections_max: int = key(
-        "expert.admin.connections.max",
-        integer(4, 10_000),
-        "Connections to the admin listener; one more takes the place of the one that has waited longest.",
-        default="64",
+        "expert.admin.connections.max", integer(4, 10_000), "Connections to the admin listener.", default="64"
     )
 
 
