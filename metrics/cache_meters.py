@@ -176,22 +176,14 @@ class ReadAheadMeter:
     """Blocks that are fetched before anyone asks for them."""
 
     def __init__(self, registry: Registry) -> None:
-        self._fetched = registry.counter(
-            "tidegate_readahead_bytes", "Bytes of blocks that arrived before anyone asked for them."
-        )
-        self._used = registry.counter(
-            "tidegate_readahead_used_bytes", "Bytes of blocks read ahead that were then read."
-        )
-        self._wasted = registry.counter(
-            "tidegate_readahead_wasted_bytes", "Bytes of blocks read ahead that were dropped unread."
-        )
-        self._unread = registry.gauge(
-            "tidegate_readahead_unread_bytes", "Bytes of blocks read ahead that nobody has read yet."
-        )
+        self._fetched = registry.counter("tidegate_readahead_bytes", "Bytes read ahead.")
+        self._used = registry.counter("tidegate_readahead_used_bytes", "Bytes read ahead that were then read.")
+        self._wasted = registry.counter("tidegate_readahead_wasted_bytes", "Bytes read ahead that were dropped unread.")
+        self._unread = registry.gauge("tidegate_readahead_unread_bytes", "Bytes read ahead and not read yet.")
         self._streams = registry.gauge("tidegate_readahead_streams", "Sequential readers that are read ahead for.")
         self._stalls = registry.counter_by(
             "tidegate_readahead_stalls",
-            "How often read-ahead of a stream stopped, by reason; docs/operate/troubleshoot.md says what to raise.",
+            "Times that read-ahead stopped; docs/operate/troubleshoot.md tells the reasons.",
             "reason",
             StallReason,
         )

@@ -91,14 +91,12 @@ class CopyMeter:
         waiting = _own(registry, "tidegate_delete_waiting_bytes", "Bytes of these segments.")
         self._waiting_bytes = _TopicGauge(registry, waiting, sum)
         alarming = _own(
-            registry,
-            "tidegate_delete_alarming_partitions",
-            "Partitions of which more than `copy.delete.share.max` is to go, or which await an operator.",
+            registry, "tidegate_delete_alarming_partitions", "Partitions whose deletion an operator should look at."
         )
         self._alarming = _TopicGauge(registry, alarming, sum)
         self._clock_offset = registry.gauge(
             "tidegate_copy_clock_offset_seconds",
-            "How far the store's clock, or the brokers', is ahead of ours; beyond an hour nothing is deleted.",
+            "How far the store's clock, or the brokers', is ahead; beyond an hour nothing is deleted.",
         )
         dead = _own(registry, "tidegate_dead_segments", "Segments that hold only records that upstream has lost.")
         self._dead_segments = _TopicGauge(registry, dead, sum)

@@ -44,33 +44,23 @@ class GetMeter:
             "tidegate_gets", "GETs of the object store that have ended.", "store", "object", "outcome"
         )
         self._bytes = registry.counters(
-            "tidegate_get_bytes",
-            "Bytes received from the object store by GETs of segments' logs, as stored.",
-            "store",
-            "outcome",
+            "tidegate_get_bytes", "Bytes of segments' logs received, as stored.", "store", "outcome"
         )
         self._retries = registry.counter(
             "tidegate_get_retries", "GETs repeated after one that failed, for what it had not delivered."
         )
         self._first_byte_seconds = registry.histograms(
-            "tidegate_get_first_byte_seconds",
-            "Time from a GET of a segment's log to the beginning of its answer.",
-            "store",
+            "tidegate_get_first_byte_seconds", "Time from a GET of a log to its answer's first byte.", "store"
         )
-        self._seconds = registry.histograms(
-            "tidegate_get_seconds", "Time from a GET to the end of its answer, or to its failure.", "store", "outcome"
-        )
+        self._seconds = registry.histograms("tidegate_get_seconds", "Time from a GET to its end.", "store", "outcome")
         self._in_flight = registry.gauge("tidegate_gets_in_flight", "GETs under way.")
         self._queued = registry.gauge("tidegate_gets_queued", "GETs that wait for a slot or for memory.")
         self._hedges = registry.counter("tidegate_get_hedges", "Second GETs sent because the first byte was late.")
         self._hedges_won = registry.counter("tidegate_get_hedges_won", "Second GETs that brought the next block first.")
         self._splits = registry.counter("tidegate_get_splits", "Second GETs sent for the rest of a body that was slow.")
-        self._limit = registry.gauge(
-            "tidegate_gets_limit",
-            "GETs that may be in flight: tier.concurrent.gets.max, or fewer after the store throttled some.",
-        )
+        self._limit = registry.gauge("tidegate_gets_limit", "GETs that may be in flight; fewer after throttling.")
         self._inflight_bytes = registry.gauge(
-            "tidegate_inflight_bytes", "Bytes held by GETs under way and by answers not yet sent."
+            "tidegate_inflight_bytes", "Bytes of GETs under way and answers not yet sent."
         )
         self._store = UNNAMED_STORE
         self._lock = threading.Lock()

@@ -122,14 +122,8 @@ EXPORTED: tuple[Kip405Row, ...] = (
     _topic(
         "RemoteFetchRequestsPerSec", "Reads from the tier, counted when they are submitted.", "RemoteReadRequestsPerSec"
     ),
-    _topic(
-        "RemoteFetchErrorsPerSec",
-        "Reads from the tier that failed; an offset out of range is not one.",
-        "RemoteReadErrorPerSec",
-    ),
-    _copied(
-        "RemoteCopyBytesPerSec", "Bytes of segments copied to the tier, without their indexes.", "RemoteBytesOutPerSec"
-    ),
+    _topic("RemoteFetchErrorsPerSec", "Reads from the tier that failed.", "RemoteReadErrorPerSec"),
+    _copied("RemoteCopyBytesPerSec", "Bytes copied to the tier, without indexes.", "RemoteBytesOutPerSec"),
     _copied("RemoteCopyRequestsPerSec", "Attempts to copy a segment to the tier."),
     _copied("RemoteCopyErrorsPerSec", "Copies of a segment that failed.", "RemoteWriteErrorPerSec"),
     _copied("RemoteCopyLagBytes", "Bytes due for the tier and not in it."),
@@ -151,11 +145,11 @@ EXPORTED: tuple[Kip405Row, ...] = (
     _row(f"{_POOL}RemoteLogReaderAvgIdlePercent", "Idle share of the tier's read slots over the last minute, 0 to 1."),
     _row(
         "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
-        "Reads from the tier that missed the deadline of their Fetch; the fill goes on.",
+        "Reads from the tier that missed the deadline of their Fetch.",
     ),
     _row(
         "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
-        "Look-ups by time in the tier that missed the deadline of their ListOffsets.",
+        "Look-ups by time in the tier that missed their deadline.",
         "topic",
         "partition",
     ),

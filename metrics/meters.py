@@ -176,7 +176,7 @@ class TierMeter:
         )
         unread = registry.counters(
             "tidegate_requests_unread",
-            "Fetch and ListOffsets requests of more than 10,000 partitions or 1 MiB, left to the broker.",
+            "Requests of more than 10,000 partitions or 1 MiB, left to the broker.",
             "api_key",
         )
         self._unread = Children[int](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
@@ -270,9 +270,7 @@ class RelayMeter:
         self._refused = registry.counter_by(
             "tidegate_connections_refused", "Client connections closed at once.", "reason", RefusalReason
         )
-        self._not_accepted = registry.counter(
-            "tidegate_connections_not_accepted", "Times that no open file was left for a new client connection."
-        )
+        self._not_accepted = registry.counter("tidegate_connections_not_accepted", "Times that no open file was left.")
         self._handshakes = registry.counter_by(
             "tidegate_client_handshakes", "TLS handshakes of clients by how they ended.", "outcome", HandshakeOutcome
         )
@@ -291,32 +289,26 @@ class RelayMeter:
         served.ask = lambda: self.served_bytes
         self._malformed = registry.counter("tidegate_malformed_frames", "Frames that closed their connection.")
         self._held_bytes = 0
-        held = registry.gauge("tidegate_held_bytes", "Bytes of requests and responses that are held whole for clients.")
+        held = registry.gauge("tidegate_held_bytes", "Bytes of requests and responses held for clients.")
         held.ask = lambda: self._held_bytes
         self._released = registry.counter(
             "tidegate_answers_released_bytes", "Bytes that answers gave up because their clients took nothing."
         )
         self._too_large = registry.counter(
             "tidegate_batches_too_large",
-            "Partitions of Fetches put off because their batch is larger than `expert.proxy.response.held.bytes.max`.",
+            "Partitions put off: their batch exceeds `expert.proxy.response.held.bytes.max`.",
         )
         self._fetch_sessions = registry.gauge(
-            "tidegate_fetch_sessions", "Incremental Fetch sessions (KIP-227) of clients, relayed ones among them."
+            "tidegate_fetch_sessions", "Incremental Fetch sessions (KIP-227) of clients."
         )
-        self._probes_sent = registry.counter(
-            "tidegate_probes_sent", "Questions to a broker that a read from the tier rides on."
-        )
-        self._probes_reused = registry.counter(
-            "tidegate_probes_reused", "Reads from the tier that rode on an earlier good probe."
-        )
+        self._probes_sent = registry.counter("tidegate_probes_sent", "Probes sent.")
+        self._probes_reused = registry.counter("tidegate_probes_reused", "Reads from the tier by an earlier probe.")
         self._probe_discarded = registry.counter(
             "tidegate_probe_discarded_bytes", "Record bytes in probe answers, thrown away."
         )
         self._probe_seconds = registry.histogram("tidegate_probe_seconds", "Time from a probe to its answer.")
         self._frontier_age = registry.histogram(
-            "tidegate_frontier_age_seconds",
-            "Age of a partition's last seen offsets when a read was routed by them.",
-            buckets=_AGE_BUCKETS_S,
+            "tidegate_frontier_age_seconds", "Age of the offsets by which a read was routed.", buckets=_AGE_BUCKETS_S
         )
 
     def on_connection_accepted(self) -> None:
@@ -439,13 +431,10 @@ class CatalogMeter:
     def __init__(self, registry: Registry) -> None:
         self._segments = registry.gauge("tidegate_catalog_segments", "Segments in the catalog.")
         self._undecodable = registry.counter(
-            "tidegate_catalog_undecodable_records",
-            "Records of the metadata topic that could not be decoded and were skipped.",
+            "tidegate_catalog_undecodable_records", "Records of the metadata topic that were skipped."
         )
         lag = registry.gauges(
-            "tidegate_catalog_lag_records",
-            "Records of a metadata partition that the catalog has not yet read.",
-            "metadata_partition",
+            "tidegate_catalog_lag_records", "Records that the catalog has not yet read.", "metadata_partition"
         )
         self._lag = Children[int](lag, LabelLimit(_METADATA_PARTITIONS_MAX))
         self._refused = registry.gauge(

@@ -45,10 +45,7 @@ class HealthMeter:
         self._ready = registry.gauge("tidegate_ready", "1 while clients should be sent here, as /readyz says.")
         self._degraded = registry.gauge("tidegate_degraded", "1 while ready with complaints, as /readyz says.")
         conditions = registry.gauges(
-            "tidegate_condition_state",
-            "What readiness depends on: 1 for the state that holds, 0 for the others.",
-            "condition",
-            "state",
+            "tidegate_condition_state", "What readiness depends on: 1 for the state that holds.", "condition", "state"
         )
         self._conditions = Children[tuple[str, str]](conditions, LabelLimit(_CONDITIONS_MAX))
         self._partition_problems = registry.gauge(
@@ -114,7 +111,7 @@ class TlsMeter:
     def __init__(self, registry: Registry) -> None:
         expiry = registry.gauges(
             "tidegate_certificate_expiry_timestamp_seconds",
-            "Unix time at which a certificate in use expires, by the configuration key that names it.",
+            "Unix time at which a certificate expires, by the key that names it.",
             "key",
         )
         self._expiry = Children[str](expiry, LabelLimit(_CERTIFICATES_MAX))
@@ -136,10 +133,7 @@ class AuditMeter:
 
     def __init__(self, registry: Registry) -> None:
         self._lines = registry.counter_by(
-            "tidegate_audit_lines",
-            "Lines of the audit log (`audit.log`) by what became of them: dropped ones are lost.",
-            "outcome",
-            AuditOutcome,
+            "tidegate_audit_lines", "Lines of the audit log; dropped ones are lost.", "outcome", AuditOutcome
         )
 
     def on_lines(self, outcome: AuditOutcome, count: int) -> None:
@@ -151,9 +145,7 @@ class TaskMeter:
     """Background tasks that failed (proxy.tasks)."""
 
     def __init__(self, registry: Registry) -> None:
-        failures = registry.counters(
-            "tidegate_task_failures", "Times that a background task ended by a fault of ours, by task.", "task"
-        )
+        failures = registry.counters("tidegate_task_failures", "Times that a background task failed.", "task")
         self._failures = Children[str](failures, LabelLimit(_TASKS_MAX))
 
     def on_begins(self, task: str) -> None:
@@ -178,7 +170,7 @@ class LoopMeter:
             "tidegate_log_lines_lost", "Log lines that nobody read in time from standard error."
         )
         registry.gauge(
-            "tidegate_loop_stall_max_seconds", "The latest waking among the last 600, about a minute."
+            "tidegate_loop_stall_max_seconds", "The latest waking in about a minute."
         ).ask = self._stall_max_s
 
     def on_woken(self, lateness_s: float) -> None:
@@ -204,9 +196,7 @@ class WorkersMeter:
     def __init__(self, registry: Registry) -> None:
         up = registry.gauges("tidegate_worker_up", "1 while the worker takes connections.", "worker")
         connections = registry.gauges("tidegate_worker_connections", "Client connections of the worker.", "worker")
-        deaths = registry.counters(
-            "tidegate_worker_deaths", "Times that the worker ended without being told to.", "worker"
-        )
+        deaths = registry.counters("tidegate_worker_deaths", "Times that the worker died.", "worker")
         limit = LabelLimit(_WORKERS_MAX)
         self._up = Children[str](up, limit)
         self._connections = Children[str](connections, limit)
