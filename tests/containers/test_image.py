@@ -1,7 +1,6 @@
 """The image of deploy/Dockerfile as a container: who it runs as, what it can write, and how it ends."""
 
 import json
-import re
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -133,8 +132,3 @@ def test_it_has_every_stores_client_and_neither_tests_nor_an_installer(
     program = f"import {clients}, importlib.util as u; print([n for n in {unwanted} if u.find_spec(n)])"
     run = ("run", "--rm", "--network", "none", "--workdir", "/tmp", "--entrypoint", "python")
     assert containers.podman(*run, tidegate_image, "-c", program).strip() == "[]"
-
-
-def test_its_command_knows_its_version(containers: Containers, tidegate_image: str) -> None:
-    printed = containers.podman("run", "--rm", "--network", "none", tidegate_image, "--version")
-    assert re.fullmatch(r"tidegate \d+\.\d+\.\d+\n", printed)

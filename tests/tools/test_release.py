@@ -1,91 +1,59 @@
-"""`make release`: what a tag gives, twice the same, and what stands in its way."""
+"""`make release`: what a tag gives, and what stands in its way. With the image: tests/containers/test_release.py."""
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
-import tomllib
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import yaml
 
-from tests.repository.sources import FILES
 from tests.support.for_each import for_each
 from tests.support.needs import HELM, ROOT
-from tools.release.__main__ import version_problems
+from tests.support.released import STEM, VERSION, git, release, tagged_repository
+from tools.release.__main__ import main, version_problems
 
-VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-STEM = f"tidegate-{VERSION}"
+KINDS = ("-constraints.txt", "-py3-none-any.whl", "-release.tar.gz", ".cdx.json", ".tar.gz", ".tgz")
+IMAGE = "-image.tar"
+"""Made where buildah is: tests/containers/test_release.py."""
 WORKFLOWS = ROOT / ".github" / "workflows"
-
-
-def git(repository: Path, *words: str) -> None:
-    known = {"GIT_AUTHOR_DATE": "2026-01-02T03:04:05Z", "GIT_COMMITTER_DATE": "2026-01-02T03:04:05Z"}
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
-    command = ["git", "-C", str(repository), *identity, *words]
-    subprocess.run(command, env={**os.environ, **known}, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This tree as if it were released: committed, tagged, its changes dated."""
-    folder = tmp_path_factory.mktemp("release") / "repository"
-    for path in FILES:
-        place = folder / path.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(path.read_bytes())
-    changes = folder / "CHANGELOG.md"
-    changes.write_text(changes.read_text("utf-8").replace(f"## {VERSION} (not released yet)", f"## {VERSION}", 1))
-    git(folder, "init", "--quiet")
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "all of it")
-    git(folder, "tag", f"v{VERSION}")
-    return folder
+    return tagged_repository(tmp_path_factory.mktemp("release") / "repository")
 
 
-def release(repository: Path, into: Path, *, mask: int = 0o022, **environ: str) -> "subprocess.CompletedProcess[str]":
+def without_image(repository: Path, into: Path) -> "CompletedProcess[str]":
     """`make release` in that tree, without an image: what has buildah is left out of PATH."""
     git_only = into.parent / "bin"
     git_only.mkdir(parents=True, exist_ok=True)
     if not (git_only / "git").exists():
         (git_only / "git").symlink_to(str(shutil.which("git")))
-    command = [sys.executable, "-m", "tools.release", "--into", str(into)]
-    known = {"PATH": str(git_only), "PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1", **environ}
-    return subprocess.run(command, cwd=repository, env=known, umask=mask, capture_output=True, text=True, check=False)
+    return release(repository, into, {"PATH": str(git_only)})
 
 
 @pytest.fixture(scope="module")
 def made(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("made") / "dist"
-    done = release(repository, into)
+    done = without_image(repository, into)
     assert (done.returncode, done.stderr) == (0, "release: no image: buildah is not here\n"), done.stderr
     return into / VERSION
 
 
 def test_all_of_it_is_there_and_summed(made: Path) -> None:
-    kinds = ("-constraints.txt", "-py3-none-any.whl", "-release.tar.gz", ".cdx.json", ".tar.gz", ".tgz")
-    assert {path.name for path in made.iterdir()} == {"SHA256SUMS", *(STEM + kind for kind in kinds)}
+    assert {path.name for path in made.iterdir()} == {"SHA256SUMS", *(STEM + kind for kind in KINDS)}
     lines = (line.split("  ") for line in (made / "SHA256SUMS").read_text().splitlines())
     sums = {name: digest for digest, name in lines}
     assert sums == {name: hashlib.sha256((made / name).read_bytes()).hexdigest() for name in sums}
-    assert len(sums) == len(kinds)
+    assert len(sums) == len(KINDS)
     with tarfile.open(made / f"{STEM}-release.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CHANGELOG.md", "deploy/systemd/tidegate.service", "docs/getting-started.md"} <= names
-
-
-def test_another_clone_on_another_day_makes_the_same_bytes(repository: Path, made: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    git(tmp_path, "clone", "--quiet", str(repository), str(again))
-    done = release(again, tmp_path / "dist", mask=0o077, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
-    assert done.returncode == 0, done.stderr
-    for path in made.iterdir():
-        assert (tmp_path / "dist" / VERSION / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.needs("helm")
@@ -127,11 +95,11 @@ def test_what_is_not_a_clean_tag_is_refused(repository: Path, tmp_path: Path) ->
     other = tmp_path / "other"
     git(tmp_path, "clone", "--quiet", str(repository), str(other))
     (other / "docs" / "new").write_text("new\n")
-    done = release(other, tmp_path / "dist")
+    done = without_image(other, tmp_path / "dist")
     assert (done.returncode, done.stderr) == (1, "release: the tree is not clean:\n?? docs/new\n")
     git(other, "add", "--all")
     git(other, "commit", "--quiet", "--message", "more")
-    done = release(other, tmp_path / "dist")
+    done = without_image(other, tmp_path / "dist")
     assert f"release: the commit has no tag v{VERSION}" in done.stderr
     assert not (tmp_path / "dist").exists()
 
@@ -154,3 +122,22 @@ def test_a_workflow_has_no_secret_and_takes_nothing_that_may_change(workflow: st
     assert target in text
     # Whatever goes into a shell comes by a variable: an expression in a script would be run.
     assert not [step for each in jobs.values() for step in each["steps"] if "${{" in step.get("run", "")]
+
+
+def test_the_workflow_asks_for_and_pushes_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [
+        step
+        for job in yaml.safe_load((WORKFLOWS / "release.yml").read_text("utf-8"))["jobs"].values()
+        for step in job["steps"]
+    ]
+    text = "\n".join(step.get("run", "") for step in steps)
+    files = re.findall(r"(?:tidegate-\$\{VERSION_TAG#v\}|\$stem)([\w.-]+)", text)
+    assert {"-py3-none-any.whl", ".tar.gz", ".tgz", IMAGE} == {*files} - {""} <= {*KINDS, IMAGE}
+    makefiles = "".join((ROOT / name).read_text("utf-8") for name in ("Makefile", "tests/tools.mk"))
+    for target in re.findall(r"\bmake ([a-z-]+)", text):
+        assert re.search(rf"^{target}:", makefiles, re.MULTILINE), target
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert {*re.findall(r"[+ ](--image-[a-z]+)=", text)} == {"--image-option"} <= {*capsys.readouterr().out.split()}
+    for name in re.findall(r"requirements/[a-z]+\.txt", text):
+        assert (ROOT / name).is_file(), name

@@ -1,8 +1,8 @@
 """`python -m tools.release [--into DIR]`: what is published of the version whose tag is checked out.
 
 Everything is made from what the tag has (`git archive`), never from what lies beside it, and dated by the commit. So
-two builds with the same Python and libraries are the same bytes. The image is built where buildah is; its base is a
-build argument, and `--image-argument NAME=VALUE` passes others on.
+two builds with the same Python and libraries are the same bytes. The image is built where buildah is, on the same base
+the same bytes too; `--image-option WORD` is one more word for `buildah build`, such as --build-arg=PYTHON_IMAGE=NAME.
 """
 
 import argparse
@@ -53,14 +53,14 @@ class Tagged:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     parser.add_argument("--into", type=Path, default=ROOT / "dist", metavar="DIR", help="made there: DIR/VERSION")
-    parser.add_argument("--image-argument", action="append", default=[], metavar="NAME=VALUE", help="for the image")
+    parser.add_argument("--image-option", action="append", default=[], metavar="WORD", help="for `buildah build`")
     options = parser.parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="tidegate-release-") as folder:
             tagged = tag_of(ROOT, Path(folder, "source"))
             made = Path(folder, "made")
             made.mkdir()
-            build(tagged, made, options.image_argument)
+            build(tagged, made, options.image_option)
             final = options.into / tagged.version
             shutil.rmtree(final, ignore_errors=True)
             shutil.copytree(made, final)
@@ -107,7 +107,7 @@ def version_problems(source: Path, version: str) -> Iterator[str]:
             yield f"{name} has no line `{line.strip()}`"
 
 
-def build(tagged: Tagged, into: Path, image_arguments: Sequence[str] = ()) -> None:
+def build(tagged: Tagged, into: Path, image_options: Sequence[str] = ()) -> None:
     """Everything, and its sums."""
     environ = {**os.environ, "PYTHONPATH": str(tagged.source), "SOURCE_DATE_EPOCH": str(tagged.epoch_s)}
     command = [sys.executable, "-c", _BUILD, str(into)]
@@ -129,24 +129,34 @@ def build(tagged: Tagged, into: Path, image_arguments: Sequence[str] = ()) -> No
     if shutil.which("buildah") is None:
         print("release: no image: buildah is not here", file=sys.stderr)
     else:
-        build_image(tagged, into / f"{tagged.stem}-image.tar", image_arguments)
+        build_image(tagged, into / f"{tagged.stem}-image.tar", image_options)
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(into.iterdir())]
     (into / "SHA256SUMS").write_text("".join(sums))
 
 
-def build_image(tagged: Tagged, archive: Path, arguments: Sequence[str]) -> None:
-    """The Dockerfile's, as an OCI archive."""
+def build_image(tagged: Tagged, archive: Path, options: Sequence[str]) -> None:
+    """The Dockerfile's, as an OCI archive, which has all of it but the health check.
+
+    buildah dates an archive of its own making by the clock, so it fills a folder, and the tar file is made here.
+    """
     name = f"localhost/tidegate:{tagged.version}"
-    given = [f"VERSION={tagged.version}", f"REVISION={tagged.revision}", *arguments]
-    options = [word for each in given for word in ("--build-arg", each)]
+    dated = ("--timestamp", str(tagged.epoch_s))
+    said = ("--build-arg", f"VERSION={tagged.version}", "--build-arg", f"REVISION={tagged.revision}")
     dockerfile = str(tagged.source / "deploy" / "Dockerfile")
-    date = ("--timestamp", str(tagged.epoch_s))
-    for command in (
-        ("buildah", "build", *date, *options, "--file", dockerfile, "--tag", name, str(tagged.source)),
-        ("buildah", "push", name, f"oci-archive:{archive}:{tagged.version}"),
-    ):
-        if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
-            raise ReleaseError(f"the image cannot be made: {' '.join(command)}")
+    how = ("--format", "docker", *dated, *said, *options, "--file", dockerfile, "--tag", name)
+    with tempfile.TemporaryDirectory(prefix="tidegate-image-") as folder:
+        for command in (
+            ("buildah", "build", *how, str(tagged.source)),
+            ("buildah", "push", name, f"oci:{folder}:tidegate:{tagged.version}"),
+        ):
+            if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+                raise ReleaseError(f"the image cannot be made: {' '.join(command)}")
+        with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                member = tarfile.TarInfo(path.relative_to(folder).as_posix())
+                member.size, member.mtime, member.mode = path.stat().st_size, tagged.epoch_s, 0o644
+                with path.open("rb") as content:
+                    tar.addfile(member, content)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
