@@ -38,7 +38,7 @@ class ScannedTable:
     """One scan."""
 
     def __init__(self, topics: ScannedTopics, rows: pa.Table, filters: str = "", limit: int | None = None) -> None:
-        self._topics, self._rows, self._filters, self._limit = topics, rows, filters, limit
+        self._topics, self._rows, self._filters, self.limit = topics, rows, filters, limit
         self.stats = ScanStats()
 
     @property
@@ -46,21 +46,21 @@ class ScannedTable:
         return self._rows.schema
 
     def narrowed(self, where: Any) -> "ScannedTable":
-        return ScannedTable(self._topics, self._rows.filter(where), str(where), self._limit)
+        return ScannedTable(self._topics, self._rows.filter(where), str(where), self.limit)
 
     def with_columns(self, columns: Sequence[str]) -> "ScannedTable":
-        return ScannedTable(self._topics, self._rows.select(columns), self._filters, self._limit)
+        return ScannedTable(self._topics, self._rows.select(columns), self._filters, self.limit)
 
     def explain(self) -> str:
         return f"reads {', '.join(self._rows.schema.names)} where {self._filters or 'true'}"
 
     def to_reader(self) -> pa.RecordBatchReader:
-        self._topics.read.append((tuple(self._rows.schema.names), self._filters))
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        self._topics.read.append((tuple(self._rows.schema.names), self._filters))
         self.stats = ScanStats(of_segments=3, of_bytes=2_500_000, not_tiered_offsets=7)
-        for number, batch in enumerate(self._rows.slice(0, self._limit).to_batches(BATCH_ROWS)):
+        for number, batch in enumerate(self._rows.slice(0, self.limit).to_batches(BATCH_ROWS)):
             self._topics.before_batch(number)
             self.stats.rows += batch.num_rows
             self.stats.offsets += batch.num_rows

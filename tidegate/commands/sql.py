@@ -10,21 +10,21 @@
 import json
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as arrow_dataset
 
 from storage.model import is_topic_name
+from table.history.arrow_dataset import HistoryDataset, HistoryScanner
 from table.history.scan import Scan, ScanStats, scan
 from table.planning.request import OptionsError
-from tidegate.commands.row_output import STOP_S, write_rows
+from tidegate.commands.row_output import write_rows
 from tidegate.commands.table_failures import run_table_command, say_problems
 from tidegate.commands.table_options import SqlOptions
 
@@ -53,10 +53,7 @@ def _run(options: SqlOptions) -> None:
         if options.explains:
             print(query.explain())
             return
-        try:
-            write_rows(query, options)
-        finally:
-            query.stop()
+        write_rows(query, options)
 
 
 def connected(folder: str, *, reads_files: bool) -> duckdb.DuckDBPyConnection:
@@ -116,68 +113,38 @@ def _tables_in(document: object) -> Iterator[tuple[str, str]]:
     return ((schema, name) for schema, name in found if schema or name.lower() not in made)
 
 
-class Table(arrow_dataset.Dataset):  # type: ignore[misc]  # pyarrow ships no types
-    """A topic as DuckDB asks for it.
-
-    DuckDB tells of a failure as text alone, so that it is kept here. And threads of Arrow read ahead, also when DuckDB
-    has enough: they may not be in Python any more when the interpreter ends.
-    """
+class Table(HistoryDataset):
+    """A topic as DuckDB asks for it. DuckDB tells of a failure as text alone, so that it is kept here."""
 
     def __init__(self, options: SqlOptions, topic: str) -> None:
-        self._scan = scan(
-            options.file,
-            topic,
-            values=options.values,
-            isolation=options.isolation,
-            tail=options.tail,
-            catalog=options.catalog,
+        super().__init__(
+            scan(
+                options.file,
+                topic,
+                values=options.values,
+                isolation=options.isolation,
+                tail=options.tail,
+                catalog=options.catalog,
+            )
         )
         self._is_read = not options.explains
-        self._reading = threading.Lock()
-        self._is_stopped = False
         self.scans: list[Scan] = []
         self.planned_bytes = 0
         self.failure: Exception | None = None
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._scan.schema
-
-    def scanner(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002  # DuckDB passes it by this name
-        **_: object,
-    ) -> arrow_dataset.Scanner:
-        scanned = self._scan if filter is None else self._scan.narrowed(filter)
-        if columns is not None:
-            scanned = scanned.with_columns(columns)
-        self.scans.append(scanned)
+    def scanner(self, *arguments: Any, **options: Any) -> HistoryScanner:
+        scanner = super().scanner(*arguments, **options)
+        self.scans.append(self.last)
         if self._is_read and sys.stderr.isatty():  # progress alone needs it
-            self.planned_bytes += scanned.explain().bytes
-        batches = self._batches(scanned) if self._is_read else iter(())
-        return arrow_dataset.Scanner.from_batches(batches, schema=scanned.schema)
+            self.planned_bytes += self.last.explain().bytes
+        return replace(scanner, batches=self._watched(scanner.batches) if self._is_read else iter(()))
 
-    def stop(self) -> None:
-        """No batch is read any more, or only one for longer than STOP_S. From another thread."""
-        self._is_stopped = True
-        if self._reading.acquire(timeout=STOP_S):
-            self._reading.release()
-
-    def _batches(self, scanned: Scan) -> Iterator[pa.RecordBatch]:
-        reader = scanned.to_reader()
-        while True:
-            with self._reading:
-                if self._is_stopped:
-                    raise InterruptedError("the query was ended")
-                try:
-                    batch = next(reader, None)
-                except Exception as error:
-                    self.failure = error
-                    raise
-            if batch is None:
-                return
-            yield batch
+    def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 class Query:
@@ -209,8 +176,6 @@ class Query:
 
     def stop(self) -> None:
         self._connection.interrupt()
-        for table in self._tables.values():
-            table.stop()
 
     def _renamed(self, found: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._own_failures():

@@ -1,6 +1,8 @@
 """DuckDB over a scan: what it hands on is not read, and what it asks for is right."""
 
 import datetime
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -45,6 +47,17 @@ def test_what_is_not_handed_on_duckdb_does_itself(orders: HistoryDataset) -> Non
     assert duckdb.sql('select max("offset"), min("offset"), count(*) from orders').fetchall() == [(799, 0, 1600)]
     assert orders.last.schema.names == ["offset"], "which headers of batches tell"
     assert len(duckdb.sql("select * from orders limit 5").fetchall()) == 5
+
+
+def test_the_interpreter_ends_when_duckdb_had_enough_rows(tmp_path: Path) -> None:
+    """Failed before: a thread of Arrow's was still reading ahead, and the process was aborted, or hung."""
+    tier = TableTier(tmp_path)
+    tier.add(*(filled_segment(base) for base in range(0, 20_000, 200)))
+    script = f"""import duckdb, tidegate
+orders = tidegate.scan({tier.config!r}, "orders", catalog={str(tier.dump)!r}).to_dataset()
+print(len(duckdb.sql("select * from orders limit 5").fetchall()))"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("5\n", "", 0)
 
 
 def test_it_is_a_dataset_for_arrow(orders: HistoryDataset) -> None:
