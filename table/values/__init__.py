@@ -9,4 +9,5 @@
 | `dead_letters` | what a task could not decode |
 | `conversion` | values to an Arrow array, good ones apart from bad ones |
 | `avro`, `protobuf`, `json_schema` | one format each: its types as Arrow has them, and its decoder |
+| `protobuf_wire` | Protobuf's bytes to columns without the library |
 """

@@ -10,11 +10,14 @@ that: a record that cannot be decoded never fails a task.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 REASON_CHARACTERS_MAX: Final = 300
 
+Places: TypeAlias = npt.NDArray[np.int64]
 Converted: TypeAlias = tuple[pa.Array, dict[int, str]]
 """The array, null where there is a reason; and reasons by place."""
 
@@ -38,6 +41,15 @@ def without_header(values: pa.Array, header_bytes: int) -> pa.Array:
     """Binary values, none of them null, without their first bytes."""
     # Arrow 26 adds an end where none is given, and that overflows.
     return pc.binary_slice(values, header_bytes, pc.max(pc.binary_length(values)).as_py())
+
+
+def replaced(array: pa.Array, places: Sequence[int] | Places, by: Converted) -> Converted:
+    """The array with other values at some places, and their reasons."""
+    others, reasons = by
+    order = np.arange(len(array))
+    order[places] = np.arange(len(array), len(array) + len(others))
+    array = pa.concat_arrays([array, others]).take(pa.array(order))
+    return array, {int(places[place]): reason for place, reason in reasons.items()}
 
 
 def convert(

@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from table.values.conversion import Converted, SchemaError, UndecodableError, convert, without_header
+from table.values.conversion import Converted, SchemaError, UndecodableError, convert, replaced, without_header
 from table.values.registry import RegisteredSchema
 from table.values.wire_format import HEADER_BYTES
 
@@ -410,20 +410,16 @@ class JsonDecoder:
             return self._one_by_one(texts)
 
     def _one_by_one(self, texts: Sequence[bytes]) -> Converted:
-        found, read, refused = [], [], []
+        found, refused = [], []
         for place, text in enumerate(texts):
             try:
                 if _LONG_NUMBER.search(text):
                     raise UndecodableError("a number that Python does not read")
                 found.append(self._read(text.decode("utf-8")))
-                read.append(place)
             except Exception:  # the checks say it in our words, or take the value
+                found.append(None)
                 refused.append(place)
-        checked, reasons = self._checked([texts[place] for place in refused])
-        joined = pa.concat_arrays([self._columns(found), checked])
-        return joined.take(pa.array(np.argsort(read + refused))), {
-            refused[place]: reason for place, reason in reasons.items()
-        }
+        return replaced(self._columns(found), refused, self._checked([texts[place] for place in refused]))
 
     def _checked(self, values: Sequence[bytes]) -> Converted:
         check, load = self._check, json.JSONDecoder(parse_constant=_no_number).decode
