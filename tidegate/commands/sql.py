@@ -3,6 +3,7 @@
 - A table's name is TOPIC or TOPIC:PARTITION, in double quotes where SQL has no such name. DuckDB's own parser says
   which tables a query names; a name of a WITH is not a topic then.
 - DuckDB hands its filters and columns to the scan, which reads no more than these need.
+- A table has a scan's usual columns, and those on demand that the query names anywhere.
 - A query is one SELECT. It reaches no file and no address, unless --files lets it; no extension is fetched or loaded.
 - What does not fit memory is spilled to a folder of its own below the system's for temporary files.
 """
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from storage.model import is_topic_name
 from table.history.arrow_dataset import HistoryDataset, HistoryScanner
+from table.history.columns import ON_DEMAND_COLUMNS
 from table.history.scan import Scan, ScanStats, scan
 from table.planning.request import OptionsError
 from tidegate.commands.row_output import write_rows
@@ -46,7 +48,8 @@ def _run(options: SqlOptions) -> None:
         tempfile.TemporaryDirectory(prefix="tidegate-sql-") as folder,
         closing(connected(folder, reads_files=options.reads_files)) as connection,
     ):
-        tables = {name: Table(options, name) for name in topics_of(connection, options)}
+        topics, columns = topics_and_columns(connection, options)
+        tables = {name: Table(options, name, columns) for name in topics}
         for name, table in tables.items():
             connection.register(name, table)
         query = Query(connection, options.query, tables)
@@ -72,8 +75,8 @@ def connected(folder: str, *, reads_files: bool) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def topics_of(connection: duckdb.DuckDBPyConnection, options: SqlOptions) -> list[str]:
-    """The topics, or partitions of topics, that a query names as its tables, each once.
+def topics_and_columns(connection: duckdb.DuckDBPyConnection, options: SqlOptions) -> tuple[list[str], list[str]]:
+    """The topics, or partitions of topics, that a query names as its tables, and the columns on demand, each once.
 
     Raises:
         OptionsError: it is not one SELECT, or a name cannot be meant.
@@ -85,7 +88,8 @@ def topics_of(connection: duckdb.DuckDBPyConnection, options: SqlOptions) -> lis
     if document["error"] or len(document["statements"]) != 1:
         raise OptionsError(["sql takes one SELECT"])
     named: dict[str, str] = {}
-    for schema, name in _tables_in(document):
+    nodes = [*_nodes_in(document)]
+    for schema, name in _tables_in(nodes):
         if schema and schema not in _OWN_SCHEMAS and not options.reads_files:
             raise OptionsError([f'there is no schema {schema}: a topic with a dot is written "{schema}.{name}"'])
         if schema or not is_topic_name(name.partition(":")[0]) or (options.reads_files and Path(name).exists()):
@@ -93,40 +97,48 @@ def topics_of(connection: duckdb.DuckDBPyConnection, options: SqlOptions) -> lis
         other = named.setdefault(name.lower(), name)
         if other != name:
             raise OptionsError([f"SQL takes {other} and {name} for one table: read them one after the other"])
-    return list(named.values())
+    columns = _columns_in(nodes)
+    return list(named.values()), [name for name in ON_DEMAND_COLUMNS if name in columns]
 
 
-def _tables_in(document: object) -> Iterator[tuple[str, str]]:
-    """Schema and name of each table in a query, but for those that a WITH makes."""
-    found: list[tuple[str, str]] = []
-    made: set[str] = set()
+def _nodes_in(document: object) -> Iterator[Mapping[str, Any]]:
+    """The objects in a query, in its order."""
     waiting = [document]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE":
-                found.append((node["schema_name"], node["table_name"]))
-            made |= {entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", ())}
+            yield node
             waiting += reversed(node.values())
         elif isinstance(node, list):
             waiting += reversed(node)
+
+
+def _tables_in(nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Schema and name of each table in a query, but for those that a WITH makes."""
+    made = {entry["key"].lower() for node in nodes for entry in (node.get("cte_map") or {}).get("map", ())}
+    found = ((node["schema_name"], node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE")
     return ((schema, name) for schema, name in found if schema or name.lower() not in made)
+
+
+def _columns_in(nodes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The names that stand for columns in a query, or for what they hold, in small letters as SQL takes them."""
+    named = (node.get(key) or () for node in nodes for key in ("column_names", "using_columns"))
+    return {name.lower() for names in named for name in names}
 
 
 class Table(HistoryDataset):
     """A topic as DuckDB asks for it. DuckDB tells of a failure as text alone, so that it is kept here."""
 
-    def __init__(self, options: SqlOptions, topic: str) -> None:
-        super().__init__(
-            scan(
-                options.file,
-                topic,
-                values=options.values,
-                isolation=options.isolation,
-                tail=options.tail,
-                catalog=options.catalog,
-            )
+    def __init__(self, options: SqlOptions, topic: str, on_demand: Sequence[str]) -> None:
+        usual = scan(
+            options.file,
+            topic,
+            values=options.values,
+            isolation=options.isolation,
+            tail=options.tail,
+            catalog=options.catalog,
         )
+        super().__init__(usual.with_columns([*dict.fromkeys((*usual.schema.names, *on_demand))]))
         self._is_read = not options.explains
         self.scans: list[Scan] = []
         self.planned_bytes = 0
