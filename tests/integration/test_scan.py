@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tidegate
@@ -15,9 +16,11 @@ from tests.support.differential_world import DifferentialWorld
 from tests.support.digests import read_with_confluent, scanned
 from tests.support.filled_topics import ISOLATIONS, FilledTopic
 from tests.support.for_each import for_each
+from tests.support.program import run_command
 from tests.support.s3_server import S3Server
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
 
 pytestmark = pytest.mark.integration
 
@@ -32,6 +35,7 @@ AS_THE_PLUG_IN: Mapping[str, Mapping[str, bool]] = {
 }
 FORMATS = (THE_BROKERS, OUR_OWN, *AS_THE_PLUG_IN)
 
+for_each_isolation = for_each("isolation", ISOLATIONS)
 for_each_format = for_each("written", FORMATS)
 for_each_read = for_each("written, isolation", [(each, level) for each in FORMATS for level in ISOLATIONS])
 
@@ -84,7 +88,7 @@ def test_its_rows_are_a_consumers(stage: Stage, written: str, isolation: str) ->
     for topic in stage.topics:
         scan = tidegate.scan(stage.tiers[written], topic.name, isolation=isolation, tail="broker")
         expected = topic.direct[isolation]  # type: ignore[index]  # of a Literal
-        assert scanned(scan, {topic.name: topic.ends}) == {topic.name: expected}
+        assert scanned(scan.batches(), {topic.name: topic.ends}) == {topic.name: expected}
         assert scan.stats.segments > len(topic.ends)
         assert scan.count() == sum(each.records for each in expected.values())
 
@@ -108,7 +112,8 @@ def test_rows_of_every_kind_of_log_are_a_consumers(
         for written, config in found.items():
             for level, expected in direct.items():
                 with case(written, level):
-                    assert scanned(tidegate.scan(config, [*ends], isolation=level, tail="broker"), ends) == expected
+                    scan = tidegate.scan(config, [*ends], isolation=level, tail="broker")
+                    assert scanned(scan.batches(), ends) == expected
 
 
 @for_each_format
@@ -121,8 +126,16 @@ def test_without_the_tail_it_says_what_is_left_out(stage: Stage, written: str) -
     assert scan.stats.offsets + left_out == sum(topic.ends.values())
 
 
-def test_a_file_of_the_configuration_does_as_well(stage: Stage, tmp_path: Path) -> None:
-    file = tmp_path / "tidegate.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in stage.tiers[THE_BROKERS].items()))
-    topic = stage.topics[0]
-    assert tidegate.scan(file, topic.name, where="offset < 10").count() == 10 * len(topic.ends)
+@for_each_isolation
+def test_a_file_and_the_command_do_as_well(
+    stage: Stage, isolation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, output = tmp_path / "tidegate.properties", tmp_path / "rows.arrow"
+    file.write_text(properties_text(stage.tiers[THE_BROKERS]))
+    for topic in stage.topics:
+        assert tidegate.scan(file, topic.name, where="offset < 10").count() > 0
+        given = ["--isolation", isolation, "--tail", "broker", "--output", str(output)]
+        code, _, err = run_command(capsys, "scan", str(file), topic.name, *given)
+        assert code == 0, err
+        with pa.ipc.open_stream(output) as rows:
+            assert scanned(rows, {topic.name: topic.ends}) == {topic.name: topic.direct[isolation]}  # type: ignore[index]  # of a Literal

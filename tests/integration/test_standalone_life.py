@@ -226,7 +226,7 @@ def check_scans(
     for config in (file, plain_objects(kafka)):
         for isolation in ISOLATIONS:
             expected = {topic: direct[topic, isolation] for topic in ends}
-            assert scanned(scan(config, [*ends], isolation=isolation), ends) == expected
+            assert scanned(scan(config, [*ends], isolation=isolation).batches(), ends) == expected
 
 
 def plain_objects(kafka: KafkaCluster) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 if TYPE_CHECKING:
-    from table.history.scan import Scan
+    import pyarrow as pa
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 Headers = Iterable[tuple[str, bytes | None]]
@@ -144,10 +144,10 @@ def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
     return digest.result()
 
 
-def scanned(scan: "Scan", ends: Mapping[str, Mapping[int, int]]) -> dict[str, Digests]:
-    """The rows of `tidegate.scan`, by topic."""
+def scanned(batches: "Iterable[pa.RecordBatch]", ends: Mapping[str, Mapping[int, int]]) -> dict[str, Digests]:
+    """The rows of a scan, by topic."""
     found = {topic: TopicDigest(partitions) for topic, partitions in ends.items()}
-    for batch in scan.batches():
+    for batch in batches:
         for row in batch.to_pylist():
             headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
             timestamp_ms = round(row["timestamp"].timestamp() * 1000)
