@@ -49,7 +49,9 @@ GET_BYTES_MIN = 4 * MIB
 """A stream's first: sixteen of them are what two new readers may have under way."""
 
 GET_PART = 24
-"""A GET is one part in so many of what its stream has asked for before: of full size after 400 MB."""
+"""A GET is one part in so many of what its stream has asked for before: of full size after 400 MB. With 12 a GB of what
+the memory cache does not hold takes a tenth less processor time, but reads of some hundred MB get 0.02 to 0.06 less of
+the link (simulation)."""
 
 GET_S = 0.5
 """For so long the last GETs of a read leave the other connections idle; an answer's delay is a tenth of it."""
