@@ -137,5 +137,6 @@ def test_a_file_and_the_command_do_as_well(
         given = ["--isolation", isolation, "--tail", "broker", "--output", str(output)]
         code, _, err = run_command(capsys, "scan", str(file), topic.name, *given)
         assert code == 0, err
+        expected = topic.direct[isolation]  # type: ignore[index]  # of a Literal
         with pa.ipc.open_stream(output) as rows:
-            assert scanned(rows, {topic.name: topic.ends}) == {topic.name: topic.direct[isolation]}  # type: ignore[index]  # of a Literal
+            assert scanned(rows, {topic.name: topic.ends}) == {topic.name: expected}
