@@ -15,7 +15,8 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,18 +26,18 @@ import pyarrow.parquet as pq
 from storage.errors import MetadataRecordError
 from storage.metadata.encoding import encode
 from storage.metadata.serde import decode
-from table.history.row_reader import ScanTask
 from table.planning.request import OptionsError
 from table.tasks import AbortedTransaction, SegmentTask, TailTask, Task, TierTask
 
 if TYPE_CHECKING:
     from storage.model import RemoteLogSegmentMetadata
-    from table.history.scan import Scan
+    from table.history.scan import Scan, ScanStats
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 PLAN: Final = "_scan.json"
 DONE: Final = "_SUCCESS"
 _VERSION: Final = 1
+_KEPT_STATS: Final = ("of_segments", "of_bytes", "not_tiered_offsets", "of_tasks")
 
 
 def export(scan: "Scan", folder: Path) -> None:
@@ -53,26 +54,27 @@ def export(scan: "Scan", folder: Path) -> None:
     if (folder / DONE).exists():
         raise OptionsError([f"{folder} holds a finished export"])
     if (folder / PLAN).exists():
-        planned = _read_plan(folder / PLAN, identity)
+        planned, stats = _read_plan(folder / PLAN, identity)
+        scan.begin_with(stats)
     elif any(folder.glob("*.parquet")):
         raise OptionsError([f"{folder} holds Parquet files that are of no unfinished export"])
     else:
-        planned = [each.task for each in scan.tasks()]
-        _write_whole(folder / PLAN, json.dumps(_plan_document(planned, identity)).encode())
+        planned = scan.begin()
+        _write_whole(folder / PLAN, json.dumps(_plan_document(planned, identity, scan.stats)).encode())
     for number, each in enumerate(scan.tasks_of(planned)):
         path = folder / f"part-{number:05d}.parquet"
         if not path.exists():
-            _write_file(each, path)
+            _write_file(scan.counted(each), each.rows.schema, path)
     _write_whole(folder / DONE, b"")
     (folder / PLAN).unlink()
 
 
-def _write_file(task: ScanTask, path: Path) -> None:
+def _write_file(batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
-        with pq.ParquetWriter(file, task.rows.schema) as writer:
+        with pq.ParquetWriter(file, schema) as writer:
             group: list[pa.RecordBatch] = []
-            for batch in task.batches():
+            for batch in batches:
                 group.append(batch)
                 if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(group))
@@ -94,7 +96,7 @@ def _write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _plan_document(tasks: Sequence[Task], identity: str) -> dict[str, Any]:
+def _plan_document(tasks: Sequence[Task], identity: str, stats: "ScanStats") -> dict[str, Any]:
     segments: dict[bytes, RemoteLogSegmentMetadata] = {}
     written = []
     for task in tasks:
@@ -106,7 +108,8 @@ def _plan_document(tasks: Sequence[Task], identity: str) -> dict[str, Any]:
             entry["parts"] = [_part_document(part) for part in task.parts]
         written.append(entry)
     encoded = {key.hex(): base64.b64encode(encode(segment)).decode() for key, segment in segments.items()}
-    return {"version": _VERSION, "scan": identity, "segments": encoded, "tasks": written}
+    of_how_much = {name: count for name, count in asdict(stats).items() if name in _KEPT_STATS}
+    return {"version": _VERSION, "scan": identity, "stats": of_how_much, "segments": encoded, "tasks": written}
 
 
 def _part_document(part: SegmentTask) -> dict[str, Any]:
@@ -119,13 +122,15 @@ def _part_document(part: SegmentTask) -> dict[str, Any]:
     }
 
 
-def _read_plan(path: Path, identity: str) -> list[Task]:
+def _read_plan(path: Path, identity: str) -> "tuple[Sequence[Task], ScanStats]":
+    from table.history.scan import ScanStats
+
     try:
         document = json.loads(path.read_bytes())
         is_known, is_same = document["version"] == _VERSION, document["scan"] == identity
         if is_known and is_same:
             segments = {key: decode(base64.b64decode(text)) for key, text in document["segments"].items()}
-            return [_task(entry, segments) for entry in document["tasks"]]
+            return [_task(entry, segments) for entry in document["tasks"]], ScanStats(**document["stats"])
     except (OSError, ValueError, KeyError, TypeError, MetadataRecordError) as error:
         raise OptionsError([f"{path} is no plan of an export: {error!r}"]) from error
     raise OptionsError([f"{path} is the plan of another scan: go on with that one, or take another folder"])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """`needed`: the names of what the tasks' reader gives; `schema`: of the rows. Rows are those for which `expression`
-    is true."""
+    """`needed`: the names of what the tasks' reader gives, `offset` among them; `schema`: of the rows. Rows are those
+    for which `expression` is true."""
 
     reader: TaskReader
     needed: tuple[str, ...]
@@ -29,12 +29,16 @@ class RowReader:
         """The rows of a task, in order of offset. Raises as TaskReader.read."""
         storage = None if meter is None else MeteredStorage(open_shipped_storage(self.reader.storage), meter)
         for batch in self.reader.read(task, storage):
-            named = batch.rename_columns(self.needed) if self.needed else batch
+            named = batch.rename_columns(self.needed)
+            if meter is not None:
+                meter.on_rows(task, named.column("offset")[-1].as_py() + 1)
             if self.expression is None:
                 yield named.select(self.schema.names)
                 continue
             rows = pa.Table.from_batches([named]).filter(self.expression).select(self.schema.names)
             yield from rows.to_batches()
+        if meter is not None:
+            meter.on_end(task)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from storage.config.tier_client import TierClientConfig
+from storage.remote_storage_manager import RemoteStorageManager
 from table.driver import kept_tier, load_config, open_dumped_tier, shipped_storage
 from table.history.columns import DEFAULT_COLUMNS, all_columns, internal_name, public_name, value_columns
 from table.history.explanation import Explanation, explained, not_tiered
-from table.history.metered_storage import StoreMeter
+from table.history.metered_storage import MeteredStorage, StoreMeter
 from table.history.predicate import AllOf, Predicate, bounds_of, columns_of, expression_of, is_known
 from table.history.row_reader import RowReader, ScanTask
 from table.logs import configure_logs
@@ -144,7 +145,8 @@ def _request(
 
 @dataclass(slots=True)
 class ScanStats:
-    """What a reading has taken so far. `bytes_read` are of log and indexes, of the tier's `of_bytes` of log.
+    """What a reading has taken so far, its planning with it. `bytes_read` are of log and indexes, of the tier's
+    `of_bytes` of log; `offsets` were passed, whether or not they have rows that are wanted.
 
     `not_tiered_offsets`: that no segment had when it was planned; they were read from the brokers, or left out.
     """
@@ -197,7 +199,13 @@ class Scan:
     def stats(self) -> ScanStats:
         """Return what the last reading of this scan has taken, while it goes on or afterwards."""
         meter = self._meter
-        return replace(self._stats, segments=len(meter.segments), bytes_read=meter.bytes_read, gets=meter.gets)
+        return replace(
+            self._stats,
+            offsets=meter.offsets,
+            segments=len(meter.segments),
+            bytes_read=meter.bytes_read,
+            gets=meter.gets,
+        )
 
     def with_columns(self, columns: Sequence[str]) -> "Scan":
         """The same rows with these columns. Raises OptionsError if there is no such one."""
@@ -243,20 +251,18 @@ class Scan:
 
     def explain(self) -> Explanation:
         """Return what a reading would take now: asks the brokers, and reads no segment."""
-        planned = self._planned()
-        storage = shipped_storage(self._config)
         return explained(
-            planned,
+            self._planned(StoreMeter()),
             self._predicate(),
             request=self._bounds().within(self._request),
-            has_manifests=open_shipped_storage(storage).has_manifests,
+            has_manifests=self._storage().has_manifests,
             notes=() if self._dump is None else (_DUMP_NOTE,),
         )
 
     def tasks(self) -> "tuple[ScanTask, ...]":
         """Return the parts of the table, to be read anywhere: each can be pickled, with the tier's credentials in it.
         They know nothing of `limit`."""
-        return self.tasks_of(self._planned().tasks)
+        return self.tasks_of(self._planned(StoreMeter()).tasks)
 
     def tasks_of(self, planned: Sequence[Task]) -> tuple[ScanTask, ...]:
         """The same for tasks that were planned before."""
@@ -314,35 +320,49 @@ class Scan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, as they are read."""
-        self._meter, self._stats = StoreMeter(), ScanStats()
-        planned = self._planned()
-        self._begin(planned)
-        left, rows, meter = self._limit, self._row_reader(), self._meter
-        for task in planned.tasks if left != 0 else ():
-            for batch in rows.read(task, meter):
+        left, parts = self._limit, self.tasks_of(self.begin())
+        for part in parts if left != 0 else ():
+            for batch in self.counted(part):
                 wanted = batch if left is None else batch.slice(0, left)
-                self._stats.rows += wanted.num_rows
                 if left is not None:
+                    self._stats.rows -= batch.num_rows - wanted.num_rows
                     left -= wanted.num_rows
                 if wanted.num_rows:
                     yield wanted
                 if left == 0:
                     return
-            self._stats.tasks_done += 1
-            self._stats.offsets += _offsets_of(task)
 
-    def _begin(self, planned: PlannedRead) -> None:
+    def begin(self) -> tuple[Task, ...]:
+        """Plan a reading, whose stats begin at nothing."""
+        self.begin_with(ScanStats())
+        planned = self._planned(self._meter)
         served = [each.segment for view in planned.views for each in view.segments]
         self._stats.of_segments = len(served)
         self._stats.of_bytes = sum(segment.segment_size_bytes for segment in served)
         self._stats.not_tiered_offsets = not_tiered(planned, reads_tail=self._request.reads_tail)
         self._stats.of_tasks = len(planned.tasks)
+        return planned.tasks
 
-    def _planned(self) -> PlannedRead:
+    def begin_with(self, stats: ScanStats) -> None:
+        """The same for a reading that was planned before: of how much it is."""
+        self._meter, self._stats = StoreMeter(), stats
+
+    def counted(self, part: ScanTask) -> Iterator[pa.RecordBatch]:
+        """The rows of a part of the reading, in its stats."""
+        for batch in part.rows.read(part.task, self._meter):
+            self._stats.rows += batch.num_rows
+            yield batch
+        self._stats.tasks_done += 1
+
+    def _planned(self, meter: StoreMeter) -> PlannedRead:
         opened = kept_tier.open(self._config) if self._dump is None else open_dumped_tier(self._config, self._dump)
         with opened as tier:
+            tier.transactions.manager = MeteredStorage(self._storage(), meter)
             planned = plan_read(tier, self._request, self._bounds())
         return replace(planned, tasks=_in_order(planned.tasks))
+
+    def _storage(self) -> RemoteStorageManager:
+        return open_shipped_storage(shipped_storage(self._config))
 
     def _bounds(self) -> Bounds:
         return bounds_of(self._predicate())
@@ -355,11 +375,13 @@ class Scan:
         return reduce(and_, expressions) if expressions else None
 
     def _columns_needed(self) -> tuple[str, ...]:
-        """The columns asked for, and those that are filtered on; all, where an expression does not say which."""
+        """The columns asked for, those that are filtered on, and offsets for the stats; all, where an expression does
+        not say which."""
         looked_at = [predicate for predicate, expression in self._filters if expression is not None]
         if not all(map(is_known, looked_at)):
             return self._known
-        return tuple(dict.fromkeys((*self._columns, *(name for each in looked_at for name in columns_of(each)))))
+        names = (*self._columns, *(name for each in looked_at for name in columns_of(each)), "offset")
+        return tuple(dict.fromkeys(names))
 
     def _schema_of(self, columns: Sequence[str]) -> pa.Schema:
         from table.schema import arrow_schema
@@ -425,9 +447,3 @@ def _place(task: Task) -> tuple[int, int]:
     if isinstance(task, TailTask):
         return task.first_offset, 0
     return task.parts[0].first_offset, task.parts[0].start_position
-
-
-def _offsets_of(task: Task) -> int:
-    if isinstance(task, TailTask):
-        return task.end_offset - task.first_offset
-    return sum(part.end_offset - part.first_offset for part in task.parts)

@@ -17,6 +17,9 @@ from table.planning.tier_view import INTERNAL_TOPICS, TierViewError
 
 _NO_END = 2**63 - 1
 
+SHOWN_MAX = 20
+"""Topics that one sentence names."""
+
 
 class DumpedTierView:
     """Makes views of partitions, as TierView does."""
@@ -36,22 +39,27 @@ class DumpedTierView:
         known = {(each.topic, each.partition) for each in chosen}
         if len(known) < len(chosen):
             raise TierViewError("the dump has topics that were deleted and created again: dump with --current")
-        absent = [name for name in selection.names or () if name not in {topic for topic, _ in known}]
+        absent = [name for name in selection.topics or () if name not in {topic for topic, _ in known}]
         for name, numbers in (selection.assigned or {}).items():
             absent += [f"{name}-{number}" for number in numbers if (name, number) not in known]
         if absent:
-            raise TierViewError(f"the dump has nothing of {', '.join(absent)}")
+            topics = sorted({each.topic for each in self._catalog.partitions() if self._has_segments(each)})
+            has = f"{', '.join(topics[:SHOWN_MAX])}{', …' if len(topics) > SHOWN_MAX else ''}" or "nothing"
+            raise TierViewError(f"the dump has nothing of {', '.join(absent)}; it has {has}")
         views = [self._view(each) for each in chosen]
         return self._transactions.with_last_stable_offsets(views) if read_committed else views
 
     def _is_wanted(self, partition: TopicIdPartition, selection: TopicSelection) -> bool:
-        if not self._catalog.has_segments(partition.topic_id, partition.partition):
+        if not self._has_segments(partition):
             return False
         if selection.pattern is not None and partition.topic in INTERNAL_TOPICS:
             return False
         if selection.assigned is not None:
             return partition.partition in selection.assigned.get(partition.topic, ())
         return selection.matches(partition.topic)
+
+    def _has_segments(self, partition: TopicIdPartition) -> bool:
+        return self._catalog.has_segments(partition.topic_id, partition.partition)
 
     def _view(self, partition: TopicIdPartition) -> PartitionView:
         topic_id, number = partition.topic_id, partition.partition

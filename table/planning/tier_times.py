@@ -7,14 +7,14 @@ from storage.log.log_walk import Depth, LogWalk, PassedOver
 from storage.log.segment_scan import LogWindow
 from storage.log.walk_start import walk_start
 from storage.log.whole_records import iterate_whole_records
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, SegmentOpener
 from table.planning.partition_view import ServedSegment
 
 PIECE_BYTES = 1024 * 1024
 RANGE_BYTES = 4 * 1024 * 1024
 
 
-def first_offset_at(manager: RemoteStorageManager, segments: Sequence[ServedSegment], timestamp_ms: int) -> int | None:
+def first_offset_at(manager: SegmentOpener, segments: Sequence[ServedSegment], timestamp_ms: int) -> int | None:
     """Its offset; None if these segments, which ascend, have none.
 
     Raises:

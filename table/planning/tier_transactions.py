@@ -28,7 +28,7 @@ from storage.errors import RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import SegmentOpener
 from table.planning.partition_view import PartitionView, ServedSegment, WantedOffsets
 from table.tasks import AbortedTransaction
 
@@ -49,9 +49,9 @@ class UndecidedTransactionError(RemoteStorageError):
 
 
 class TierTransactions:
-    """Asks the tier. Used by one thread; its GETs run in a few of its own."""
+    """Asks the tier. Used by one thread; its GETs run in a few of its own. `manager`: a meter may be put there."""
 
-    def __init__(self, manager: RemoteStorageManager, threads: int = THREADS) -> None:
+    def __init__(self, manager: SegmentOpener, threads: int = THREADS) -> None:
         self.manager = manager
         self._threads = threads
         self._lock = threading.Lock()

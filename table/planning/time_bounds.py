@@ -28,7 +28,7 @@ from storage.log.log_walk import Depth, LogWalk, PassedOver
 from storage.log.segment_scan import LogWindow
 from storage.model import IndexType
 from storage.object_store.retries import call_with_retries
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import SegmentOpener
 from table.planning.partition_view import ServedSegment, WantedOffsets
 
 WALK_BYTES_MAX = 1024 * 1024
@@ -40,11 +40,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def ended_by_time(
-    wanted: Iterable[WantedOffsets],
-    manager: RemoteStorageManager,
-    *,
-    timestamp_max_ms: int | None,
-    disorder_ms: int | None,
+    wanted: Iterable[WantedOffsets], manager: SegmentOpener, *, timestamp_max_ms: int | None, disorder_ms: int | None
 ) -> tuple[WantedOffsets, ...]:
     """Return what is wanted, up to where all records of its partition are newer than a time.
 
@@ -71,7 +67,7 @@ def _up_to(end: int, want: WantedOffsets) -> WantedOffsets:
     return replace(want, tier_end_offset=min(want.tier_end_offset, end), end_offset=min(want.end_offset, end))
 
 
-def _end(want: WantedOffsets, manager: RemoteStorageManager, timestamp_max_ms: int, disorder_ms: int) -> int | None:
+def _end(want: WantedOffsets, manager: SegmentOpener, timestamp_max_ms: int, disorder_ms: int) -> int | None:
     """The offset behind which all records are newer; None: it is not known."""
     newest_ms = timestamp_max_ms + disorder_ms
     served = [each for each in want.view.segments if _is_wanted(each, want)]
@@ -104,7 +100,7 @@ def _ascend(served: Sequence[ServedSegment], disorder_ms: int) -> bool:
 
 
 def _first_newer(
-    manager: RemoteStorageManager, served: ServedSegment, first_offset: int, newest_ms: int
+    manager: SegmentOpener, served: ServedSegment, first_offset: int, newest_ms: int
 ) -> BatchHeader | None:
     """The segment's first batch with a newer record, from this offset on; None: it is not near where the index says."""
     segment = served.segment

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from table.history.scan import Scan, ScanStats, scan
-from tidegate.commands.row_output import write_rows
+from tidegate.commands.row_output import say_stats, write_rows
 from tidegate.commands.table_failures import run_table_command
 from tidegate.commands.table_options import ScanOptions
 
@@ -45,16 +44,11 @@ def _run(options: ScanOptions) -> None:
 
 
 def _export(scanned: Scan, folder: Path) -> None:
-    """It is `Scan.to_parquet`, which goes on where it was ended; so what it took is what the plan says."""
-    plan = scanned.explain()
-    scanned.to_parquet(folder)
-    rows = sum(parquet.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
-    print(
-        f"tidegate: {rows:,} rows; {plan.segments:,} of {plan.of_segments:,} segments, {plan.bytes / 1e6:,.1f} of "
-        f"{plan.of_bytes / 1e6:,.1f} MB at most, about {plan.gets:,} GETs; {plan.not_tiered_offsets:,} offsets are "
-        "not in the tier yet",
-        file=sys.stderr,
-    )
+    """It is `Scan.to_parquet`, which goes on where it was ended: the last line says what was read this time."""
+    try:
+        scanned.to_parquet(folder)
+    finally:
+        say_stats([scanned.stats])
 
 
 class ScannedRows:
