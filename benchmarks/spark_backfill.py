@@ -9,8 +9,8 @@ and 60 MB/s a connection; broker (benchmarks/java/S3TieredStorage.java), Tidegat
 there. Each round has a Tidegate of its own, so that its cache is empty.
 
 Spark has two cores of its own accord and writes to nowhere (`noop`), so that decoding is all it does. Its Python
-workers are a cluster's: pyspark, pyarrow, numpy, and `tidegate_spark` as it is shipped. What each side costs the broker
-is counted: its processor time, and its remote fetches, none for the last two.
+workers are a cluster's: pyspark, pyarrow, numpy, and the zip for `--py-files`. What each side costs the broker is
+counted: its processor time, and its remote fetches, none for the last two.
 
 Exit code 1 when the tier source is slower than the Kafka source at the broker, when a side gives other rows, or when
 the broker read the tier for a side that is not its own.
@@ -137,7 +137,7 @@ def cluster_session(folder: Path) -> Iterator[SparkSession]:
     try:
         spark.sparkContext.addPyFile(str(built.zip))
         sys.path.insert(0, str(built.zip))
-        importlib.import_module("tidegate_spark").register(spark)
+        importlib.import_module("tidegate.spark").register(spark)
         yield spark
     finally:
         spark.stop()

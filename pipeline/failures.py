@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OURS = ("pipeline", "protocol", "storage", "table", "tidegate", "tidegate_spark")
+_OURS = ("pipeline", "protocol", "storage", "table", "tidegate")
 """Packages whose errors are sentences; those of others say little without their type's name."""
 _WORKERS = "pyspark."
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"

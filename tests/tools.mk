@@ -4,7 +4,7 @@
 #   make docs                build/docs/site: the documents as a site, by reader; a dead link is an error
 #   make spark               the extras `spark`, `sql`, `polars`, connectors, S3A, Delta, Iceberg, a schema registry
 #   make test-tools          toxiproxy, stores, other clients, old ones, the next Spark       (needs Go, Node)
-#   make spark-package       dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
+#   make spark-package       dist/: the tier as a Spark source in a zip for --py-files, and its old name
 #   make differential        the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make fuzz                each decoder under bytes that coverage leads, ten minutes each  (ARGS='--seconds 60')
 #   make audit               known vulnerabilities of what is locked, from the index's advisories   (needs a network)

@@ -29,7 +29,7 @@ ENDED = (
     [
         (
             "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source reader: "
-            f"tidegate_spark.pipeline.failures.TidegateError: one is missing\nanother, too\n\n{TRACEBACK}X: y\n "
+            "tidegate.pipeline.failures.TidegateError: one is missing\nanother, too\n\n{TRACEBACK}X: y\n "
             "SQLSTATE: 38000",
             "one is missing; another, too",
         ),

@@ -14,7 +14,6 @@ import pytest
 
 from pipeline import session
 from tests.support.for_each import for_each
-from tools.spark_package import shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +96,7 @@ def test_an_older_spark_is_sent_to_the_kafka_source(version: str, is_old: bool) 
     older = cast("SparkSession", SimpleNamespace(version=version))
     if is_old:
         with pytest.raises(RuntimeError, match=rf"^Spark {version} knows no Python data sources, .* Kafka source"):
-            shipped.register(older)
+            session.register(older)
     assert bool(session.version_problems(version)) == is_old
 
 

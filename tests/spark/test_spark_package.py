@@ -1,9 +1,10 @@
-"""The zip and the wheel as users have them: beside modules of their own that are called like our packages."""
+"""The zip as users have it: beside modules of their own that are called like our packages."""
 
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from tests.support.spark_cluster import cluster_python
 from tests.support.spark_package import USERS_NAMES, users_modules
-from tools.spark_package.build import NAME, Built
+from tools.spark_package.build import Built
+from tools.spark_package.shipped._bundled import OURS
 
 pytestmark = pytest.mark.needs("spark")
 
@@ -21,17 +23,17 @@ import metrics, pipeline, protocol, proxy, storage, table
 modules = (metrics, pipeline, protocol, proxy, storage, table)
 users = [each.WHOSE for each in modules]
 
-import tidegate_spark
-from tidegate_spark.table.tasks import SegmentTask
-from tidegate_spark.storage.errors import RemoteStorageError
-from tidegate_spark.storage.config.registry import open_remote_storage_manager
+import tidegate
+from tidegate.table.tasks import SegmentTask
+from tidegate.storage.errors import RemoteStorageError
+from tidegate.storage.config.registry import open_remote_storage_manager
 import boto3, cryptography.hazmat.bindings._rust, zstandard
 
 print(json.dumps({
     "users": users,
     "modules": [SegmentTask.__module__, RemoteStorageError.__module__],
     "libraries": [boto3.__file__, zstandard.__file__],
-    "ours": tidegate_spark.__file__,
+    "ours": tidegate.__file__,
     "path": sys.path,
 }))
 """
@@ -58,10 +60,10 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
 def test_users_modules_and_ours_of_the_same_names_both_work(spark_package: Built, python: Path, tmp_path: Path) -> None:
     found = answer(run(python, tmp_path, [spark_package.zip, users_modules(tmp_path / "users")]))
     assert found["users"] == ["the user's"] * len(USERS_NAMES)
-    assert found["modules"] == ["tidegate_spark.table.tasks", "tidegate_spark.storage.errors"]
+    assert found["modules"] == ["tidegate.table.tasks", "tidegate.storage.errors"]
     # Libraries come from the zip, by a private folder that is last on the path.
     folder = found["path"][-1]
-    assert Path(folder).parent == tmp_path / "tmp" / f"{NAME}-{os.geteuid()}"
+    assert Path(folder).parent == tmp_path / "tmp" / f"{OURS}-{os.geteuid()}"
     assert all(name.startswith(folder + "/") for name in found["libraries"])
     assert str(found["ours"]).startswith(str(spark_package.zip))
 
@@ -72,19 +74,19 @@ def test_what_the_cluster_has_already_wins(spark_package: Built, python: Path, t
     (clusters / "zstandard-99.0.dist-info" / "METADATA").write_text("Name: zstandard\nVersion: 99.0\n")
     (clusters / "zstandard").mkdir()
     (clusters / "zstandard" / "__init__.py").write_text("__version__ = 'the cluster’s'\n")
-    program = "import tidegate_spark, zstandard; print(zstandard.__version__)"
+    program = "import tidegate, zstandard; print(zstandard.__version__)"
     done = run(python, tmp_path, [spark_package.zip, clusters], program)
     assert done.stdout == "the cluster’s\n", done.stderr
 
 
 def test_without_arrow_on_the_cluster_the_error_says_so(spark_package: Built, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    done = run(tmp_path / "bare" / "bin" / "python", tmp_path, [spark_package.zip], "import tidegate_spark")
+    done = run(tmp_path / "bare" / "bin" / "python", tmp_path, [spark_package.zip], "import tidegate.spark")
     assert "pyarrow is missing (pyarrow>=15 is needed)" in done.stderr.splitlines()[-1]
 
 
 def test_lines_of_a_traceback_are_those_of_the_repository(spark_package: Built, python: Path, tmp_path: Path) -> None:
-    program = "from tidegate_spark.storage.config.registry import *\nopen_remote_storage_manager('no', {})"
+    program = "from tidegate.storage.config.registry import *\nopen_remote_storage_manager('no', {})"
     done = run(python, tmp_path, [spark_package.zip], program)
     source = Path(__file__).parents[2] / "storage" / "config" / "registry.py"
     lines = source.read_text().splitlines()
@@ -92,15 +94,30 @@ def test_lines_of_a_traceback_are_those_of_the_repository(spark_package: Built, 
     assert f'registry.py", line {raised}, in open_remote_storage_manager' in done.stderr
 
 
-def test_the_wheel_installs_and_needs_what_its_metadata_says(
-    spark_package: Built, python: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "site"
-    options = ["--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(target)]
+OLD_NAME = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("default")
+    import tidegate_spark
+    import tidegate_spark as again
+import tidegate.spark
+assert tidegate_spark.register is tidegate.spark.register and tidegate_spark.TidegateDataSource
+print([each.category.__name__ for each in caught], caught[0].message, caught[0].filename)
+print(tidegate_spark.__file__)
+"""
+
+
+def test_the_old_name_works_and_warns_once(spark_package: Built, python: Path, tmp_path: Path) -> None:
+    """In the zip, and as a wheel beside Tidegate's own package, which is the zip's here."""
+    with zipfile.ZipFile(spark_package.wheel) as wheel:
+        modules = [name for name in wheel.namelist() if ".dist-info/" not in name]
+        (metadata,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith("/METADATA"))
+    assert modules == ["tidegate_spark/__init__.py"]
+    assert "Requires-Dist" not in metadata
+    site = tmp_path / "site"
+    options = ["--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(site)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, spark_package.wheel], check=True)
-    done = run(python, tmp_path, [target], "import tidegate_spark; print(tidegate_spark.__file__)")
-    assert done.stdout == f"{target}/tidegate_spark/__init__.py\n", done.stderr
-    metadata = (next(target.glob("*.dist-info")) / "METADATA").read_text()
-    needed = {line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist")}
-    assert {"pyarrow>=15", "numpy>=1.26", "boto3>=1.36", "zstandard>=0.23"} <= needed
-    assert not [line for line in needed if line.startswith(("pyspark", "trio", "h11", "confluent"))]
+    said = "['FutureWarning'] tidegate_spark is tidegate.spark now: this name goes with 0.3 <string>"
+    for path in ([spark_package.zip], [site, spark_package.zip]):
+        done = run(python, tmp_path, path, OLD_NAME)
+        assert done.stdout.splitlines() == [said, f"{path[0]}/tidegate_spark/__init__.py"], done.stderr

@@ -20,7 +20,6 @@ from tests.support.kafka import fresh_name
 from tests.support.needs import JARS, ROOT
 from tests.support.page_blocks import blocks_of
 from tests.support.spark_topics import PLAIN, SparkTopics
-from tools.spark_package import shipped
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -38,7 +37,6 @@ HERE = {KAFKA, SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL}
 LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
-    "What to install 2": "tests/spark/test_spark_package.py installs the wheel, without asking a registry",
     "Values with a schema 1": "tests/spark/test_values.py runs it, with a registry",
     "Backfill into a folder 2": "what a run prints",
     "Backfill into a folder 3": "tests/spark/test_backfill_s3a.py runs it, with jars and a store that are here",
@@ -66,7 +64,6 @@ class Reader:
     def own(self) -> dict[str, str]:
         config = self.topics.tidegate.process.properties_path
         return {
-            r"import tidegate_spark\b": "import tools.spark_package.shipped as tidegate_spark",
             r"\btidegate\.properties\b": str(config),
             r"\btidegate\.example\.org:19092\b": self.topics.tidegate.bootstrap_servers,
             r"\bbroker-1:9092\b": self.topics.cluster.bootstrap_servers,
@@ -139,7 +136,7 @@ def test_a_stream_reads_the_topic_and_kafkas_tool_says_how_far(reader: Reader) -
 def test_offsets_of_a_query_that_has_ended_are_committed(reader: Reader) -> None:
     """Given a query that takes what there is and ends, when its offsets are committed, then all of them."""
     query: StreamingQuery = replace(reader, trigger="availableNow=True").python(STREAM)["query"]
-    reader.python(ENDED, query=query, tidegate_spark=shipped)
+    reader.python(ENDED, query=query)
     assert shown_by_the_tool(reader) == reader.tiered_rows
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_package import USERS_NAMES, users_modules
 from tests.support.spark_topics import PLAIN, SparkTopics
-from tools.spark_package.build import NAME, Built
+from tools.spark_package.build import Built
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
 
@@ -23,21 +23,22 @@ USERS_PROGRAM = """
 import json, os, sys
 import metrics, pipeline, protocol, proxy, storage, table
 from pyspark.sql import SparkSession, functions
-import tidegate_spark
-from tidegate_spark import TidegateDataSource
-from tidegate_spark.table.tasks import ReadOptions
+import tidegate
+from tidegate.pipeline.data_source import TidegateDataSource
+from tidegate.spark import register
+from tidegate.table.tasks import ReadOptions
 
 config, topic = sys.argv[1:]
 spark = SparkSession.builder.appName("a user's program").getOrCreate()
-tidegate_spark.register(spark)
+register(spark)
 
 def on_executor(options):
     import metrics, pipeline, protocol, proxy, storage, table
-    import tidegate_spark.storage.model
+    import tidegate.storage.model
     return {
         "users": [each.WHOSE for each in (metrics, pipeline, protocol, proxy, storage, table)],
         "unpickled": type(options).__module__,
-        "ours": tidegate_spark.__file__,
+        "ours": tidegate.__file__,
         "libraries": sys.path[-1],
     }
 
@@ -79,10 +80,10 @@ def test_a_users_program_reads_the_tier_beside_its_own_modules_of_our_names(
 
     the_users = ["the user's"] * len(USERS_NAMES)
     assert found["driver"] == the_users
-    assert found["source"] == f"{NAME}.pipeline.data_source"
+    assert found["source"] == "tidegate.pipeline.data_source"
     for executor in found["executors"]:
         assert executor["users"] == the_users
-        assert executor["unpickled"] == f"{NAME}.table.tasks"
+        assert executor["unpickled"] == "tidegate.table.tasks"
         assert spark_package.zip.name in executor["ours"]
         assert str(spark_cluster.folder / "tmp") in executor["libraries"]
     wanted = [

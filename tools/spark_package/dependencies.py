@@ -21,7 +21,7 @@ OF_SPARK = ("py4j", "pyspark")
 OF_ARROW = ("numpy", "pyarrow")
 """Large, and nearly always there: PySpark's own data source API imports pyarrow."""
 STORES = ("azure", "gcs")
-"""Extras of pyproject.toml that are the wheel's too. In the zip only on request: a tier is in one store."""
+"""Extras of pyproject.toml that are in the zip only on request: a tier is in one store."""
 
 _BOTOCORE_SERVICES = ("s3", "signin", "sso", "sso-oidc", "sts")
 """S3, and what its credentials come from; botocore describes some 400 more services in 20 MB."""
@@ -50,11 +50,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    requirements: tuple[str, ...]
-    """Our own package's, as a wheel's metadata has them."""
     bundled: Mapping[str, importlib.metadata.Distribution]
     needs: tuple[Need, ...]
-    """Needs of our package (as `tidegate_spark`) and of every bundled distribution."""
+    """Needs of our modules (as `tidegate_spark`) and of every bundled distribution."""
 
 
 def dependencies_of(
@@ -92,13 +90,8 @@ def dependencies_of(
     if undeclared:
         name = min(undeclared)
         raise DependencyError(f"{libraries[imported[name]]} imports {imported[name]}: {name} is not in pyproject.toml")
-    written = [str(requirement) for name, requirement in sorted(roots.items()) if name not in optional]
-    for store, extra in extras.items():
-        written += [f'{extra[name]}; extra == "{store}"' for name in sorted(extra) if name in imported]
     return Dependencies(
-        tuple(written),
-        dict(sorted(bundled.items())),
-        tuple(sorted(needs, key=lambda need: (need.requirer, need.dependency))),
+        dict(sorted(bundled.items())), tuple(sorted(needs, key=lambda need: (need.requirer, need.dependency)))
     )
 
 

@@ -7,4 +7,4 @@ import importlib
 import sys
 
 if __name__ == "__main__":
-    sys.exit(importlib.import_module("tidegate_spark.pipeline.jobs.command_line").main())
+    sys.exit(importlib.import_module("tidegate.pipeline.jobs.command_line").main())

@@ -32,11 +32,11 @@ import sys
 from pathlib import Path
 import secret_search
 from pyspark.sql import SparkSession
-import tidegate_spark
+from tidegate.spark import register
 
 config, topic, folder, control = sys.argv[1:]
 spark = SparkSession.builder.appName(control).getOrCreate()
-tidegate_spark.register(spark)
+register(spark)
 spark.sparkContext.setJobDescription(control)
 rows = spark.read.format("tidegate").option("config", config).option("subscribe", topic).load()
 for mode in ("simple", "extended", "codegen", "cost", "formatted"):

@@ -1,4 +1,4 @@
-"""The zip and the wheel as users have them: beside modules of their own that are called like our packages."""
+"""The package for Spark, built twice."""
 
 from pathlib import Path
 

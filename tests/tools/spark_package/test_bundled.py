@@ -15,6 +15,7 @@ import pytest
 
 from tools.spark_package.shipped._bundled import (
     OURS,
+    PACKAGE,
     Bundle,
     LibrariesError,
     make_importable,
@@ -32,7 +33,7 @@ def archive(folder: Path, files: dict[str, bytes] | None = None) -> tuple[Path, 
     path = folder / "ours.zip"
     with zipfile.ZipFile(path, "w") as target:
         for name, data in content.items():
-            target.writestr(f"{OURS}/_bundle/{name}", data)
+            target.writestr(f"{PACKAGE}/_bundle/{name}", data)
     digest = hashlib.sha256(repr(content).encode()).hexdigest()
     return path, bundle(digest=digest, files=[(name, len(data)) for name, data in content.items()])
 

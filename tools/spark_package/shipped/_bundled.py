@@ -33,6 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OURS = "tidegate_spark"
+"""The zip's name."""
+PACKAGE = "tidegate"
+"""Where in the zip this module and the libraries are."""
 _DESCRIPTION = "_bundle.json"
 _FOLDER = "_bundle"
 _DIGEST_CHARACTERS = 32
@@ -198,7 +201,7 @@ def _extract(archive: Path, bundle: Bundle, folder: Path) -> None:
         for name, _ in bundle.files:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(source.read(f"{OURS}/{_FOLDER}/{name}"))
+            path.write_bytes(source.read(f"{PACKAGE}/{_FOLDER}/{name}"))
 
 
 @contextlib.contextmanager
