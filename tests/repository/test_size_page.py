@@ -1,4 +1,4 @@
-"""The table of docs/operate/size.md follows from what the page says below it."""
+"""The table of docs/operate/size.md follows from what the page says below it, and so do the figures for newcomers."""
 
 import math
 import re
@@ -27,3 +27,16 @@ def test_what_each_load_takes_follows_from_the_rules() -> None:
         assert float(memory) == max(LEAST_GIB, int(partitions) * 2 * GET_MIB * 3 / 1024)
         processes = int(cores) + (int(cores) > 1)
         assert 0 <= float(limit) - float(memory) - processes * BESIDE_GIB < 0.1
+
+
+def test_newcomers_read_the_same_figures() -> None:
+    """What a core carries is one over the core-seconds that a GB takes."""
+    said = re.search(
+        r"([\d.]+) GB/s of relayed records, ([\d.]+) GB/s from a cold store over HTTP and ([\d.]+) GB/s over HTTPS",
+        " ".join(text_of(ROOT / "docs" / "is-it-for-me.md").split()),
+    )
+    taken = re.search(r"HTTPS takes ([\d.]+)\s+core-seconds per GB, HTTP ([\d.]+), relayed records ([\d.]+),", PAGE)
+    assert said is not None
+    assert taken is not None
+    https, http, relayed = (1 / float(each) for each in taken.groups())
+    assert [float(each) for each in said.groups()] == pytest.approx([relayed, http, https], rel=0.02)
