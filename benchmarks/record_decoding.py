@@ -8,14 +8,11 @@ in turns, within one run; a figure is the median of the rounds, in CPU time of t
 when the sides' rows are not the same ones, or when the decoder is slower than aiokafka's anywhere.
 """
 
-import argparse
-import json
 import random
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
-from rich.box import SIMPLE_HEAVY
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.support.decoders import parsed, rates, show
 from protocol.record_batches import read_header
 from storage.log.log_walk import WalkedBatch
 from table.decoding.inflated_batches import RecordDecoder
@@ -76,15 +71,15 @@ class Cell:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Record batches to Arrow columns: the decoder against two readers.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (5)")
-    parser.add_argument("--megabytes", type=int, default=16, help="plain records of each kind (16)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
-    if options.rounds < 1 or options.megabytes < 1:
-        parser.error("at least one round and 1 MB")
+    options = parsed(
+        "Record batches to Arrow columns: the decoder against two readers.",
+        size="megabytes",
+        default=16,
+        size_help="plain records of each kind",
+    )
     cells = measure(options.rounds, options.megabytes * 1000 * 1000)
-    show(cells, as_json=options.json)
+    headings = ("record", "batch", "codec", "decoder", "", "aiokafka", "kafka-python", "×", "×", "offset, timestamp")
+    show("record batches to Arrow columns, one core", headings, cells, figures, as_json=options.json)
     return 0 if all(cell.holds for cell in cells) else 1
 
 
@@ -101,32 +96,26 @@ def measure(rounds: int, plain_bytes: int) -> list[Cell]:
 def measure_kind(rounds: int, plain_bytes: int, record_bytes: int, batch_bytes: int, codec: str) -> Cell:
     """All sides over the same batches."""
     blobs, rows, size_bytes = make_batches(plain_bytes, record_bytes, batch_bytes, CODECS[codec])
-    sides: dict[str, Read] = {
+    readers: dict[str, Read] = {
         "decoder": lambda blobs: decode(blobs, DEFAULT_COLUMNS),
         "aiokafka": lambda blobs: read_one_by_one(blobs, lambda blob: AiokafkaRecords(blob).next_batch()),
         "kafka-python": lambda blobs: read_one_by_one(blobs, lambda blob: KafkaPythonRecords(blob).next_batch()),
         "without values": lambda blobs: decode(blobs, COLUMNS_ALONE),
     }
     # The untimed round also compares, and loads what is loaded late.
-    tables = [pa.Table.from_batches(sides[name](blobs)) for name in ("decoder", "aiokafka", "kafka-python")]
+    tables = [pa.Table.from_batches(readers[name](blobs)) for name in ("decoder", "aiokafka", "kafka-python")]
     are_equal = all(table.equals(tables[0]) for table in tables[1:]) and tables[0].num_rows == rows
     del tables
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds):
-        for name in list(sides) if number % 2 else reversed(sides):
-            started_s = time.process_time()
-            sides[name](blobs)
-            seconds[name].append(time.process_time() - started_s)
-    rates = {name: rows / statistics.median(measured) for name, measured in seconds.items()}
-    megabytes_per_s = rates["decoder"] * size_bytes / rows / 1e6
+    found = rates(rounds, rows, {name: partial(read, blobs) for name, read in readers.items()})
+    megabytes_per_s = found["decoder"] * size_bytes / rows / 1e6
     return Cell(
         record_bytes,
         batch_bytes,
         codec,
-        decoder_rows_per_s=rates["decoder"],
-        aiokafka_rows_per_s=rates["aiokafka"],
-        kafka_python_rows_per_s=rates["kafka-python"],
-        without_values_rows_per_s=rates["without values"],
+        decoder_rows_per_s=found["decoder"],
+        aiokafka_rows_per_s=found["aiokafka"],
+        kafka_python_rows_per_s=found["kafka-python"],
+        without_values_rows_per_s=found["without values"],
         decoder_megabytes_per_s=megabytes_per_s,
         are_equal=are_equal,
     )
@@ -200,36 +189,20 @@ def record_of(rng: random.Random, record_bytes: int, number: int) -> Record:
 # --- the report ---
 
 
-def show(cells: Sequence[Cell], *, as_json: bool) -> None:
-    """Print the figures."""
-    if as_json:
-        print(json.dumps({"cells": [{**asdict(cell), "holds": cell.holds} for cell in cells]}, indent=2))
-        return
-    table = Table(
-        title="record batches to Arrow columns, one core", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left"
+def figures(cell: Cell) -> tuple[str, ...]:
+    """A row of the table."""
+    return (
+        f"{cell.record_bytes} B",
+        f"{cell.batch_bytes // 1000} KB",
+        cell.codec,
+        f"{cell.decoder_rows_per_s:,.0f} rows/s",
+        f"{cell.decoder_megabytes_per_s:,.0f} MB/s",
+        f"{cell.aiokafka_rows_per_s:,.0f} rows/s",
+        f"{cell.kafka_python_rows_per_s:,.0f} rows/s",
+        f"{cell.times_aiokafka:.1f}",
+        f"{cell.times_kafka_python:.0f}",
+        f"{cell.without_values_rows_per_s:,.0f} rows/s",
     )
-    headings = ("record", "batch", "codec", "decoder", "", "aiokafka", "kafka-python", "×", "×", "offset, timestamp")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for cell in cells:
-        table.add_row(
-            f"{cell.record_bytes} B",
-            f"{cell.batch_bytes // 1000} KB",
-            cell.codec,
-            f"{cell.decoder_rows_per_s:,.0f} rows/s",
-            f"{cell.decoder_megabytes_per_s:,.0f} MB/s",
-            f"{cell.aiokafka_rows_per_s:,.0f} rows/s",
-            f"{cell.kafka_python_rows_per_s:,.0f} rows/s",
-            f"{cell.times_aiokafka:.1f}",
-            f"{cell.times_kafka_python:.0f}",
-            f"{cell.without_values_rows_per_s:,.0f} rows/s",
-            style="" if cell.holds else "bold red",
-        )
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    for cell in cells:
-        if not cell.are_equal:
-            console.print(f"failed: rows differ: {cell}", style="bold red", highlight=False)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,12 @@ the rounds, in CPU time. Exit code 1 when a row is not the order that was writte
 less of its floor than `SHARES` has.
 """
 
-import argparse
 import io
 import json
 import random
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +24,13 @@ import fastavro
 import pyarrow as pa
 import pyarrow.json
 from google.protobuf import message_factory
-from rich.box import SIMPLE_HEAVY
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.support.decoders import parsed, rates, show
 from table.values.protobuf import ProtobufSchema, compiled
 from table.values.settled import SettledColumn, ValuesPlan
 from table.values.typed_columns import TypedColumn
 
-SHARES: Final = {"json": 0.5, "protobuf": 0.25, "avro": 0.6}
+SHARES: Final = {"json": 0.4, "protobuf": 0.25, "avro": 0.6}
 """Rows a core-second beside the floor's."""
 HEADER: Final = b"\0\0\0\0\1"
 
@@ -81,15 +76,15 @@ class Cell:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Values to Arrow columns: the decoder beside the bare libraries.")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (5)")
-    parser.add_argument("--rows", type=int, default=20_000, help="values of each format (20,000)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    options = parser.parse_args()
-    if options.rounds < 1 or options.rows < 1:
-        parser.error("at least one round and one row")
+    options = parsed(
+        "Values to Arrow columns: the decoder beside the bare libraries.",
+        size="rows",
+        default=20_000,
+        size_help="values of each format",
+    )
     cells = measure(options.rounds, options.rows)
-    show(cells, as_json=options.json)
+    headings = ("format", "value", "decoder", "", "floor", "share")
+    show("values to Arrow columns, one core", headings, cells, figures, as_json=options.json)
     return 0 if all(cell.holds for cell in cells) else 1
 
 
@@ -113,18 +108,12 @@ def measure_format(
     array = pa.array([HEADER + value for value in values], pa.binary())
     found, reasons = column.convert(array)
     sides: dict[str, Callable[[], object]] = {"decoder": lambda: column.convert(array), "floor": floor}
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds):
-        for side in list(sides) if number % 2 else reversed(sides):
-            started_s = time.process_time()
-            sides[side]()
-            seconds[side].append(time.process_time() - started_s)
-    rates = {side: len(values) / statistics.median(measured) for side, measured in seconds.items()}
+    found_rates = rates(rounds, len(values), sides)
     return Cell(
         name,
         sum(map(len, values)) // len(values),
-        decoder_rows_per_s=rates["decoder"],
-        floor_rows_per_s=rates["floor"],
+        decoder_rows_per_s=found_rates["decoder"],
+        floor_rows_per_s=found_rates["floor"],
         are_equal=not reasons and found.to_pylist() == orders,
     )
 
@@ -222,29 +211,16 @@ def order(rng: random.Random, number: int) -> dict[str, Any]:
 # --- the report ---
 
 
-def show(cells: Sequence[Cell], *, as_json: bool) -> None:
-    """Print the figures."""
-    if as_json:
-        print(json.dumps({"cells": [{**asdict(cell), "holds": cell.holds} for cell in cells]}, indent=2))
-        return
-    table = Table(title="values to Arrow columns, one core", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left")
-    for heading in ("format", "value", "decoder", "", "floor", "share"):
-        table.add_column(heading, justify="left" if heading == "format" else "right")
-    for cell in cells:
-        table.add_row(
-            cell.format,
-            f"{cell.value_bytes} B",
-            f"{cell.decoder_rows_per_s:,.0f} rows/s",
-            f"{cell.decoder_rows_per_s * cell.value_bytes / 1e6:,.0f} MB/s",
-            f"{cell.floor_rows_per_s:,.0f} rows/s",
-            f"{cell.share:.2f}",
-            style="" if cell.holds else "bold red",
-        )
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    for cell in cells:
-        if not cell.are_equal:
-            console.print(f"failed: rows differ: {cell}", style="bold red", highlight=False)
+def figures(cell: Cell) -> tuple[str, ...]:
+    """A row of the table."""
+    return (
+        cell.format,
+        f"{cell.value_bytes} B",
+        f"{cell.decoder_rows_per_s:,.0f} rows/s",
+        f"{cell.decoder_rows_per_s * cell.value_bytes / 1e6:,.0f} MB/s",
+        f"{cell.floor_rows_per_s:,.0f} rows/s",
+        f"{cell.share:.2f}",
+    )
 
 
 if __name__ == "__main__":
