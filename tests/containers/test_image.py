@@ -113,7 +113,7 @@ def test_a_stop_lets_an_answer_under_way_arrive(containers: Containers, tidegate
         asking.join()
         assert answers == [(0, 0)]
         assert stopping.wait() == 0
-        assert containers.podman("wait", one.name).strip() == "0"
+        assert containers.end_of(one.name) == "0"
 
 
 def test_pips_settings_of_this_machine_are_in_no_layer(containers: Containers, tidegate_image: str) -> None:

@@ -4,6 +4,7 @@ images that are made here under the same names. Grafana is not run: Prometheus i
 What differs from the published file is docker-compose.override.yml beside this one.
 """
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -12,7 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import boto3
 import pytest
+import yaml
+from botocore.exceptions import ClientError
 
 from tests.support.compose import ComposeService
 from tests.support.composed_containers import ComposedContainers, build_image, build_stand_ins
@@ -93,6 +97,28 @@ def panel_expressions() -> dict[str, str]:
         if not title.startswith("Workers: ") and not names_in(asked) & copier_names():
             found[title] = functools.reduce(lambda text, name: text.replace(name, values[name]), values, asked)
     return found
+
+
+def test_prometheus_has_the_rules_and_the_tier_cannot_be_written_to(demo: ComposedContainers) -> None:
+    """Through the S3 server, which shows a volume that is Kafka's."""
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "tidegate-rules.yml").read_text("utf-8"))
+    found = demo.call(partial(PROMETHEUS.get, "rules"))
+    assert {group["name"] for group in found["groups"]} == {group["name"] for group in rules["groups"]}
+    keys = demo.services["s3"].definition["environment"]
+
+    def write() -> None:
+        client = boto3.client(
+            "s3",
+            endpoint_url="http://127.0.0.1:7070",
+            region_name="us-east-1",
+            aws_access_key_id=keys["ROOT_ACCESS_KEY"],
+            aws_secret_access_key=keys["ROOT_SECRET_KEY"],
+        )
+        with contextlib.closing(client):
+            client.put_object(Bucket="kafka-tiered-storage", Key="of-mine", Body=b"x")
+
+    with pytest.raises(ClientError, match="AccessDenied"):
+        demo.call(write)
 
 
 def test_commands_of_the_page_print_what_it_says(demo: ComposedContainers, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """docs/getting-started-containers.md: Docker's own commands, held against our files.
 
-What can be run: test_compose.py, TestPrograms. Docker's own commands: their services are the compose file's, which
+What can be run: tests/containers/test_services.py. Docker's own commands: their services are the compose file's, which
 docker-compose itself has read, their paths and ports are the image's and the configuration's.
 """
 

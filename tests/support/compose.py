@@ -1,8 +1,8 @@
 """docker-compose.yml run without Docker: each service's real program, with what the compose file gives it.
 
     with ComposeRun(work, environ={}) as run:
-        run.up("prometheus")          # and what it depends on, each when its condition holds
-        run.address("tidegate", 9464)
+        run.up("spark")               # and what it depends on, each when its condition holds
+        run.wait_completed("spark")
 
 docker-compose itself reads the file (variables filled in). What a container has of its own is put in its place:
 
@@ -148,12 +148,6 @@ class ComposeRun:
         ]
         return [*hosts, *ports, *paths]
 
-    def address(self, service: str, port: int) -> str:
-        """Return where a container's port is on this machine."""
-        if port not in self.services[service].ports:
-            raise KeyError(f"{service} has no port {port}")
-        return f"{HOST}:{self._ports[port]}"
-
     def up(self, *names: str) -> None:
         """Start services and what they depend on, each when its conditions hold, and wait until all are healthy."""
         for name in names:
@@ -178,13 +172,6 @@ class ComposeRun:
         said = process.log_path.read_text("utf-8", "replace")
         assert process.exit_code == 0, f"{name} ended with {process.exit_code}:\n{said[-4000:]}"
         return said
-
-    def run_again(self, name: str) -> str:
-        """Start a service that has ended once more, as `up` does when it is called again, and give what it says."""
-        earlier = len(self.wait_completed(name))
-        self.processes[name].kill()
-        self._launch(name)
-        return self.wait_completed(name)[earlier:]
 
     def rewritten(self, name: str, text: str) -> str:
         """A command's part or a file's content, for this machine.

@@ -55,7 +55,7 @@ class ComposedContainers:
 
     def wait_completed(self, name: str) -> str:
         """Wait for a service that ends by itself, and give what it said."""
-        code = self._containers.podman("wait", name).strip()
+        code = self._containers.end_of(name)
         said = self._containers.log(name)
         assert code == "0", f"{name} ended with {code}:\n{said[-4000:]}"
         return said
@@ -65,7 +65,7 @@ class ComposedContainers:
         codes = {}
         for name in reversed(self.started):
             self._containers.podman("stop", name)
-            codes[name] = self._containers.podman("wait", name).strip()
+            codes[name] = self._containers.end_of(name)
             self._containers.podman("rm", name)
         self.started.clear()
         return codes

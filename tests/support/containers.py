@@ -20,11 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.needs import ROOT
+from tests.support.waiting import wait_until
 from tools.install_packages import pip_configuration, pip_settings
 
 BUILD: Final = ROOT / "build" / "containers"
 BASE: Final = "localhost/debian-python:tests"
 """The image of `base_archive`."""
+
+ENDED_S_MAX: Final = 180.0
 
 _PACKAGES: Final = ("ca-certificates", "netcat-openbsd", "python-is-python3", "python3-pip", "python3-venv", "wget")
 """The base has what the Dockerfile wants of Python's image, and what health checks of others' images call."""
@@ -58,6 +61,18 @@ class Containers:
     def start(self, *words: str | Path) -> subprocess.Popen[bytes]:
         """The same without waiting for its end."""
         return subprocess.Popen(("podman", *words), env=self.environ, stdout=subprocess.DEVNULL)
+
+    def end_of(self, name: str) -> str:
+        """Wait for a container's end, and return its exit code.
+
+        `podman wait` also waits for the process that watched it: 20 s where process 1 reaps nobody.
+        """
+
+        def code() -> str:
+            status, code = self.podman("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", name).split()
+            return code if status in {"exited", "stopped"} else ""
+
+        return wait_until(code, f"{name} has ended", timeout_s=ENDED_S_MAX)
 
     def import_base(self) -> None:
         """Make the image that stands in for public ones."""
