@@ -30,6 +30,7 @@ def _run(options: ScanOptions) -> None:
         values=options.values,
         isolation=options.isolation,
         tail=options.tail,
+        disorder=options.disorder,
         limit=options.limit,
         catalog=options.catalog,
     )

@@ -136,6 +136,7 @@ class Table(HistoryDataset):
             values=options.values,
             isolation=options.isolation,
             tail=options.tail,
+            disorder=options.disorder,
             catalog=options.catalog,
         )
         super().__init__(usual.with_columns([*dict.fromkeys((*usual.schema.names, *on_demand))]))

@@ -2,11 +2,14 @@
 that `tidegate --help` answers at once."""
 
 import argparse
+import datetime
 import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from tidegate.commands.cluster_options import duration_ms
 
 FORMATS: Final = ("table", "jsonl", "csv", "arrow", "parquet")
 
@@ -40,6 +43,7 @@ class TableOptions:
     values: dict[str, str] = field(default_factory=dict)
     isolation: str = "read_uncommitted"
     tail: str = "none"
+    disorder: datetime.timedelta | None = None
     explains: bool = False
     format: str | None = None
     output: Path | None = None
@@ -122,6 +126,12 @@ def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tail", choices=("none", "broker"), default="none", help="broker: read what is not in the tier yet from there"
     )
+    parser.add_argument(
+        "--disorder",
+        metavar="TIME",
+        type=_duration,
+        help="no record is older by more than that than one before it: 0s, 10m; then `timestamp <` ends the reading",
+    )
     parser.add_argument("--explain", action="store_true", dest="explains", help="say what would be read, and end")
     parser.add_argument(
         "--format",
@@ -134,6 +144,10 @@ def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
+
+
+def _duration(text: str) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=duration_ms(text))
 
 
 def _number(text: str) -> int:

@@ -1,5 +1,6 @@
 """`tidegate scan` over rows in memory: where they go, what is said last, and how it ends."""
 
+import datetime
 import json
 import signal
 import threading
@@ -59,6 +60,8 @@ def test_arguments_are_those_of_the_library(topics: ScannedTopics, capsys: Captu
         "3",
         "--tail",
         "broker",
+        "--disorder",
+        "10m",
         "--catalog",
         "dump.jsonl",
     ]
@@ -73,6 +76,7 @@ def test_arguments_are_those_of_the_library(topics: ScannedTopics, capsys: Captu
             "values": {"valueFormat": "avro", "valueSchemaFile": "order.avsc", "deadLetter": "fail"},
             "isolation": "read_committed",
             "tail": "broker",
+            "disorder": datetime.timedelta(minutes=10),
             "limit": 3,
             "catalog": Path("dump.jsonl"),
         }

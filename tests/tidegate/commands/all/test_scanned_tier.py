@@ -86,12 +86,24 @@ def test_a_query_that_counts_reads_no_record(tier: TableTier, capsys: Captured) 
     assert rows(capsys, tier, "sql", query) == [{"first": 0, "last": 14, "n": 15}]
 
 
+def test_an_end_in_time_ends_the_reading_where_an_order_is_declared(tier: TableTier, capsys: Captured) -> None:
+    for hour in range(4):
+        tier.add(build_segment([data_batch(hour, first_timestamp_ms=hour * 3_600_000)], interval_bytes=0))
+    early = "timestamp < '1970-01-01T00:30Z'"
+    for command, what, more in (("scan", "orders", ("--where", early)), ("sql", f"FROM orders WHERE {early}", ())):
+        for declared, segments in (((), 4), (("--disorder", "10m"), 2)):
+            code, out, err = run_command(capsys, *words(tier, command, what), *more, *declared)
+            assert (code, len(out.splitlines())) == (0, 1), err
+            assert f"{segments} of 4 segments" in err
+
+
 # --- exports ---
 
 
 def test_a_killed_export_goes_on_where_it_was(tier: TableTier, capsys: Captured, tmp_path: Path) -> None:
     """Given an export that is killed in its third file, when the same command runs again and the segments of the first
-    files are gone, then those files are as they were, and no record is missing or there twice."""
+    files are gone, then those files are as they were, no record is missing or there twice, and the last line tells of
+    what was read this time."""
     for partition in range(4):
         tier.add(filled_segment(0), filled_segment(200), partition=partition)
     logs = [[*tier.folder.rglob(f"orders-{partition}-*/*.log")] for partition in range(4)]
@@ -112,7 +124,7 @@ def test_a_killed_export_goes_on_where_it_was(tier: TableTier, capsys: Captured,
 
     code, _, err = run_command(capsys, *command)
 
-    assert (code, err.startswith("tidegate: 1,600 rows")) == (0, True), err
+    assert (code, err.startswith("tidegate: 800 rows of 800 offsets; 4 of 8 segments")) == (0, True), err
     for name, before in done.items():
         assert ((output / name).stat().st_ino, (output / name).stat().st_mtime_ns) == before
     written = ds.dataset(output, format="parquet", exclude_invalid_files=False).to_table()
