@@ -29,6 +29,7 @@ OF_EXTRAS = {
     "confluent_kafka",
     "duckdb",
     "google",
+    "msgspec",
     "numpy",
     "py4j",
     "polars",
