@@ -12,13 +12,6 @@ from tests.support.released import VERSION, release, tagged_repository
 OVERRIDE = Path(__file__).with_name("docker-compose.override.yml")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In one process: the store is made once."""
-    for item in items:
-        if item.path.is_relative_to(OVERRIDE.parent):
-            item.add_marker(pytest.mark.xdist_group("containers"))
-
-
 @pytest.fixture(scope="session")
 def containers() -> Iterator[Containers]:
     with own_containers() as own:

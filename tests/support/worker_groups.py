@@ -30,8 +30,8 @@ SHARED_TOPICS = frozenset({"codecs", "tidegate", "tiered", "transactions"})
 """On the broker `kafka`. Its users are the longest group: those with topics of their own have another broker."""
 WITH_SHARED_TOPICS = "kafka, shared topics"
 
-SHARED_FOLDERS = ("tests/broker",)
-"""Folders whose tests are one group: `make test` has one broker, and begins with it."""
+SHARED_FOLDERS = ("tests/broker", "tests/containers")
+"""Folders whose tests are one group: `make test` has one broker, and begins with it; containers have one store."""
 
 SLOW_NEEDS = frozenset({"java", "kafka", "spark"})
 """A file with tests that need these without using a shared fixture starts something of its own."""
