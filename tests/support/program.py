@@ -26,3 +26,9 @@ def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, s
     command = [tidegate_python(), "-m", "tidegate", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
+
+
+def loaded_by(statements: str) -> set[str]:
+    """The names of the modules that a new process has after these."""
+    command = [sys.executable, "-c", f"import sys; {statements}; print(*sys.modules)"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())

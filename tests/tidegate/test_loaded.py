@@ -1,9 +1,7 @@
 """What a process of `tidegate serve` has in memory: nothing that its configuration has no use for."""
 
-import subprocess
-import sys
+from tests.support.program import loaded_by
 
-_LOADED = "import sys, tidegate.serve; print(*sys.modules)"
 _OTHERS = (
     "azure.",
     "confluent_kafka",
@@ -19,5 +17,4 @@ _OTHERS = (
 
 
 def test_a_replica_loads_no_tier_of_our_own_and_no_store_that_is_not_named() -> None:
-    done = subprocess.run([sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True)
-    assert [name for name in done.stdout.split() if name.startswith(_OTHERS)] == []
+    assert [name for name in loaded_by("import tidegate.serve") if name.startswith(_OTHERS)] == []
