@@ -2,6 +2,7 @@
 controller of their own, and one node that is both. And what becomes of a topic that was left out.
 """
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -127,7 +128,7 @@ def test_a_node_that_is_broker_and_controller_takes_a_tier_over(tmp_path: Path) 
             assert _offsets(kafka, topic).log_start_offset == 0
             assert _read(kafka.bootstrap_servers, topic, [0]) == direct[topic]
             _check_brokers_copy(kafka, topic)
-            _check_retention(kafka, topic)
+            _check_retention(kafka, tmp_path, topic)
 
 
 # --- a tier of ours ---
@@ -303,15 +304,27 @@ def _check_brokers_copy(kafka: KafkaCluster, topic: str) -> None:
     wait_until(has_grown, "new segments in the tier")
 
 
-def _check_retention(kafka: KafkaCluster, topic: str) -> None:
-    """The broker deletes the oldest segments of the tier by its retention, and no others."""
-    before = _starts(kafka, topic)
+def _check_retention(kafka: KafkaCluster, folder: Path, topic: str) -> None:
+    """The broker deletes the oldest segments of the tier by its retention, and no others.
+
+    What it copied itself may begin in the middle of our last segment, and the log then in the middle of the broker's.
+    """
+    _dump(kafka, folder)
+    records = [json.loads(line).get("record", {}) for line in (folder / "metadata.jsonl").read_text().splitlines()]
+    ends = {each["segment_id"]: each["end_offset"] for each in records if "end_offset" in each}
+    before = {each: ends[each] for each in _segments(kafka, topic) if each in ends}
+    assert before
     alter_configs(kafka, topic, {"retention.bytes": str(2 * SEGMENT_BYTES)})
     kafka.wait_tiered(topic, until=lambda offsets: offsets.log_start_offset > 0)
     alter_configs(kafka, topic, {"retention.bytes": "-1"})
-    wait_until(lambda: _starts(kafka, topic)[0] == _offsets(kafka, topic).log_start_offset, "the oldest segments to go")
-    left = _starts(kafka, topic)
-    assert set(left) >= {start for start in before if start >= left[0]}
+
+    def kept() -> set[str]:
+        start = _offsets(kafka, topic).log_start_offset
+        return {each for each, end in before.items() if end >= start}
+
+    wait_until(lambda: _segments(kafka, topic) & before.keys() <= kept(), f"the oldest segments of `{topic}` to go")
+    left = _segments(kafka, topic)
+    assert left >= kept()
 
 
 def _read(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> Reads:
@@ -343,6 +356,11 @@ def _starts(kafka: KafkaCluster, topic: str) -> list[int]:
     """Return where the tier's segments of a topic begin, by its objects; ascending."""
     logs = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic}-0-*/*.log")
     return sorted(int(log.name[:20]) for log in logs)
+
+
+def _segments(kafka: KafkaCluster, topic: str) -> set[str]:
+    """Return the ids of the tier's segments of a topic, by its objects."""
+    return {log.stem[21:] for log in kafka.tier_dir.glob(f"kafka-tiered-storage/{topic}-0-*/*.log")}
 
 
 def _offsets(kafka: KafkaCluster, topic: str) -> PartitionOffsets:

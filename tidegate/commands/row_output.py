@@ -87,9 +87,8 @@ def run_interruptibly(work: Callable[[Callable[[], bool]], None], rows: Rows, pr
         else:
             result.set_result(None)
 
-    thread = threading.Thread(target=run, name="rows", daemon=True)
-    thread.start()
-    try:
+    try:  # Ctrl-C may come before `start` returns, when the thread has already opened its file
+        threading.Thread(target=run, name="rows", daemon=True).start()
         while not wait([result], PROGRESS_S).done:
             progress.told(sum(each.bytes_read for each in rows.stats()), rows.planned_bytes)
         result.result()
@@ -98,7 +97,7 @@ def run_interruptibly(work: Callable[[Callable[[], bool]], None], rows: Rows, pr
     except BaseException:
         ended.set()
         rows.stop()
-        thread.join(STOP_S)
+        wait([result], STOP_S)
         progress.close()
         say_stats(rows.stats())
         raise

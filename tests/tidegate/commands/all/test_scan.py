@@ -170,3 +170,26 @@ def test_ctrl_c_ends_it_with_a_line(
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.splitlines()[-1] == "tidegate: interrupted"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_ctrl_c_before_the_main_thread_waits_leaves_no_file(
+    topics: ScannedTopics, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, stopped = threading.Event(), threading.Event()
+    monkeypatch.setattr(ScannedRows, "stop", lambda self: stopped.set())
+
+    def go_on_when_stopped(batch: int) -> None:
+        reading.set()
+        assert stopped.wait(60)
+
+    def start(thread: threading.Thread) -> None:
+        begin(thread)
+        assert reading.wait(60)
+        raise KeyboardInterrupt
+
+    topics.before_batch = go_on_when_stopped
+    begin = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert cli.main(["scan", "f.properties", "orders", "--output", str(tmp_path / "rows.csv")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "tidegate: interrupted"
+    assert [*tmp_path.iterdir()] == []
