@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -122,17 +122,15 @@ def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int])
         except BaseException as error:  # raised in the main thread
             result.set_exception(error)
 
-    thread = threading.Thread(target=work, name="job", daemon=True)
-    thread.start()
-    try:
+    try:  # a signal may come before `start` returns, when the job has already begun
+        threading.Thread(target=work, name="job", daemon=True).start()
         return result.result()
     except (KeyboardInterrupt, _TerminatedError):
         cancelled.set()
         for _ in range(CANCELS_MAX):
             # Again and again: it may have been between two jobs.
             spark.sparkContext.cancelAllJobs()
-            thread.join(CANCEL_S)
-            if not thread.is_alive():
+            if wait([result], CANCEL_S).done:
                 break
         raise
 

@@ -3,10 +3,12 @@
 import signal
 import subprocess
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,3 +102,29 @@ def test_a_signal_ends_it_with_its_own_code(
     assert main(["audit", "--config", "f"]) == code
     assert "the same command goes on" in capsys.readouterr().err
     assert signal.getsignal(number) is before
+
+
+def test_ctrl_c_before_the_main_thread_waits_cancels_sparks_jobs(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, cancelled = threading.Event(), threading.Event()
+
+    @contextmanager
+    def session(_arguments: Namespace) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=cancelled.set))
+
+    def job(_context: object) -> int:
+        running.set()
+        assert cancelled.wait(60)
+        return 0
+
+    def start(thread: threading.Thread) -> None:
+        begin(thread)
+        assert running.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "_session", session)
+    monkeypatch.setattr("pipeline.session.register", lambda _spark: None)
+    monkeypatch.setattr(audit_command, "prepare", lambda _arguments: job)
+    begin = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert main(["audit", "--config", config]) == 130
+    assert cancelled.is_set()
