@@ -1,10 +1,10 @@
-"""Make each fault of mutants.toml in a copy of the project, and run the tests that should see it.
+"""Make each fault of the tables (*.toml) here in a copy of the project, and run the tests that should see it.
 
     python -m tools.mutants [--from FOLDER] [NAME ...]
 
-Prints a line for each: killed, or SURVIVED. Exit code 1 if one survived that mutants.toml does not excuse, 2 if one
-no longer fits the code. The copy is of what git tracks in FOLDER, by default this project; so another revision's tests
-are judged by a checkout of that revision.
+Prints a line for each: killed, or SURVIVED. Exit code 1 if one survived, 2 if one no longer fits the code. The copy is
+of what git tracks in FOLDER, by default this project; so another revision's tests are judged by a checkout of that
+revision.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-TABLE: Final = Path(__file__).with_name("mutants.toml")
+TABLES: Final = tuple(sorted(Path(__file__).parent.glob("*.toml")))
 TIMEOUT_S: Final = 900
 """A mutant that hangs its tests is seen, too."""
 _NO_TESTS: Final = (4, 5)
@@ -53,10 +53,9 @@ class Mutant:
         return text
 
 
-def mutants(table: Path = TABLE) -> list[Mutant]:
-    """All of the table, in its order."""
-    with table.open("rb") as file:
-        entries = tomllib.load(file)["mutant"]
+def mutants() -> list[Mutant]:
+    """All of the tables, in their order."""
+    entries = [entry for table in TABLES for entry in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]]
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
