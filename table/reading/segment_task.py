@@ -229,7 +229,8 @@ class SegmentBatches:
                     if batch.position >= task.start_position and selection.wants(batch.header)
                 ]
                 del batches
-                yield from self._grouped(wanted)
+                if wanted:
+                    yield wanted
                 # What is yet to be fetched takes the room of what was just read.
                 wanted.clear()
                 if is_last:
@@ -305,19 +306,6 @@ class SegmentBatches:
         start = max(bad.position, self.task.start_position) if bad.is_rest else bad.position
         if start >= self.task.start_position:
             self.bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
-
-    def _grouped(self, batches: list[WalkedBatch]) -> Iterator[list[WalkedBatch]]:
-        group_bytes_max = self._options.task_bytes_max // 32
-        group: list[WalkedBatch] = []
-        group_bytes = 0
-        for batch in batches:
-            if group and group_bytes + len(batch.data) > group_bytes_max:
-                yield group
-                group, group_bytes = [], 0
-            group.append(batch)
-            group_bytes += len(batch.data)
-        if group:
-            yield group
 
     def _offset_index(self, opened: OpenedSegment) -> OffsetIndex:
         """The offset index; an empty one if there is none to be had, or nobody would look into it."""
