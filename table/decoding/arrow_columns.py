@@ -58,7 +58,7 @@ class ColumnBuilder:
         of_log = [name for name in self._columns if name in _LOG_COLUMNS]
         makers |= {name: partial(_LOG_COLUMNS[name], table, rows, headers) for name in of_log}
         arrays = [
-            self._constant(name, row_count) if name in self._same else makers[name]().cast(field.type)
+            self._constant(name, row_count) if name in self._same else _typed(makers[name](), field.type)
             for name, field in zip(self._columns, self._schema, strict=True)
         ]
         if not arrays:
@@ -101,9 +101,13 @@ _LOG_COLUMNS: dict[str, Callable[[RecordTable, slice | Integers, Sequence[BatchH
 }
 
 
+def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
+
+
 def _timestamps(table: RecordTable, rows: slice | Integers) -> pa.Array:
     assert table.timestamp is not None
-    return pa.array(table.timestamp[rows] * 1000).cast(pa.timestamp("us", tz="UTC"))
+    return pa.array(table.timestamp[rows] * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
 def _binary(data: Bytes, ranges: Ranges | None, rows: slice | Integers) -> pa.Array:
@@ -127,8 +131,8 @@ def take_ranges(data: Bytes, start: Integers, size: Integers) -> pa.Array:
 
 def _headers(table: RecordTable, rows: slice | Integers) -> pa.Array:
     headers = table.headers
-    if headers is None:
-        # The old formats have none.
+    if headers is None or not len(headers.key_start):
+        # As in the old formats, no record has any.
         return pa.nulls(len(table.offset[rows]), arrow_schema([HEADERS]).field(0).type)
     count, first = headers.count[rows], headers.first[rows]
     bounds = np.zeros(len(count) + 1, np.int32)
