@@ -12,8 +12,6 @@ from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.files.store import FileSystemStore
 from storage.object_store.nearest import which_is_known
 from storage.object_store.object_store import ObjectStore
-from storage.object_store.s3.config import s3_settings
-from storage.object_store.s3.store import S3Store
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
@@ -48,11 +46,14 @@ def open_object_store(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX
 
 
 def _open_s3(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    # A tier is in one of these three, and `import tidegate` knows none.
+    from storage.object_store.s3.config import s3_settings
+    from storage.object_store.s3.store import S3Store
+
     return S3Store(s3_settings(config, prefix=prefix))
 
 
 def _open_gcs(config: Mapping[str, str], prefix: str) -> ObjectStore:
-    # Most tiers are in neither of these two.
     from storage.object_store.gcs.config import gcs_settings
     from storage.object_store.gcs.store import GcsStore
 

@@ -4,8 +4,8 @@ from tests.support.program import loaded_by
 
 _OTHERS = """
     Crypto azure boto3 botocore cffi confluent_kafka cryptography duckdb fastavro google h11 javaproperties kio pandas
-    polars prometheus_client pyarrow.compute pyarrow.parquet pyspark requests sqlglot storage.formats.aiven table.values
-    trio urllib3
+    polars prometheus_client pyarrow.compute pyarrow.parquet pyspark requests sqlglot storage.formats.aiven
+    storage.object_store.s3.store table.values trio urllib3
 """
 
 
