@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.bounded_map import BoundedMap
 from table.planning.value_options import AVRO, PROTOBUF
@@ -30,7 +29,7 @@ from table.values.conversion import Converted, SchemaError
 from table.values.dead_letters import DeadLetters
 from table.values.registry import RegisteredSchema, SchemaRegistry, UnknownSchemaError
 from table.values.settled import SettledColumn, ValuesPlan
-from table.values.wire_format import schema_ids
+from table.values.wire_format import headers, schema_ids
 
 SLICE_ROWS: Final = 4096
 SLICE_BYTES: Final = 1024 * 1024
@@ -132,24 +131,24 @@ class TypedColumn:
             array, found = self._convert(values[start:end])
             arrays.append(array)
             reasons.update({start + row: reason for row, reason in found.items()})
+        if len(arrays) == 1:
+            return arrays[0], reasons
         return (pa.concat_arrays(arrays) if arrays else pa.nulls(0, self.type)), reasons
 
     def _convert(self, values: pa.Array) -> Converted:
-        ids = schema_ids(values)
-        sizes = np.asarray(pc.fill_null(pc.binary_length(values), -1))
+        sizes, are_there, ids = headers(values)
         parts = _Parts(len(values), self.type)
         is_large = sizes > self._value_bytes_max
         for row in np.flatnonzero(is_large).tolist():
             parts.reasons[row] = f"its {sizes[row]} bytes are more than are decoded ({self._value_bytes_max})"
-        with_header = np.asarray(pc.is_valid(ids)) & ~is_large
-        numbers = np.asarray(pc.fill_null(ids, 0))
+        with_header = are_there & ~is_large
         without = np.flatnonzero((sizes >= 0) & ~with_header & ~is_large)
         self._decode(parts, values, without, None, whole=True)
         if not self._needs_writer:
             self._decode(parts, values, np.flatnonzero(with_header), None, whole=False)
             return parts.joined()
-        for schema_id in np.unique(numbers[with_header]).tolist():
-            rows = np.flatnonzero(with_header & (numbers == schema_id))
+        for schema_id in np.unique(ids[with_header]).tolist():
+            rows = np.flatnonzero(with_header & (ids == schema_id))
             writer, unknown = self._writers.find(schema_id)
             if unknown is None:
                 self._decode(parts, values, rows, writer, whole=False)
@@ -202,12 +201,10 @@ class _Parts:
 
 def _slices(values: pa.Array) -> Iterator[tuple[int, int]]:
     """Ranges of rows with no more than SLICE_ROWS and SLICE_BYTES, but for one value that is larger."""
-    sizes = np.asarray(pc.fill_null(pc.binary_length(values), 0)).astype(np.int64)
-    ends = np.cumsum(sizes)
+    bounds = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
     start = 0
     while start < len(values):
-        before = int(ends[start - 1]) if start else 0
-        by_bytes = int(np.searchsorted(ends, before + SLICE_BYTES, side="right"))
+        by_bytes = int(np.searchsorted(bounds, int(bounds[start]) + SLICE_BYTES, side="right")) - 1
         end = min(start + SLICE_ROWS, max(by_bytes, start + 1), len(values))
         yield start, end
         start = end

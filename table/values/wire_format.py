@@ -11,9 +11,10 @@ Bytes that do not begin so have no header. Protobuf's and JSON's own bytes never
 like a header (table.values.avro tells what is done).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,26 +30,41 @@ class HeaderError(ValueError):
     """Bytes that begin as a header do, and go on otherwise."""
 
 
-def schema_ids(values: pa.Array) -> pa.Array:
-    """The schema id in each value's header as int32; null for a null, and for bytes without a header.
+class Headers(NamedTuple):
+    """What each of many values begins with.
 
-    Without a Python object for any of them: offsets and bytes are looked at where they are.
+    Attributes:
+        sizes: bytes of the values, header and all; -1 of a null.
+        are_there: whether they have a header.
+        ids: of schemas; 0 where there is no header.
     """
-    sizes = np.asarray(pc.fill_null(pc.binary_length(values), 0))
+
+    sizes: npt.NDArray[np.int32]
+    are_there: npt.NDArray[np.bool_]
+    ids: npt.NDArray[np.int32]
+
+
+def headers(values: pa.Array) -> Headers:
+    """The headers of binary values, without a Python object for any: offsets and bytes are looked at where they are."""
     _, offsets, data = values.buffers()
-    starts = np.frombuffer(offsets, np.int32, len(values), values.offset * 4).astype(np.int64)
+    bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
     content = np.frombuffer(data if data is not None else b"", np.uint8)
+    sizes = np.diff(bounds)
+    if values.null_count:
+        sizes[np.asarray(pc.is_null(values))] = -1
+    are_there, ids = np.zeros(len(values), bool), np.zeros(len(values), np.int32)
     may_have = np.flatnonzero(sizes >= HEADER_BYTES)
-    with_header = may_have[content[starts[may_have]] == MAGIC]
-    ids = np.zeros(len(values), np.int32)
-    is_absent = np.ones(len(values), bool)
-    at = starts[with_header]
-    found = np.zeros(len(with_header), np.uint32)
-    for place in range(1, HEADER_BYTES):
-        found = (found << np.uint32(8)) | content[at + place]
-    ids[with_header] = found.view(np.int32)
-    is_absent[with_header] = False
-    return pa.array(ids, mask=is_absent)
+    with_header = may_have[content[bounds[may_have]] == MAGIC]
+    # At every place, the four bytes from there on.
+    numbers = np.ndarray(max(len(content) - 3, 0), ">i4", content, strides=(1,))
+    are_there[with_header], ids[with_header] = True, numbers[bounds[with_header] + 1]
+    return Headers(sizes, are_there, ids)
+
+
+def schema_ids(values: pa.Array) -> pa.Array:
+    """The schema id in each value's header as int32; null for a null, and for bytes without a header."""
+    found = headers(values)
+    return pa.array(found.ids, mask=~found.are_there)
 
 
 def message_indexes(data: bytes, start: int) -> tuple[tuple[int, ...], int]:
