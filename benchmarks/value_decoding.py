@@ -30,7 +30,7 @@ from table.values.protobuf import ProtobufSchema, compiled
 from table.values.settled import SettledColumn, ValuesPlan
 from table.values.typed_columns import TypedColumn
 
-SHARES: Final = {"json": 0.4, "protobuf": 0.25, "avro": 0.6}
+SHARES: Final = {"json": 0.6, "protobuf": 0.25, "avro": 0.6}
 """Rows a core-second beside the floor's."""
 HEADER: Final = b"\0\0\0\0\1"
 

@@ -1,6 +1,7 @@
 """JSON read by msgspec, against the reader of Python's library: the same rows, and the same values refused, and why."""
 
 import json
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -133,6 +134,7 @@ AN_INTEGER = {"properties": {"a": {"type": "integer"}}}
 )
 @example((AN_INTEGER, [b'\xef\xbb\xbf{"a": 1}', b' {"a": 1} \n', b'{"a": -0}', b"", b'{"a": 1}\0', b'{"x": "\xff"}']))
 @example((AN_INTEGER, [b'{"x": "\\ud800"}', b'{"x": 1e999}', b'{"x": NaN}', b'{"x": 1' + b"0" * 4300 + b"}"]))
+@example((AN_INTEGER, [b'{"a": %s}' % (b"9" * 4300), b'{"x": %s}' % (b"9" * 4301)]))
 @example(({"type": "number"}, [b"-0", b"-0.0", b"1e999", b"1" + b"0" * 309, b"123456789012345678901234567890"]))
 @example(({}, [b"-0", b"-0.0", b"1E5", b"1e999", b"1" + b"0" * 309, b'{"b": 1, "a": 2, "b": 3}', b'"\\ud83d\\ude00/"']))
 @example((AN_INTEGER, [b'{"x": ' + b"[" * depth + b"]" * depth + b"}" for depth in (100, 100_000)]))
@@ -140,9 +142,20 @@ def test_rows_and_reasons_are_those_of_pythons_reader(case: tuple[dict[str, Any]
     schema, texts = JsonSchema(json.dumps(case[0])), case[1]
     # One that is refused makes all be read one by one. What stands alone, and it is good, is read the quick way.
     for some in (texts, *([text] for text in texts)):
-        array, reasons = JsonDecoder(schema).decode(pa.array(some, pa.binary()), None, whole=True)
-        array.validate(full=True)
-        wanted, wanted_reasons = read_singly(schema, some)
-        assert (array.type, reasons) == (schema.type, wanted_reasons)
-        # As text: NaN is equal to NaN then, and -0.0 is not 0.0.
-        assert [repr(row) for row in array.to_pylist()] == [repr(row) for row in wanted.to_pylist()]
+        check_read(schema, some)
+
+
+def test_what_is_an_object_only_together_with_its_neighbours_is_refused() -> None:
+    """Given a text cut in three wherever that is, then each part is read as it would be alone."""
+    schema, text = JsonSchema(json.dumps(AN_INTEGER)), b'{"x":[{"y":"}{"},{}],"a":1}{}{"a":2}'
+    for first, second in combinations(range(1, len(text)), 2):
+        check_read(schema, [text[:first], text[first:second], text[second:]])
+
+
+def check_read(schema: JsonSchema, texts: list[bytes]) -> None:
+    array, reasons = JsonDecoder(schema).decode(pa.array(texts, pa.binary()), None, whole=True)
+    array.validate(full=True)
+    wanted, wanted_reasons = read_singly(schema, texts)
+    assert (array.type, reasons) == (schema.type, wanted_reasons)
+    # As text: NaN is equal to NaN then, and -0.0 is not 0.0.
+    assert [repr(row) for row in array.to_pylist()] == [repr(row) for row in wanted.to_pylist()]
