@@ -4,8 +4,8 @@ Rules:
 1. One numpy operation does a step for all messages: reads their next tags, or one field's values. Fields are looked for
    by ascending number, as serializers write them; what comes in another order takes another pass.
 2. The library has the last word about bytes that are not as nearly all are: `read` says which messages it is to read.
-   They have groups, a text or a message twice, two fields of a oneof, a known number with another wire type, more items
-   than are read here, or lengths that do not fit.
+   They have groups, a text or a message twice, a text that is not UTF-8, two fields of a oneof, a known number with
+   another wire type, more items than are read here, or lengths that do not fit.
 3. Maps, repeated numbers, extensions, required fields, closed enums, messages inside themselves, and what becomes JSON
    are not read here: UncoveredError.
 """
@@ -116,11 +116,7 @@ class MessageColumns:
         self.type = pa.struct([(field.name, field.type) for field in (self._fields[place] for place in self._order)])
 
     def read(self, wire: Wire, starts: Integers, ends: Integers) -> tuple[pa.Array, Flags]:
-        """The messages between ascending starts and ends as an array of `type`; flagged: what the library is to read.
-
-        Raises:
-            pa.ArrowInvalid: a string is not UTF-8.
-        """
+        """The messages between ascending starts and ends as an array of `type`; the library reads what is flagged."""
         arrays, is_odd = self.fields(wire, starts, ends)
         if not arrays:
             # An array of structs without fields has no length of its own.
@@ -128,7 +124,7 @@ class MessageColumns:
         return pa.StructArray.from_arrays([arrays[place] for place in self._order], fields=list(self.type)), is_odd
 
     def fields(self, wire: Wire, starts: Integers, ends: Integers) -> tuple[list[pa.Array], Flags]:
-        """An array for each field, by ascending number, and the flags. Raises as `read` does."""
+        """An array for each field, by ascending number, and the flags."""
         found, is_odd = self._walked(wire, starts, ends)
         seen: dict[str, Integers] = {}
         for field, each in zip(self._fields, found, strict=True):
@@ -303,15 +299,34 @@ def _texts(field: FieldDescriptor) -> tuple[pa.DataType, _Make]:
         begins, ends = starts.copy(), starts.copy()
         begins[found.messages], ends[found.messages] = found.begins, found.ends
         missing = _missing(found, starts) if is_nullable or default else None
-        array = _cut_out(wire, begins, ends, missing).cast(item_type)
+        pieces = _cut_out(wire, begins, ends, missing)
+        array = _checked(pieces, item_type, np.arange(len(starts)), is_odd)
         return array if is_nullable or missing is None else pc.fill_null(array, pa.scalar(default, item_type))
 
-    def make_lists(wire: Wire, found: _Found, starts: Integers, _: Flags) -> pa.Array:
+    def make_lists(wire: Wire, found: _Found, starts: Integers, is_odd: Flags) -> pa.Array:
         found = _sorted(found)
-        items = _cut_out(wire, found.begins, found.ends, None).cast(item_type)
+        items = _checked(_cut_out(wire, found.begins, found.ends, None), item_type, found.messages, is_odd)
         return pa.ListArray.from_arrays(_bounds(found, starts), items, type=pa.list_(item_type))
 
     return (pa.list_(item_type), make_lists) if field.is_repeated else (item_type, make)
+
+
+def _checked(pieces: pa.Array, item_type: pa.DataType, messages: Integers, is_odd: Flags) -> pa.Array:
+    """Return the messages' pieces as strings; a message with one that is not UTF-8 is flagged, and that is null."""
+    try:
+        return pieces.cast(item_type)
+    except pa.ArrowInvalid:
+        is_bad = np.array([piece is not None and not _is_utf8(piece) for piece in pieces.to_pylist()])
+        is_odd[messages[is_bad]] = True
+        return pc.if_else(pa.array(is_bad), None, pieces).cast(item_type)
+
+
+def _is_utf8(piece: bytes) -> bool:
+    try:
+        piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _message(field: FieldDescriptor, message: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, _Make]:

@@ -7,6 +7,7 @@ import functools
 import struct
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -174,6 +175,17 @@ def test_rows_and_reasons_are_those_of_the_library(text: str, values: list[bytes
         wanted, wanted_reasons = by_library.decode(pa.array(some, pa.binary()), None, whole=True)
         assert reasons == wanted_reasons
         assert rows_of(array, names) == rows_of(wanted, names)
+
+
+@for_each("fields", ["string a = 1;", "optional string a = 1;", "repeated string a = 1;", "Inner a = 1;"])
+def test_the_library_reads_only_the_message_whose_text_is_not_utf_8(fields: str) -> None:
+    text = f'syntax = "proto3"; message M {{ {fields} }} {INNER} {DEEP}'
+    columns = protobuf_wire.MessageColumns(ProtobufSchema(compiled({"t.proto": text}, "t.proto")).message("M"))
+    values = [delimited(1, delimited(1, inside)) for inside in (b"a", b"\xff", b"\xc3\xa9")]
+    ends = np.cumsum([0, *map(len, values)])
+    array, is_odd = columns.read(protobuf_wire.wire_of(np.frombuffer(b"".join(values), np.uint8)), ends[:-1], ends[1:])
+    array.validate(full=True)
+    assert (len(array), is_odd.tolist()) == (3, [False, True, False])
 
 
 @for_each(
