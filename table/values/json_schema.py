@@ -451,7 +451,8 @@ class JsonDecoder:
             except Exception:  # the checks say it in our words, or take the value
                 found.append(None)
                 refused.append(place)
-        return replaced(self._columns(found), refused, self._checked([texts[place] for place in refused]))
+        array = self._columns(found)
+        return replaced(array, refused, self._checked([texts[place] for place in refused])) if refused else (array, {})
 
     def _checked(self, values: Sequence[bytes]) -> Converted:
         check, load = self._check, json.JSONDecoder(parse_constant=_no_number).decode
