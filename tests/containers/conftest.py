@@ -22,7 +22,7 @@ def containers() -> Iterator[Containers]:
 @pytest.fixture(scope="session")
 def services() -> Mapping[str, ComposeService]:
     """Those of docker-compose.yml, with what differs here."""
-    return load_compose(overrides=[OVERRIDE])
+    return load_compose(OVERRIDE)
 
 
 @pytest.fixture(scope="session")

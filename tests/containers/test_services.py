@@ -1,5 +1,6 @@
 """docker-compose.yml's services as containers: Tidegate and Kafka by their own Dockerfiles, the others' programs in
-images that are made here under the same names. Grafana is not run: Prometheus is asked what its panels ask.
+images that are made here under the same names. Grafana is not run: Prometheus is asked what its panels ask. Spark's
+job is run by the Spark of this machine.
 
 What differs from the published file is docker-compose.override.yml beside this one.
 """
@@ -8,6 +9,7 @@ import contextlib
 import functools
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,7 +23,7 @@ from botocore.exceptions import ClientError
 from tests.support.compose import ComposeService
 from tests.support.composed_containers import ComposedContainers, build_image, build_stand_ins
 from tests.support.containers import Containers
-from tests.support.needs import ROOT
+from tests.support.needs import ROOT, SPARK_JARS
 from tests.support.prometheus import RunningPrometheus, copier_names, dashboard_queries, names_in
 from tests.support.runnable_docs import read_guide, running
 from tests.support.waiting import wait_until
@@ -119,6 +121,23 @@ def test_prometheus_has_the_rules_and_the_tier_cannot_be_written_to(demo: Compos
 
     with pytest.raises(ClientError, match="AccessDenied"):
         demo.call(write)
+
+
+@pytest.mark.needs("spark")
+def test_the_spark_example_reads_every_order(
+    demo: ComposedContainers, services: Mapping[str, ComposeService], tmp_path: Path
+) -> None:
+    """By this machine's Spark, in the network that the service shares."""
+    spark = services["spark"]
+    submit, *words = [spark.mounts.get(word, word) for word in spark.command]
+    assert submit == "/opt/spark/bin/spark-submit"
+    connector = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
+    program = [Path(sys.executable).with_name("spark-submit"), "--jars", connector, *words]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    said = demo.call(partial(subprocess.check_output, program, env=environment, cwd=tmp_path, text=True))
+    records = int(demo.services["fill"].definition["environment"]["RECORDS"])
+    cents = sum(number * 7919 % 100_000 for number in range(1, records + 1))
+    assert said.splitlines()[-1] == f"orders: {records}, cents: {cents}"
 
 
 def test_commands_of_the_page_print_what_it_says(demo: ComposedContainers, tmp_path: Path) -> None:
