@@ -65,7 +65,6 @@ class Reading:
     ends: Mapping[int, int]
     offsets: dict[int, int] = field(default_factory=dict)
     hashes: dict[int, "hashlib._Hash"] = field(default_factory=dict)
-    told_to_come_again: int = 0
 
     def __post_init__(self) -> None:
         self.offsets = dict.fromkeys(self.ends, 0)
@@ -92,7 +91,6 @@ class Reading:
                 took_s = time.monotonic() - started_s
                 for answer in answers:
                     if answer.error_code == ErrorCode.REPLICA_NOT_AVAILABLE:
-                        self.told_to_come_again += 1
                         assert took_s >= COME_AGAIN_S_MIN
                     else:
                         assert answer.error_code == ErrorCode.NONE

@@ -54,9 +54,8 @@ class Counted:
     tidegate: RunningTidegate
     before: Scrape
 
-    def grown(self, names: Wanted, page: Scrape | None = None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        """On that page, or on one of now."""
-        now = page or Scrape.of(self.tidegate.page("/metrics"))
+    def grown(self, names: Wanted) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        now = Scrape.of(self.tidegate.page("/metrics"))
         return {key: now.sum(key[0], **dict(key[1])) - self.before.sum(key[0], **dict(key[1])) for key in names}
 
     def becomes(self, wanted: Wanted) -> None:
@@ -85,8 +84,8 @@ class Tier:
     def segments(self, partition: int) -> list[RemoteLogSegmentMetadata]:
         return [each for each in self.published.segments if each.topic_id_partition.partition == partition]
 
-    def target(self, partition: int, offset: int, max_bytes: int = SEGMENT_BYTES_MAX) -> FetchTarget:
-        return self.topic.name, self.topic_id, partition, offset, max_bytes
+    def target(self, partition: int, offset: int) -> FetchTarget:
+        return self.topic.name, self.topic_id, partition, offset, SEGMENT_BYTES_MAX
 
     def targets(self, partition: int) -> list[FetchTarget]:
         """The beginning of every segment."""

@@ -108,11 +108,11 @@ class Containers:
 
 
 @contextmanager
-def own_containers(folder: Path = BUILD) -> Iterator[Containers]:
-    """A store below the folder, until the block ends. What runs and locks are kept by is in a short path elsewhere."""
-    folder.mkdir(parents=True, exist_ok=True)
+def own_containers() -> Iterator[Containers]:
+    """A store below `build`, until the block ends. What runs and locks are kept by is in a short path elsewhere."""
+    BUILD.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="store-", dir=folder) as store,
+        tempfile.TemporaryDirectory(prefix="store-", dir=BUILD) as store,
         tempfile.TemporaryDirectory(prefix="tg") as running,
     ):
         containers = Containers(Path(store), {**os.environ, **_settings(Path(store), Path(running))})

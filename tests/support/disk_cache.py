@@ -51,9 +51,9 @@ def data_of(key: DiskBlockKey) -> bytes:
     return hashlib.shake_128(repr(key).encode()).digest(key.size_bytes)
 
 
-def cost(blocks: int, size_bytes: int = SIZE_BYTES) -> int:
+def cost(blocks: int) -> int:
     """Return what so many blocks cost on disk."""
-    return blocks * cost_bytes(file_bytes(key_of(0, size_bytes=size_bytes)))
+    return blocks * cost_bytes(file_bytes(key_of(0)))
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -141,12 +141,12 @@ def disk_cache(
         disk.close()
 
 
-def break_writes(patch: pytest.MonkeyPatch, error_number: int, written_bytes: int = 50) -> None:
+def break_writes(patch: pytest.MonkeyPatch, error_number: int) -> None:
     """Every write fails from now on, with some bytes on disk already."""
     write = block_file.write_buffers
 
     def fail(descriptor: int, buffers: list[memoryview]) -> NoReturn:
-        write(descriptor, [buffers[0][:written_bytes]])
+        write(descriptor, [buffers[0][:50]])
         raise OSError(error_number, errno.errorcode[error_number])
 
     patch.setattr(block_file, "write_buffers", fail)

@@ -131,13 +131,13 @@ class Replica:
 
 
 @contextmanager
-def haproxy(ports: Ports, replaced: Mapping[str, str] | None = None) -> Iterator[Balancer]:
+def haproxy(ports: Ports) -> Iterator[Balancer]:
     """The file of deploy/haproxy, running; its replicas need not be there."""
     folder = Path(tempfile.mkdtemp(prefix="tidegate-haproxy-"))
     # HAProxy binds the socket under a longer name first, and a socket's path ends at 108 bytes.
     socket_path = folder / "socket"
     config = folder / CONFIG.name
-    config.write_text(config_for(ports, socket_path, replaced), encoding="utf-8")
+    config.write_text(config_for(ports, socket_path), encoding="utf-8")
     command = [shutil.which("haproxy") or "haproxy", "-db", "-f", str(config)]
     process = JavaProcess("HAProxy", command, folder / "haproxy.log")
     try:

@@ -75,16 +75,16 @@ def trickling_readers(clients: Sequence[RawClient]) -> Iterator[Callable[[], int
 
 
 @contextmanager
-def trickling_senders(clients: Sequence[RawClient], byte: bytes = b"\x00", turn_s: float = 1.0) -> Iterator[None]:
-    """Send a byte on each, turn by turn, until the block ends."""
+def trickling_senders(clients: Sequence[RawClient]) -> Iterator[None]:
+    """Send a byte a second on each, until the block ends."""
 
     def send() -> None:
         for client in clients:
             # Being closed for it is one of the right answers.
             with suppress(OSError):
-                client.socket.sendall(byte)
+                client.socket.sendall(b"\x00")
 
-    with _every_turn(send, turn_s):
+    with _every_turn(send, 1.0):
         yield
 
 
@@ -115,9 +115,9 @@ def announced(size: int, api_key: int = FETCH, api_version: int = 12) -> bytes:
     return struct.pack(">ihhi", size, api_key, api_version, 1)
 
 
-def fetch_v4(topics: Sequence[tuple[str, int]], *, max_wait_ms: int = 100) -> bytes:
+def fetch_v4(topics: Sequence[tuple[str, int]]) -> bytes:
     """A whole frame that asks for (topic, number of its partitions from 0 on), built fast for a million of them."""
-    head = FETCH_V4.pack(FETCH, 4, 1, -1, -1, max_wait_ms, 1, 50 * 1024 * 1024, 0, len(topics))
+    head = FETCH_V4.pack(FETCH, 4, 1, -1, -1, 100, 1, 50 * 1024 * 1024, 0, len(topics))
     entry = struct.Struct(">iqi")
     parts = [head]
     for name, partitions in topics:

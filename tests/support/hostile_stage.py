@@ -115,9 +115,9 @@ class HostileStage:
     complaints: list[str] = field(default_factory=list)
     resident_bytes_max: int = RESIDENT_BYTES_MAX
 
-    def suffer(self, seconds: float, *, rounds: int = 1) -> None:
+    def suffer(self, seconds: float) -> None:
         """Measure the honest consumer now, while others misbehave."""
-        self.suffered.append(self.honest.measure(seconds, rounds=rounds))
+        self.suffered.append(self.honest.measure(seconds))
 
     def begin_again(self) -> None:
         """For another test on the same pair: nothing has been seen yet. The highest memory is that of all of them."""
@@ -131,12 +131,12 @@ class HostileStage:
         self.before = settled(self.tidegate)
         self.honest.go_on()
 
-    def recover(self, timeout_s: float = GIVEN_BACK_S) -> None:
+    def recover(self) -> None:
         """Wait until what the attackers held has been given back; the consumer is away for as long, and goes on."""
         self.honest.pause()
         try:
             wait_until(
-                lambda: not Held.of(self.tidegate).beyond(self.before), "everything given back", timeout_s=timeout_s
+                lambda: not Held.of(self.tidegate).beyond(self.before), "everything given back", timeout_s=GIVEN_BACK_S
             )
         except AssertionError:
             self.complaints.append(f"not given back (now, before): {Held.of(self.tidegate).beyond(self.before)}")

@@ -47,8 +47,8 @@ class InProcess:
         host, port = self.application.bootstrap
         return f"{host}:{port}"
 
-    def target(self, offset: int, *, partition: int = 0, max_bytes: int = 64 * 1024) -> FetchTarget:
-        return (self.topic, self.topic_id, partition, offset, max_bytes)
+    def target(self, offset: int) -> FetchTarget:
+        return (self.topic, self.topic_id, 0, offset, 64 * 1024)
 
     async def fetch(self, targets: Sequence[FetchTarget], *, max_wait_ms: int = 500) -> list[FetchedPartition]:
         """One Fetch by a client of its own."""

@@ -317,7 +317,6 @@ async def conversation(
     handle_fetch: Handle | None = None,
     start: bool = True,
     answers: ByteBudget | None = None,
-    send_stall_s: float = 30.0,
     audit: Audit | None = None,
     groups: Groups | None = None,
 ) -> AsyncIterator[Conversation]:
@@ -338,7 +337,7 @@ async def conversation(
     handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
     registry, signed_in, refused = Registry(Kip405Names.CURRENT), list[bool](), list[str]()
     meter = Meters(registry).relay
-    accounts = open_accounts(answers, send_stall_s, meter)
+    accounts = open_accounts(answers, meter=meter)
     connection = ClientConnection(
         client_transport,
         upstream_transport,

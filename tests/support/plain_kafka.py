@@ -27,10 +27,6 @@ from tools.demo.kafka_properties import HOST, properties_text
 
 WITHOUT_TIER: Final = {"remote.log.storage.system.enable": "false"}
 
-SHORT_LIVED: Final = {"retention.ms": "1000", "segment.bytes": str(1024 * 1024)}
-"""Topic settings: closed segments whose records are a second old are gone at the next look, half a second later at the
-most; so is the active one, which is rolled for it."""
-
 JVM_OPTIONS: Final = ("-Xmx320m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 METADATA_PARTITIONS: Final = 5
@@ -40,22 +36,13 @@ COMMAND_TIMEOUT_S: Final = 120.0
 
 
 @contextmanager
-def own_plain_cluster(
-    *, brokers: int = 1, properties: Mapping[str, str] | None = None, offsets_retention_minutes: int | None = None
-) -> Iterator[KafkaCluster]:
+def own_plain_cluster(*, brokers: int = 1, properties: Mapping[str, str] | None = None) -> Iterator[KafkaCluster]:
     """A cluster for one test, without remote storage.
 
     Args:
         properties: the broker's own, as KafkaCluster takes them.
-        offsets_retention_minutes: committed offsets of groups without members expire after so long.
     """
-    expiry = {}
-    if offsets_retention_minutes is not None:
-        expiry = {
-            "offsets.retention.minutes": str(offsets_retention_minutes),
-            "offsets.retention.check.interval.ms": "500",
-        }
-    wanted = {**WITHOUT_TIER, **expiry, **(properties or {})}
+    wanted = {**WITHOUT_TIER, **(properties or {})}
     with own_cluster(brokers=brokers, properties=wanted, jvm_options=JVM_OPTIONS) as cluster:
         yield cluster
 

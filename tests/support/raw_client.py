@@ -181,10 +181,10 @@ class RawClient:
         token = b"\0".join((b"", username.encode(), password.encode()))
         return int(self.call(SASL_AUTHENTICATE, 2, {"auth_bytes": token}).error_code)
 
-    def api_versions(self, version: int = 3) -> dict[int, tuple[int, int]]:
+    def api_versions(self) -> dict[int, tuple[int, int]]:
         """Lowest and highest version by api key."""
         values = {"client_software_name": "raw-client", "client_software_version": "1"}
-        response = self.call(API_VERSIONS, version, values)
+        response = self.call(API_VERSIONS, 3, values)
         return {int(api.api_key): (api.min_version, api.max_version) for api in response.api_keys}
 
     def metadata(self, topics: Sequence[str] | None = None, version: int = 12) -> Any:

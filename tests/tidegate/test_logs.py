@@ -15,9 +15,9 @@ from tidegate.logs import configure_logs, recent_errors
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
-def json_stream(level: str = "info") -> io.StringIO:
+def json_stream() -> io.StringIO:
     stream = io.StringIO()
-    configure_logs(level, LogFormat.JSON, stream)
+    configure_logs("info", LogFormat.JSON, stream)
     return stream
 
 

@@ -48,9 +48,9 @@ class World(TierWorld):
         log = self.log(partition)
         log.log_start_offset = log.local_log_start_offset = local_start
 
-    def asked_below(self, offset: int = LOCAL_START) -> list[int]:
+    def asked_below(self) -> list[int]:
         """Return what the broker was asked for below its log start."""
-        return [at for asked in self.broker.asked for *_, at in asked if at < offset]
+        return [at for asked in self.broker.asked for *_, at in asked if at < LOCAL_START]
 
     def known_starts(self, partition: TopicIdPartition) -> tuple[int, int] | None:
         """Log start and local log start, as the frontier has them."""

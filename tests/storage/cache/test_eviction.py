@@ -33,19 +33,19 @@ def extent(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def policy_cache(capacity: int = CAPACITY, extent: int = 1) -> tuple[ScanResistantPolicy[int], Use]:
-    cache = Cache(capacity, extent)
+def policy_cache(extent: int = 1) -> tuple[ScanResistantPolicy[int], Use]:
+    cache = Cache(CAPACITY, extent)
     return cache.policy, cache.use
 
 
-def least_recently_used_cache(capacity: int = CAPACITY) -> Use:
+def least_recently_used_cache() -> Use:
     keys: OrderedDict[int, None] = OrderedDict()
 
     def use(key: int, reader: Hashable) -> bool:
         if key in keys:
             keys.move_to_end(key)
             return True
-        if len(keys) == capacity:
+        if len(keys) == CAPACITY:
             keys.popitem(last=False)
         keys[key] = None
         return False

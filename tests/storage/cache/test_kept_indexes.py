@@ -37,9 +37,9 @@ async def life(
         yield opened.tier, opened.disk
 
 
-async def sizes(tier: Tier, number: int = 0) -> tuple[int, int, int]:
+async def sizes(tier: Tier) -> tuple[int, int, int]:
     """Return the sizes of the three indexes, asked for and checked."""
-    metadata = replace(tier.logs[number][0], txn_index_empty=False)
+    metadata = replace(tier.logs[0][0], txn_index_empty=False)
     index = await tier.indexes.get(metadata)
     times = await tier.storage.parts.time_indexes.get(metadata)
     transactions = await tier.storage.parts.transaction_indexes.get(metadata)

@@ -55,8 +55,8 @@ class Table:
         return self.count(name, level="memory")
 
 
-def block(size_bytes: int, fill: int = 0) -> Block:
-    return Block(memoryview(bytes([fill]) * size_bytes))
+def block(size_bytes: int) -> Block:
+    return Block(memoryview(bytes(size_bytes)))
 
 
 @pytest.fixture

@@ -222,18 +222,18 @@ A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
 Load = Callable[[], Awaitable[tuple[str, int]]]
 
 
-def after(event: trio.Event, value: str = "value", size_bytes: int = 1) -> Load:
+def after(event: trio.Event, value: str = "value") -> Load:
     async def load() -> tuple[str, int]:
         await event.wait()
-        return value, size_bytes
+        return value, 1
 
     return load
 
 
-def at_once(value: str, size_bytes: int = 1) -> Load:
+def at_once(value: str) -> Load:
     async def load() -> tuple[str, int]:
         await trio.lowlevel.checkpoint()
-        return value, size_bytes
+        return value, 1
 
     return load
 

@@ -143,11 +143,9 @@ def test_batches_that_do_not_ascend_are_a_corrupt_log() -> None:
 SEGMENT = filled_segment(500, batch_count=40)
 
 
-def stored(
-    segment: SyntheticSegment, *, chunk_bytes: int = 1
-) -> tuple[ScriptedStore, OpenedSegment, RemoteLogSegmentMetadata]:
+def stored(segment: SyntheticSegment) -> tuple[ScriptedStore, OpenedSegment, RemoteLogSegmentMetadata]:
     metadata = metadata_of(PARTITION, segment)
-    store = ScriptedStore(MemoryStore({metadata.segment_id.id: segment.objects()}, chunk_bytes))
+    store = ScriptedStore(MemoryStore({metadata.segment_id.id: segment.objects()}))
     return store, store.open_log_segment(metadata), metadata
 
 

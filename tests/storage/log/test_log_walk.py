@@ -49,8 +49,8 @@ def walk(
     return found
 
 
-def changed(position: int, content: bytes, log: bytes = SEGMENT.log) -> bytes:
-    return log[:position] + content + log[position + len(content) :]
+def changed(position: int, content: bytes) -> bytes:
+    return SEGMENT.log[:position] + content + SEGMENT.log[position + len(content) :]
 
 
 def seen(found: list[WalkedBatch | PassedOver]) -> list[tuple[int, str]]:

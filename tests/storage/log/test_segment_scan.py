@@ -356,8 +356,8 @@ def window_of(world: OneSegment, end: int = LOG_BYTES, **how: Any) -> LogWindow:
 
 
 @contextmanager
-def gets_ahead(gets_max: int, bytes_max: int = BIG) -> Iterator[GetsAhead]:
-    with closing(GetsAhead(gets_max, bytes_max)) as gets:
+def gets_ahead(gets_max: int) -> Iterator[GetsAhead]:
+    with closing(GetsAhead(gets_max, BIG)) as gets:
         yield gets
 
 

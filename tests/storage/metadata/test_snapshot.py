@@ -192,8 +192,8 @@ def written(*, blob: bytes = b"", values: "array[int] | None" = None) -> bytes:
     return file.getvalue()
 
 
-def reader_of(content: bytes, left_bytes: int | None = None) -> SnapshotReader:
-    return SnapshotReader(io.BytesIO(content), len(content) - 4 if left_bytes is None else left_bytes)
+def reader_of(content: bytes) -> SnapshotReader:
+    return SnapshotReader(io.BytesIO(content), len(content) - 4)
 
 
 @given(st.binary(max_size=100), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))

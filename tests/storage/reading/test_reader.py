@@ -139,8 +139,8 @@ async def test_large_answers_are_verified_in_a_thread(nursery: trio.Nursery) -> 
 # --- trouble ---
 
 
-def damaged(nursery: trio.Nursery, position: int, *, times: int | None = None, block_bytes: int = 100) -> Tier:
-    tier = open_tier(nursery, [SMALL], block_bytes=block_bytes)
+def damaged(nursery: trio.Nursery, position: int, *, times: int | None = None) -> Tier:
+    tier = open_tier(nursery, [SMALL], block_bytes=100)
     tier.store.flip_bit(tier.logs[0][0], position, times=times)
     return tier
 

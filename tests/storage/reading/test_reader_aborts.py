@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -27,11 +26,11 @@ TRANSACTION = IndexType.TRANSACTION
 MIB = 1024 * 1024
 
 
-async def read_committed(
-    tier: Tier, offset: int, *, max_bytes: int = MIB, minimum_one_batch: bool = True
-) -> TierRecords:
-    sizes: dict[str, Any] = {"max_bytes": max_bytes, "minimum_one_batch": minimum_one_batch}
-    return await finish(tier.reader.read(PARTITION, offset, lineage=tier.lineage, committed=True, **sizes))
+async def read_committed(tier: Tier, offset: int, *, max_bytes: int = MIB) -> TierRecords:
+    steps = tier.reader.read(
+        PARTITION, offset, max_bytes=max_bytes, lineage=tier.lineage, committed=True, minimum_one_batch=True
+    )
+    return await finish(steps)
 
 
 # --- the oracle ---

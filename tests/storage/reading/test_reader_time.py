@@ -54,10 +54,10 @@ async def read(
     )
 
 
-def whole_batches(blocks: int, *, first: int = 0) -> bytes:
-    """Return the whole batches of the first `blocks` blocks, from a batch on."""
+def whole_batches(blocks: int) -> bytes:
+    """Return the whole batches of the first `blocks` blocks."""
     ends = [at + len(batch) for at, batch in zip(SEGMENT.batch_positions, SEGMENT.batches, strict=True)]
-    return SEGMENT.log[SEGMENT.batch_positions[first] : max(end for end in ends if end <= blocks * BLOCK)]
+    return SEGMENT.log[: max(end for end in ends if end <= blocks * BLOCK)]
 
 
 def joined(records: TierRecords) -> bytes:

@@ -27,15 +27,14 @@ from tools.spark_package.shipped._bundled import (
 FILES = {"lib/__init__.py": b"WHO = 'ours'\n", "lib/native.so": b"\x7fELF" * 100, "lib-2.0.dist-info/METADATA": b""}
 
 
-def archive(folder: Path, files: dict[str, bytes] | None = None) -> tuple[Path, Bundle]:
+def archive(folder: Path) -> tuple[Path, Bundle]:
     """A zip that has these libraries, and its description."""
-    content = FILES if files is None else files
     path = folder / "ours.zip"
     with zipfile.ZipFile(path, "w") as target:
-        for name, data in content.items():
+        for name, data in FILES.items():
             target.writestr(f"{PACKAGE}/_bundle/{name}", data)
-    digest = hashlib.sha256(repr(content).encode()).hexdigest()
-    return path, bundle(digest=digest, files=[(name, len(data)) for name, data in content.items()])
+    digest = hashlib.sha256(repr(FILES).encode()).hexdigest()
+    return path, bundle(digest=digest, files=[(name, len(data)) for name, data in FILES.items()])
 
 
 def bundle(
