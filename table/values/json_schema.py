@@ -307,14 +307,14 @@ def _struct(fields: Mapping[str, _Column]) -> _Column:
     nothing, struct_fields = read_as(), list(struct)
 
     def columns(values: Sequence[Any]) -> pa.Array:
-        objects, mask = list(filter(None, values)), None
-        if len(objects) < len(values):
+        objects, mask = values, None
+        if not all(values):  # an object is true, even an empty one
             mask = pa.array([value is None for value in values])
-            objects = [nothing if value is None else value for value in values]
+            objects = [value or nothing for value in values]
         # One tuple lives at a time: among many, Python's garbage collector would search for cycles.
         flat: list[Any] = []
-        for row in map(astuple, objects):
-            flat.extend(row)
+        for each in objects:
+            flat += astuple(each)
         arrays = [make(flat[place :: len(makers)]) for place, make in enumerate(makers)]
         return pa.StructArray.from_arrays(arrays, fields=struct_fields, mask=mask)
 
