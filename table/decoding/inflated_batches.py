@@ -16,7 +16,7 @@ from storage.errors import CorruptObjectError
 from storage.log.inflating import PIECE_BYTES
 from storage.log.log_walk import WalkedBatch
 from table.decoding.arrow_columns import ColumnBuilder
-from table.decoding.inflation import Inflater, RecordTooLargeError
+from table.decoding.inflation import NONE, Inflater, RecordTooLargeError
 from table.decoding.large_batch import iterate_tables
 from table.decoding.legacy_messages import iterate_message_tables
 from table.decoding.record_decoder import RowSelection
@@ -32,6 +32,7 @@ class BatchGroup:
     def __init__(self, bytes_max: int, records_max: int) -> None:
         self._bytes_max, self._records_max = bytes_max, records_max
         self.data = np.zeros(bytes_max + PADDING_BYTES, np.uint8)
+        self._view = self.data.data
         self._inflater = Inflater()
         self.batches: list[WalkedBatch] = []
         self._first: list[int] = []
@@ -41,20 +42,26 @@ class BatchGroup:
     def add(self, batch: WalkedBatch) -> bool:
         """Return whether there was room for a batch of v2, and its bytes could be inflated."""
         header = batch.header
-        room = self.data[self._used_bytes : self._bytes_max]
+        records, used = self._records + header.record_count, self._used_bytes
         payload = batch.data[HEADER_BYTES:]
+        size = len(payload)
         # Hardly anything gets smaller by being inflated, and what does is tried again in a group of its own.
-        if self._records + header.record_count > self._records_max or len(payload) >= len(room):
+        if records > self._records_max or used + size >= self._bytes_max:
             return False
-        size = self._inflater.inflate_into(header.attributes & COMPRESSION_MASK, payload, room)
-        if size is None:
-            return False
+        codec = header.attributes & COMPRESSION_MASK
+        if codec == NONE:
+            self._view[used : used + size] = payload
+        else:
+            inflated = self._inflater.inflate_into(codec, payload, self.data[used : self._bytes_max])
+            if inflated is None:
+                return False
+            size = inflated
         if size or header.record_count:
             self.batches.append(batch)
-            self._first.append(self._used_bytes)
-            self._used_bytes += size
-            self._end.append(self._used_bytes)
-            self._records += header.record_count
+            self._first.append(used)
+            self._used_bytes = used + size
+            self._end.append(used + size)
+            self._records = records
         return True
 
     def lanes(self) -> Lanes:
@@ -140,6 +147,9 @@ class RecordDecoder:
         self, batches: Sequence[WalkedBatch], selection: RowSelection, group: BatchGroup
     ) -> Iterator[pa.RecordBatch]:
         held = (batch for batch in batches if selection.may_hold(batch.header))
+        if self._needs_records:
+            yield from self._inflated(held, selection, group)
+            return
         for is_told, run in groupby(held, self._is_told):
             if is_told:
                 headers = [batch.header for batch in run]
@@ -151,8 +161,7 @@ class RecordDecoder:
     def _is_told(self, batch: WalkedBatch) -> bool:
         """Return whether its header tells all that is wanted of its records."""
         header = batch.header
-        is_whole = header.magic >= 2 and 0 < header.record_count == header.last_offset_delta + 1
-        return is_whole and not self._needs_records
+        return header.magic >= 2 and 0 < header.record_count == header.last_offset_delta + 1
 
     def _inflated(
         self, batches: Iterable[WalkedBatch], selection: RowSelection, group: BatchGroup

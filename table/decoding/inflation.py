@@ -45,7 +45,8 @@ class Inflater:
         self._zstd = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
     def inflate_into(self, codec: int, payload: memoryview, room: Bytes) -> int | None:
-        """Write the plain bytes to the beginning of the room; how many there are, fewer than the room has.
+        """Write the plain bytes of a codec but NONE to the beginning of the room; how many there are, fewer than the
+        room has.
 
         None if that cannot be done or is not known (rule 2); the room then holds anything.
         """
@@ -60,11 +61,6 @@ class Inflater:
         return size if size is not None and size < len(room) else None
 
     def _inflate(self, codec: int, payload: memoryview, room: Bytes) -> int | None:
-        if codec == NONE:
-            size = len(payload)
-            if size < len(room):
-                room[:size] = np.frombuffer(payload, np.uint8)
-            return size
         if codec == ZSTD:
             if len(payload) > _ZSTD_STREAM_BYTES_MAX:
                 return int(cramjam.zstd.decompress_into(payload, room.data))

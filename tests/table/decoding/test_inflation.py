@@ -26,7 +26,7 @@ def inflated(codec: int, data: bytes, room_bytes: int, inflater: Inflater | None
     return None if size is None else whole[:size].tobytes()
 
 
-@for_each("codec, raw_snappy", [*product(CODECS, (False,)), (SNAPPY, True)])
+@for_each("codec, raw_snappy", [*product(CODECS[1:], (False,)), (SNAPPY, True)])
 def test_what_fits_is_inflated_and_what_does_not_is_no_answer(codec: int, raw_snappy: bool) -> None:
     for plain in (b"", b"short", PLAIN):
         for room_bytes in (len(plain) + 1, 2 * len(plain) + 1):
