@@ -4,9 +4,11 @@ import contextlib
 import struct
 from collections.abc import Sequence
 
+import pytest
+
 from protocol.record_batches import BATCH_BYTES_MAX
 from storage.indexes.offset_index import OffsetIndex
-from storage.log.log_walk import Depth, LogWalk, PassedOver, WalkedBatch, Wanted, is_abort_marker
+from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch, Wanted, is_abort_marker
 from tests.support.cases import case
 from tests.support.segments import (
     ProducerFields,
@@ -29,13 +31,16 @@ def walk(
     resume: Sequence[int] = (),
     chunk_bytes: int = 1000,
     depth: Depth = Depth.CHECKSUMS,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> list[WalkedBatch | PassedOver]:
     """Return what a walk finds that is sent `chunk_bytes` at once, or what it wants if that is more."""
     metadata = metadata_of(topic_partition(), segment)
     assert metadata.segment_size_bytes == len(log)
     entries = b"".join(struct.pack(">ii", number, position) for number, position in enumerate(resume))
     index = OffsetIndex(entries, segment.base_offset)
-    steps = LogWalk(metadata, 0, len(log), depth, index=index, recovers=depth is not Depth.HEADERS).steps()
+    recovers = depth is not Depth.HEADERS
+    one = LogWalk(metadata, 0, len(log), depth, index=index, recovers=recovers, batch_bytes_max=batch_bytes_max)
+    steps = one.steps()
     found: list[WalkedBatch | PassedOver] = []
     with contextlib.suppress(StopIteration):
         step = next(steps)
@@ -95,6 +100,23 @@ def test_a_wrong_length_is_one_fault_and_the_walk_goes_on_at_the_next_index_entr
     log = changed(3 * BATCH_BYTES + 8, struct.pack(">i", BATCH_BYTES))
     at_seven = [*SOUND[:3], (3 * BATCH_BYTES, "fault"), *SOUND[7:]]
     assert seen(walk(log, resume=[7 * BATCH_BYTES])) == at_seven, "what the length leads to is no batch"
+
+
+def test_an_offset_that_does_not_fit_is_one_fault_in_the_middle_of_a_run() -> None:
+    for number, base_offset in ((0, 99), (2, 100), (5, 114), (9, 129)):
+        with case(number):
+            log = changed(number * BATCH_BYTES, struct.pack(">q", base_offset))
+            expected = [*SOUND]
+            expected[number] = (number * BATCH_BYTES, "bad")
+            assert seen(walk(log, chunk_bytes=10**6, depth=Depth.BATCHES)) == expected
+
+
+def test_a_batch_that_is_too_large_is_no_good_one_although_it_is_at_hand() -> None:
+    small, large = data_batch(0), data_batch(10, record_count=9)
+    segment = build_segment([small, large])
+    for chunk_bytes in (1, 10**6):
+        with pytest.raises(BatchTooLargeError, match=f"batch at {len(small)} has"):
+            walk(segment.log, segment, chunk_bytes=chunk_bytes, depth=Depth.BATCHES, batch_bytes_max=len(large) - 1)
 
 
 def test_without_an_index_the_rest_is_passed_over() -> None:
