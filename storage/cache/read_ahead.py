@@ -103,6 +103,7 @@ class Stream:
     following: Following
     follower: Uuid | None = None
     window_bytes: int = 0
+    smallest_bytes: int = 0  # of its window
     sequential_bytes: int = 0  # read since the window last changed
     asked_bytes: int = 0
     ahead_bytes: int = 0
@@ -260,15 +261,11 @@ class ReadAhead:
         self, reader: Hashable, partition: TopicIdPartition, offset: int, found_by: object
     ) -> SegmentBlocks | None:
         """The segment of a stream that comes to this offset, found by the same as its last read was."""
-        reads = (stream.last for stream in self.by_reader.get(reader, {}).get(partition, ()))
-        return next(
-            (
-                read.blocks
-                for read in reads
-                if read and read.offset <= offset <= read.blocks.segment.end_offset and read.found_by == found_by
-            ),
-            None,
-        )
+        for stream in self.by_reader.get(reader, {}).get(partition, ()):
+            read = stream.last
+            if read and read.offset <= offset <= read.blocks.segment.end_offset and read.found_by == found_by:
+                return read.blocks
+        return None
 
     def reach(self, reader: Hashable, blocks: SegmentBlocks, position: int) -> Stream | None:
         """The reader's stream that comes to this byte within its window; it may lie in the block that it reads."""
@@ -283,8 +280,8 @@ class ReadAhead:
 
     def window(self, stream: Stream) -> int:
         """Return how far ahead of its reader the stream may ask, in bytes."""
-        share = self._total_bytes_max // max(1, self._with_window)
-        return max(min(stream.window_bytes, share), min(_smallest(stream), self._stream_bytes_max))
+        window_bytes = min(stream.window_bytes, self._total_bytes_max // (self._with_window or 1))
+        return max(window_bytes, stream.smallest_bytes)
 
     def get_bytes(self, stream: Stream) -> int:
         """Return what the stream's next GET is to transfer: two at least fit into its window."""
@@ -322,7 +319,7 @@ class ReadAhead:
             if stream.window_bytes and not stream.was_halved:
                 stream.was_halved = True
                 stream.sequential_bytes = 0
-                halved = max(_smallest(stream), self.window(stream) // 2)
+                halved = max(stream.smallest_bytes, self.window(stream) // 2)
                 stream.window_bytes = min(halved, self._stream_bytes_max)
 
     def on_evicted(self, key: BlockKey) -> list[Stream]:
@@ -423,6 +420,9 @@ class ReadAhead:
         ahead = stream.segments[0]
         ahead.blocks = read.blocks
         ahead.position = max(ahead.position, read.end)
+        # Two blocks, or what is decoded together: chunks may be larger than `expert.cache.block.bytes`.
+        grid = read.blocks.grid
+        stream.smallest_bytes = min(2 * grid.block_bytes * grid.unit_blocks, self._stream_bytes_max)
         stream.segment, stream.start, stream.end = segment, read.start, read.end
         stream.following = read.following
         now_s = self._clock()
@@ -472,14 +472,14 @@ class ReadAhead:
     def _measure(self, stream: Stream) -> None:
         """Count again what was asked for and not read."""
         before_bytes = stream.ahead_bytes
-        stream.ahead_bytes = sum(ahead.position for ahead in stream.segments) - stream.end
+        stream.ahead_bytes = sum([ahead.position for ahead in stream.segments]) - stream.end
         self._ahead_bytes += stream.ahead_bytes - before_bytes
 
     def _grow(self, stream: Stream, read: Read) -> None:
         answer_bytes = read.end - read.start
         stream.sequential_bytes += answer_bytes
         if not stream.window_bytes:
-            stream.window_bytes = max(_smallest(stream), min(self._start_bytes, START_ANSWERS * answer_bytes))
+            stream.window_bytes = max(stream.smallest_bytes, min(self._start_bytes, START_ANSWERS * answer_bytes))
             self._with_window += 1
             self._meter.on_streams(self._with_window)
         elif read.waited or stream.sequential_bytes >= self.window(stream):
@@ -493,14 +493,18 @@ class ReadAhead:
         frontier = stream.frontier
         if frontier is None or frontier.blocks is None:
             return False
-        return stream.ahead_bytes + self.get_bytes(stream) <= self.window(stream)
+        window_bytes = self.window(stream)
+        room_bytes = window_bytes - stream.ahead_bytes
+        # A GET is half of a window at most.
+        return window_bytes // 2 <= room_bytes or (room_bytes > 0 and self.get_bytes(stream) <= room_bytes)
 
     def _segments_to_open(self, stream: Stream) -> list[Ahead]:
         """Rule 5; and the stream stands in the line."""
         found: list[Ahead] = []
         if stream.window_bytes:
-            distance = sum(ahead.segment.segment_size_bytes for ahead in stream.segments) - stream.end
-            while distance < self.window(stream) + 2 * GET_BYTES and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
+            distance = sum([ahead.segment.segment_size_bytes for ahead in stream.segments]) - stream.end
+            end = self.window(stream) + 2 * GET_BYTES
+            while distance < end and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
                 last = stream.segments[-1].segment
                 segment = stream.following(last)
                 if segment is None or segment.end_offset <= last.end_offset:
@@ -510,12 +514,6 @@ class ReadAhead:
                 distance += segment.segment_size_bytes
         self.changed(stream)
         return found
-
-
-def _smallest(stream: Stream) -> int:
-    """Two blocks, or what is decoded together: chunks may be larger than `expert.cache.block.bytes`."""
-    blocks = stream.segments[0].blocks if stream.segments else None
-    return 0 if blocks is None else 2 * blocks.grid.block_bytes * blocks.grid.unit_blocks
 
 
 def _pull_back(stream: Stream, ahead: Ahead, position: int) -> None:

@@ -15,7 +15,7 @@ Messages of v0 and v1, still in old segments, are walked as batches of their own
 and one that wraps others names its last offset only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.record_batches import (
@@ -141,14 +141,22 @@ class SegmentWindow:
             CorruptLogError: it makes no sense, or its batch does not lie inside the segment.
         """
         # An old message may be shorter than a header, and the last thing here.
-        views = self.views(position, min(position + HEADER_BYTES, self.end))
-        return header_of(views[0] if len(views) == 1 else b"".join(views), position, self.segment)
+        at = position % self._block_bytes
+        data: bytes | memoryview = self.block_at(position).data[at : at + HEADER_BYTES]
+        if len(data) < HEADER_BYTES:
+            data = b"".join(self.views(position, min(position + HEADER_BYTES, self.end)))
+        return header_of(data, position, self.segment)
 
     def base_offset_at(self, position: int) -> int:
         """The base offset of a batch that has passed."""
         at, data = position % self._block_bytes, self.block_at(position).data
         first = data[at : at + 8]
         return int.from_bytes(first if len(first) == 8 else b"".join(self.views(position, position + 8)), "big")
+
+    def has_serials(self, position: int, serials: Sequence[int]) -> bool:
+        """Return whether these are the serials of the blocks from that of `position` on."""
+        first = position // self._block_bytes - self.first_block
+        return tuple([block.serial for block in self._blocks[first : first + len(serials)]]) == serials
 
     def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
         """The error for the batch at `position`."""
@@ -169,8 +177,8 @@ class FoundBatch:
     last_passed_offset: int = field(default=-1, compare=False)
 
 
-def check_index_entry(window: SegmentWindow, offset: int, position: int) -> None:
-    """Check that an index entry leads to a batch whose offsets do not go beyond it.
+def check_index_entry(window: SegmentWindow, offset: int, position: int) -> BatchHeader:
+    """Check that an index entry leads to a batch whose offsets do not go beyond it; its header.
 
     A lower last offset is right: before 4.0 one entry stood for all batches of an append, with the last one's offset.
 
@@ -185,6 +193,7 @@ def check_index_entry(window: SegmentWindow, offset: int, position: int) -> None
         reason = f"it ends at offset {header.last_offset}, the offset index has {offset}"
         mismatch = window.corrupt(position, position + HEADER_BYTES, reason)
         raise IndexMismatchError(str(mismatch), position, mismatch.end)
+    return header
 
 
 def find_first_batch(window: SegmentWindow, position: int, offset: int) -> FoundBatch:
@@ -349,7 +358,8 @@ def _take_verified(window: SegmentWindow, frontier: Frontier) -> bool:
     run = _verified_run(window, frontier.position)
     if run is None:
         return False
-    _advance(window, frontier, window.base_offset_at(frontier.position), *run)
+    base_offset = window.base_offset_at(frontier.position) if frontier.last_offset >= 0 else 0
+    _advance(window, frontier, base_offset, *run)
     return True
 
 
@@ -431,8 +441,7 @@ def _verified_run(window: SegmentWindow, position: int) -> tuple[int, int] | Non
     straddler = block.straddler
     if straddler.start != position or not position < straddler.end <= window.end:
         return None
-    serials = tuple(part.serial for _, part in window.numbered_blocks(position, straddler.end))
-    return (straddler.end, straddler.last_offset) if serials == straddler.serials else None
+    return (straddler.end, straddler.last_offset) if window.has_serials(position, straddler.serials) else None
 
 
 def next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:

@@ -507,7 +507,8 @@ class TierReader:
             max_bytes = found.size_bytes
         if asked.committed:
             self._abort_search.begin(read.source.segment)
-        yield from self._extend(read, start, start + found.size_bytes)
+        if window.end < start + found.size_bytes:
+            yield from self._extend(read, start, start + found.size_bytes)
         end = min(start + max_bytes, size_bytes)
         if asked.time is not None:
             asked.time.has_batch = True
@@ -542,9 +543,12 @@ class TierReader:
         """
         window, size_bytes = read.window, read.source.grid.size_bytes
         entry_offset, walk_start = entry
-        yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        if window.end < walk_start + HEADER_BYTES:
+            yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
         if walk_start > 0:
-            check_index_entry(window, entry_offset, walk_start)
+            header = check_index_entry(window, entry_offset, walk_start)
+            if header.last_offset >= offset:
+                return FoundBatch(walk_start, header.size_bytes)
         position, largest_bytes = walk_start, 0
         while (found := find_first_batch(window, position, offset)).needs_end is not None:
             position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
