@@ -1,17 +1,3 @@
-"""What every test of the pipeline gets: log lines as nobody has configured them, even if an earlier test did."""
+"""What every test below gets: log lines as nobody has configured them."""
 
-from collections.abc import Iterator
-
-import pytest
-import structlog
-
-
-@pytest.fixture(autouse=True)
-def unconfigured_logs() -> Iterator[None]:
-    """Settings of the process: taken back afterwards."""
-    before = structlog.get_config() if structlog.is_configured() else None
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
-    if before is not None:
-        structlog.configure(**before)
+from tests.support.unconfigured_logs import unconfigured_logs as unconfigured_logs

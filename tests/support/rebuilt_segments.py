@@ -9,7 +9,6 @@ Every byte counts but where DIFFERENCES says so.
 
 from dataclasses import astuple
 from pathlib import Path
-from typing import Final
 
 from standalone.copier.staging import StagedSegment
 from storage.indexes.leader_epochs import parse_leader_epochs
@@ -17,16 +16,14 @@ from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
 from tests.support.oracle import Oracle
 
-DIFFERENCES: Final = {
-    "txnindex": "where nothing was aborted a broker may have an empty file; the tier then has none (KIP-405)",
-    "snapshot": "the order of the producers: a broker writes them as its hash map gives them, and reads them in any",
-}
-"""What need not be the same, by the file's suffix, and why: an absent `.txnindex` is as an empty one, a `.snapshot` is
-compared by its producers. Nothing else."""
-
 
 class KafkaRebuild:
-    """One partition, whose epochs and producers Kafka's classes carry from segment to segment as ours do."""
+    """One partition, whose epochs and producers Kafka's classes carry from segment to segment as ours do.
+
+    Two files need not be the same. Where nothing was aborted a broker may have an empty `.txnindex`; the tier then has
+    none (KIP-405). A `.snapshot` is compared by its producers: a broker writes them as its hash map gives them, and
+    reads them in any order.
+    """
 
     def __init__(self, oracle: Oracle, folder: Path, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
         self._oracle = oracle
