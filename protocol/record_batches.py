@@ -254,15 +254,6 @@ def verify_run(view: memoryview, start: int, end: int, last_offset: int, offset_
     return position, start, last_offset
 
 
-def verified_headers(view: memoryview, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches of view[start:end], which `verify_run` has gone over: where each begins, and its header."""
-    unpack_from = _HEADER.unpack_from
-    while start < end:
-        header = BatchHeader(*unpack_from(view, start))
-        yield start, header
-        start += LOG_OVERHEAD + header.batch_length
-
-
 def first_bad_batch(view: memoryview, offset: int, end_offset: int) -> tuple[int, int, str] | None:
     """Find the first batch that is not as it was written, in what answers a Fetch at `offset`.
 

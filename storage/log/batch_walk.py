@@ -15,7 +15,7 @@ Messages of v0 and v1, still in old segments, are walked as batches of their own
 and one that wraps others names its last offset only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.record_batches import (
@@ -153,7 +153,7 @@ class SegmentWindow:
         first = data[at : at + 8]
         return int.from_bytes(first if len(first) == 8 else b"".join(self.views(position, position + 8)), "big")
 
-    def has_serials(self, position: int, serials: Sequence[int]) -> bool:
+    def has_serials(self, position: int, serials: tuple[int, ...]) -> bool:
         """Return whether these are the serials of the blocks from that of `position` on."""
         first = position // self._block_bytes - self.first_block
         return tuple([block.serial for block in self._blocks[first : first + len(serials)]]) == serials
@@ -358,8 +358,7 @@ def _take_verified(window: SegmentWindow, frontier: Frontier) -> bool:
     run = _verified_run(window, frontier.position)
     if run is None:
         return False
-    base_offset = window.base_offset_at(frontier.position) if frontier.last_offset >= 0 else 0
-    _advance(window, frontier, base_offset, *run)
+    _advance(window, frontier, window.base_offset_at(frontier.position), *run)
     return True
 
 

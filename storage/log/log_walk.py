@@ -29,8 +29,8 @@ from protocol.record_batches import (
     LEGACY_CRC_START,
     BatchHeader,
     CorruptBatchError,
+    iterate_batches,
     read_header,
-    verified_headers,
     verify_run,
 )
 from storage.errors import CorruptObjectError, RemoteStorageError
@@ -278,9 +278,9 @@ class LogWalk:
         if start < 0:
             return False
         last_offset = max(self._last_offset, segment.start_offset - 1)
-        run_end, _, _ = verify_run(data, start, len(data), last_offset, segment.end_offset)
+        run_end, _, _ = verify_run(data, start, min(len(data), self._end - base), last_offset, segment.end_offset)
         taken = len(self._found)
-        for at, header in verified_headers(data, start, min(run_end, self._end - base)):
+        for at, header in iterate_batches([data[:run_end]], start):
             size_bytes = header.size_bytes
             if size_bytes > self._batch_bytes_max:
                 break

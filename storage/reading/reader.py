@@ -507,8 +507,7 @@ class TierReader:
             max_bytes = found.size_bytes
         if asked.committed:
             self._abort_search.begin(read.source.segment)
-        if window.end < start + found.size_bytes:
-            yield from self._extend(read, start, start + found.size_bytes)
+        yield from self._extend(read, start, start + found.size_bytes)
         end = min(start + max_bytes, size_bytes)
         if asked.time is not None:
             asked.time.has_batch = True
@@ -543,8 +542,7 @@ class TierReader:
         """
         window, size_bytes = read.window, read.source.grid.size_bytes
         entry_offset, walk_start = entry
-        if window.end < walk_start + HEADER_BYTES:
-            yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
         if walk_start > 0:
             header = check_index_entry(window, entry_offset, walk_start)
             if header.last_offset >= offset:

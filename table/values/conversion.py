@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 REASON_CHARACTERS_MAX: Final = 300
 
@@ -35,12 +34,6 @@ def reason_of(error: BaseException) -> str:
     said = str(error) if isinstance(error, UndecodableError) else f"{type(error).__name__}: {error}"
     said = " ".join(said.split())
     return said if len(said) <= REASON_CHARACTERS_MAX else said[:REASON_CHARACTERS_MAX] + "…"
-
-
-def without_header(values: pa.Array, header_bytes: int) -> pa.Array:
-    """Binary values, none of them null, without their first bytes."""
-    # Arrow 26 adds an end where none is given, and that overflows.
-    return pc.binary_slice(values, header_bytes, pc.max(pc.binary_length(values)).as_py())
 
 
 def replaced(array: pa.Array, places: Sequence[int] | Places, by: Converted) -> Converted:

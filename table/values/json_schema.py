@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import astuple
 
-from table.values.conversion import Converted, SchemaError, UndecodableError, convert, replaced, without_header
+from table.values.conversion import Converted, SchemaError, UndecodableError, convert, replaced
 from table.values.registry import RegisteredSchema
 from table.values.wire_format import HEADER_BYTES
 
@@ -419,7 +419,7 @@ class JsonDecoder:
         try:
             return self._columns(self._read_all(values, header_bytes)), {}
         except Exception:  # one of them is not as msgspec wants it: which, the next tells
-            return self._one_by_one(without_header(values, header_bytes).to_pylist())
+            return self._one_by_one([value[header_bytes:] for value in values.to_pylist()])
 
     def _read_all(self, values: pa.Array, header_bytes: int) -> list[Any]:
         """Read all values as one text, a line each. Raises if one of them has to be looked at alone.

@@ -316,17 +316,10 @@ def _checked(pieces: pa.Array, item_type: pa.DataType, messages: Integers, is_od
     try:
         return pieces.cast(item_type)
     except pa.ArrowInvalid:
-        is_bad = np.array([piece is not None and not _is_utf8(piece) for piece in pieces.to_pylist()])
+        found = pieces.to_pylist()
+        is_bad = np.array([piece is not None and piece.decode(errors="ignore").encode() != piece for piece in found])
         is_odd[messages[is_bad]] = True
         return pc.if_else(pa.array(is_bad), None, pieces).cast(item_type)
-
-
-def _is_utf8(piece: bytes) -> bool:
-    try:
-        piece.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _message(field: FieldDescriptor, message: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, _Make]:

@@ -22,7 +22,6 @@ from protocol.record_batches import (
     read_header,
     scan_header,
     slice_rope,
-    verified_headers,
     verify_run,
 )
 from tests.support.cases import case
@@ -188,11 +187,6 @@ def test_a_run_ends_with_the_last_whole_batch() -> None:
         whole = sum(position + len(batch) <= end for position, batch in zip(POSITIONS, BATCHES, strict=True))
         assert run_of(LOG, end=end) == run_of(LOG[:end]) == starts[whole]
     assert verify_run(memoryview(LOG), POSITIONS[1], len(LOG), 102, 131) == starts[3]
-
-
-def test_the_headers_of_a_run_are_those_that_are_read_one_by_one() -> None:
-    assert list(verified_headers(memoryview(LOG), 0, len(LOG))) == list(iterate_batches([LOG]))
-    assert [at for at, _ in verified_headers(memoryview(LOG), POSITIONS[1], POSITIONS[2])] == [POSITIONS[1]]
 
 
 def test_a_run_ends_in_front_of_a_changed_byte() -> None:
