@@ -80,6 +80,8 @@ class Pace:
     def __init__(self, gets_max: int, second_gets_per_minute_min: int = NEVER) -> None:
         self._gets_max = gets_max
         self._gets = float(min(GETS_START, gets_max))
+        self.gets = min(GETS_START, gets_max)
+        """GETs of read-ahead that fill the link."""
         self._usual_first_byte_s: float | None = None
         self.connection_bytes_per_s: float | None = None
         """What one connection usually achieves; None: not known yet."""
@@ -88,11 +90,6 @@ class Pace:
         # GETs by second, so that a minute costs at most 61 entries at any rate.
         self._sent: deque[list[int]] = deque()
         self._sent_in_minute = 0
-
-    @property
-    def gets(self) -> int:
-        """GETs of read-ahead that fill the link."""
-        return math.floor(self._gets)
 
     @property
     def delay_bytes(self) -> int:
@@ -142,6 +139,7 @@ class Pace:
         step = mean / (FULL * self._best.of(now_s, mean)) - 1
         if all_in_use or step < 0:
             self._gets = min(float(self._gets_max), max(float(GETS_MIN), self._gets + step))
+            self.gets = math.floor(self._gets)
 
     @property
     def sends_seconds(self) -> bool:

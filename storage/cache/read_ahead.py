@@ -82,10 +82,6 @@ class Ahead:
     def segment_id(self) -> Uuid:
         return self.segment.segment_id.id
 
-    @property
-    def is_whole(self) -> bool:
-        return self.position >= self.segment.segment_size_bytes
-
 
 @dataclass(slots=True, eq=False)
 class Stream:
@@ -123,7 +119,10 @@ class Stream:
     @property
     def frontier(self) -> Ahead | None:
         """Return where the next bytes are to be asked for; None at the tier's end."""
-        return next((ahead for ahead in self.segments if not ahead.is_whole), None)
+        for ahead in self.segments:
+            if ahead.position < ahead.segment.segment_size_bytes:
+                return ahead
+        return None
 
     def is_continued_by(self, segment: RemoteLogSegmentMetadata, start: int) -> bool:
         """Rule 1; a read of the same start, which is one repeated, is this stream's too."""
@@ -227,8 +226,10 @@ class ReadAhead:
         """Return whether some stream may ask. Those at the head of the line that may not leave it."""
         while self.line:
             _, stamp, stream = self.line[0]
-            if stamp == stream.stamp and self.may_ask(stream):
-                return True
+            if stamp == stream.stamp:
+                if self.may_ask(stream):
+                    return True
+                stream.stamp = 0
             heapq.heappop(self.line)
         return False
 
@@ -236,7 +237,6 @@ class ReadAhead:
         """A read was answered, or begins a stream; the segments that are to be opened now, nearest first."""
         if self._stream_bytes_max <= 0 or read.end <= read.start:
             return []
-        self.drop_idle()
         segment = read.blocks.segment
         stream = self._continued(read.reader, segment, read.start)
         is_new = stream is None
@@ -285,8 +285,11 @@ class ReadAhead:
 
     def get_bytes(self, stream: Stream) -> int:
         """Return what the stream's next GET is to transfer: two at least fit into its window."""
+        return min(self._full_get_bytes(stream), self.window(stream) // 2)
+
+    def _full_get_bytes(self, stream: Stream) -> int:
         windows_bytes = min(self._total_bytes_max, self._with_window * self._stream_bytes_max)
-        return min(self._get_bytes(stream.asked_bytes, windows_bytes), self.window(stream) // 2)
+        return self._get_bytes(stream.asked_bytes, windows_bytes)
 
     def nearest(self) -> Stream | None:
         """The stream with the least ahead among those that may ask; it is to be put in the line again (`changed`)."""
@@ -295,7 +298,8 @@ class ReadAhead:
     def changed(self, stream: Stream) -> None:
         """The stream may be able to ask: it was read, has asked, or a segment was opened."""
         self._measure(stream)
-        if not stream.window_bytes:
+        stream.stamp = 0
+        if not stream.window_bytes or not self.may_ask(stream):
             return
         stream.stamp = next(self._stamps)
         heapq.heappush(self.line, (stream.ahead_bytes, stream.stamp, stream))
@@ -356,13 +360,13 @@ class ReadAhead:
 
     def why_stalled(self, stream: Stream) -> StallReason | None:
         """Return what keeps the stream from asking, as far as it is the stream's own matter."""
+        if stream.stamp:
+            return None
         frontier = stream.frontier
         if not stream.window_bytes or (frontier is not None and frontier.blocks is None):
             return StallReason.COLD_START
         if frontier is None:
             return StallReason.END_OF_TIER
-        if self.may_ask(stream):
-            return None
         return StallReason.DEPTH if stream.waited else StallReason.CONSUMER
 
     def __iter__(self) -> Iterator[Stream]:
@@ -386,7 +390,7 @@ class ReadAhead:
             self._measure(stream)
 
     def drop_idle(self) -> None:
-        """Forget streams that were not read for IDLE_S; each read does that too."""
+        """Forget streams that were not read for IDLE_S."""
         idle_since_s = self._clock() - IDLE_S
         while self.recent and (stream := next(iter(self.recent))).read_at_s <= idle_since_s:
             self._drop(stream)
@@ -471,9 +475,11 @@ class ReadAhead:
 
     def _measure(self, stream: Stream) -> None:
         """Count again what was asked for and not read."""
-        before_bytes = stream.ahead_bytes
-        stream.ahead_bytes = sum([ahead.position for ahead in stream.segments]) - stream.end
-        self._ahead_bytes += stream.ahead_bytes - before_bytes
+        self._ahead_bytes -= stream.ahead_bytes
+        stream.ahead_bytes = -stream.end
+        for ahead in stream.segments:
+            stream.ahead_bytes += ahead.position
+        self._ahead_bytes += stream.ahead_bytes
 
     def _grow(self, stream: Stream, read: Read) -> None:
         answer_bytes = read.end - read.start
@@ -496,13 +502,15 @@ class ReadAhead:
         window_bytes = self.window(stream)
         room_bytes = window_bytes - stream.ahead_bytes
         # A GET is half of a window at most.
-        return window_bytes // 2 <= room_bytes or (room_bytes > 0 and self.get_bytes(stream) <= room_bytes)
+        return window_bytes // 2 <= room_bytes or (room_bytes > 0 and self._full_get_bytes(stream) <= room_bytes)
 
     def _segments_to_open(self, stream: Stream) -> list[Ahead]:
         """Rule 5; and the stream stands in the line."""
         found: list[Ahead] = []
         if stream.window_bytes:
-            distance = sum([ahead.segment.segment_size_bytes for ahead in stream.segments]) - stream.end
+            distance = -stream.end
+            for ahead in stream.segments:
+                distance += ahead.segment.segment_size_bytes
             end = self.window(stream) + 2 * GET_BYTES
             while distance < end and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
                 last = stream.segments[-1].segment

@@ -175,7 +175,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
             is_behind_frontier = False
             for ahead in stream.segments:
                 assert not (is_behind_frontier and ahead.position and ahead.segment.segment_size_bytes)
-                is_behind_frontier |= not ahead.is_whole
+                is_behind_frontier |= ahead.position < ahead.segment.segment_size_bytes
 
 
 TestReadAhead = ReadAheadMachine.TestCase
