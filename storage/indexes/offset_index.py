@@ -21,14 +21,13 @@ INDEX_INTERVAL_BYTES = 4096
 """Kafka's default of `index.interval.bytes`."""
 
 ENTRY = struct.Struct(">ii")
-_FIELD = struct.Struct(">i")
 INT32_MAX = 2**31 - 1
 _COMPARED_BYTES = 512 * ENTRY.size
 """Entries that are compared at once: some 50 µs."""
 
 
 class OffsetIndex:
-    """A read-only view of one offset index; it keeps the bytes as they are and searches them in place.
+    """One offset index, kept as two columns.
 
     Offsets in the interface are Kafka offsets, not relative ones. `is_rebuilt`: Tidegate made it from the log.
 
@@ -39,7 +38,7 @@ class OffsetIndex:
         CorruptObjectError: not a whole number of entries, a negative field, or entries that do not ascend.
     """
 
-    __slots__ = ("_base_offset", "_data", "_entry_count", "is_rebuilt")
+    __slots__ = ("_base_offset", "_positions", "_relative_offsets", "is_rebuilt")
 
     def __init__(
         self,
@@ -54,48 +53,45 @@ class OffsetIndex:
             raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {ENTRY.size}")
         if not is_checked and not _ascends(data):
             _raise_fault(data, name)
-        self._data = data
+        self._relative_offsets, self._positions = _columns(data)
         self._base_offset = base_offset
-        self._entry_count = len(data) // ENTRY.size
         self.is_rebuilt = is_rebuilt
 
     def __len__(self) -> int:
-        return self._entry_count
+        return len(self._positions)
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """The last entry at or below `offset` as (its offset, its position); (base offset, 0) when there is none.
 
         The batch that holds `offset` begins at that position or after it.
         """
-        entries_at_or_below = bisect_right(
-            range(self._entry_count), offset - self._base_offset, key=self._relative_offset
-        )
+        entries_at_or_below = bisect_right(self._relative_offsets, offset - self._base_offset)
         if entries_at_or_below == 0:
             return self._base_offset, 0
         return self._entry(entries_at_or_below - 1)
 
     def position_at_or_below(self, position: int) -> int:
         """The position of the last entry at or below `position`; 0 when there is none."""
-        entries_at_or_below = bisect_right(range(self._entry_count), position, key=self._position)
-        return self._position(entries_at_or_below - 1) if entries_at_or_below else 0
+        entries_at_or_below = bisect_right(self._positions, position)
+        return self._positions[entries_at_or_below - 1] if entries_at_or_below else 0
 
     def position_above(self, position: int) -> int | None:
         """The position of the first entry beyond `position`; None when there is none."""
-        entries_at_or_below = bisect_right(range(self._entry_count), position, key=self._position)
-        return self._position(entries_at_or_below) if entries_at_or_below < self._entry_count else None
+        entries_at_or_below = bisect_right(self._positions, position)
+        return self._positions[entries_at_or_below] if entries_at_or_below < len(self) else None
 
     def batch_start_at_or_above(self, position: int) -> int | None:
         """The first position at or beyond `position` where a batch is known to begin: an entry's, or the log's start;
         None when no entry tells one."""
         if position <= 0:
             return 0
-        entries_below = bisect_left(range(self._entry_count), position, key=self._position)
-        return self._position(entries_below) if entries_below < self._entry_count else None
+        entries_below = bisect_left(self._positions, position)
+        return self._positions[entries_below] if entries_below < len(self) else None
 
     def position_after_offset(self, offset: int) -> int | None:
         """A position at or behind the end of the batch that holds `offset`; None when no entry tells one."""
-        entries_below = bisect_left(range(self._entry_count), offset - self._base_offset, key=self._relative_offset)
-        return self._position(entries_below + 1) if entries_below + 1 < self._entry_count else None
+        entries_below = bisect_left(self._relative_offsets, offset - self._base_offset)
+        return self._positions[entries_below + 1] if entries_below + 1 < len(self) else None
 
     def fetch_upper_bound_offset(self, end_position: int) -> int | None:
         """Return what bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
@@ -105,22 +101,13 @@ class OffsetIndex:
         As in Kafka, whose binary search never compares with the first entry, that one does not count if it is exactly
         there: the next does. A broker lists aborted transactions by this, so it must stay as it is.
         """
-        entries_below = bisect_left(range(self._entry_count), end_position, key=self._position)
-        if entries_below == 0 and self._entry_count and self._position(0) == end_position:
+        entries_below = bisect_left(self._positions, end_position)
+        if entries_below == 0 and len(self) and self._positions[0] == end_position:
             entries_below = 1
-        return self._entry(entries_below)[0] if entries_below < self._entry_count else None
+        return self._entry(entries_below)[0] if entries_below < len(self) else None
 
     def _entry(self, entry_number: int) -> tuple[int, int]:
-        relative_offset, position = ENTRY.unpack_from(self._data, entry_number * ENTRY.size)
-        return self._base_offset + relative_offset, position
-
-    def _relative_offset(self, entry_number: int) -> int:
-        relative_offset: int = _FIELD.unpack_from(self._data, entry_number * ENTRY.size)[0]
-        return relative_offset
-
-    def _position(self, entry_number: int) -> int:
-        position: int = _FIELD.unpack_from(self._data, entry_number * ENTRY.size + _FIELD.size)[0]
-        return position
+        return self._base_offset + self._relative_offsets[entry_number], self._positions[entry_number]
 
 
 def encode_offset_index(base_offset: int, entries: Iterable[tuple[int, int]]) -> bytes:
@@ -178,7 +165,7 @@ def _ascends(data: bytes | bytearray) -> bool:
     for at in range(0, len(data), _COMPARED_BYTES):
         part = view[at : at + _COMPARED_BYTES + ENTRY.size]
         fields, later = int.from_bytes(part, "big"), int.from_bytes(part[ENTRY.size :], "big")
-        free_bits = _topmost_bits(len(part) // _FIELD.size)
+        free_bits = _topmost_bits(2 * len(part) // ENTRY.size)
         if fields & free_bits:
             return False
         free_bits >>= 8 * ENTRY.size
@@ -193,12 +180,18 @@ def _topmost_bits(fields: int) -> int:
     return int.from_bytes(b"\x80\0\0\0" * fields, "big")
 
 
-def _raise_fault(data: bytes | bytearray, name: str) -> NoReturn:
+def _columns(data: bytes | bytearray) -> "tuple[array[int], array[int]]":
+    """Return the relative offsets, and the positions."""
     fields = array("i", data)
     if sys.byteorder == "little":
         fields.byteswap()
-    _check_column(fields[0::2], "relative offset", 0, name)
-    _check_column(fields[1::2], "position", _FIELD.size, name)
+    return fields[0::2], fields[1::2]
+
+
+def _raise_fault(data: bytes | bytearray, name: str) -> NoReturn:
+    relative_offsets, positions = _columns(data)
+    _check_column(relative_offsets, "relative offset", 0, name)
+    _check_column(positions, "position", ENTRY.size // 2, name)
     raise AssertionError("some field does not ascend, and each by itself does")
 
 
