@@ -78,9 +78,8 @@ class Exchange:
 
     async def answer(self) -> FetchAnswer:
         """Ask, read, judge what was read, have the broker read what is left, and put it together."""
-        deadline_s, level = self.started_s + self.wait_s, self.request.isolation_level
-        committed = level == IsolationLevel.READ_COMMITTED
-        reads = TierReads(self.tier, self.meters.tier, self.client, deadline_s=deadline_s, committed=committed)
+        committed = self.request.isolation_level == IsolationLevel.READ_COMMITTED
+        reads = TierReads(self.tier, self.meters.tier, self.client, self.started_s, self.wait_s, committed=committed)
         await self._read(reads)
         answers = await self._answers(reads) if self.verdicts.whole is None else {}
         if self.verdicts.whole is not None:
@@ -97,7 +96,7 @@ class Exchange:
 
     async def _read(self, reads: TierReads) -> None:
         """Ask the broker, and read what it allows. Where its word is known and all is at hand nothing is waited for."""
-        asked = self.prober.recall(self.request, self.plan.tier, self.verdicts)
+        asked = self.prober.recall(self.request, self.plan.tier, self.verdicts, self.started_s)
         if not (asked or self.plan.local):
             self._read_allowed(reads)
             if await reads.are_at_hand():

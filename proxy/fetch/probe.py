@@ -83,10 +83,11 @@ class Prober:
         """Return whether the client may have a read of this part started beside its probe."""
         return self._authorities.has_right(part.partition)
 
-    def recall(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[Probed]:
+    def recall(
+        self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts, now_s: float
+    ) -> list[Probed]:
         """Judge the parts by probes that still count, and return those that are left for `probe`."""
         asked: list[Probed] = []
-        now_s = trio.current_time()
         for part in parts:
             authority = self._authorities.get(_key(request, part), now_s)
             if authority is None or not _still_counts(request, part, authority):

@@ -57,23 +57,24 @@ class TierReads:
     """Reads under way; `stop` must follow. `results` has a part once its read ended by itself, or missed.
 
     Args:
-        deadline_s: by trio's clock.
+        started_s: by trio's clock.
+        wait_s: what the reads may take.
         committed: as `Tier.read`.
         client: whose reads they are; it holds what they bring.
     """
 
     def __init__(
-        self, tier: Tier, meter: TierMeter, client: ClientReads, *, deadline_s: float, committed: bool
+        self, tier: Tier, meter: TierMeter, client: ClientReads, started_s: float, wait_s: float, *, committed: bool
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
         self.expired: set[TierPart] = set()
         """Parts whose read had nothing at the deadline; not those of which the linger, or a late loop, was the end."""
-        self.deadline_s = deadline_s
+        self.deadline_s = started_s + wait_s
         self.records_since_s = math.inf
         """Since when there are records, and the word that they may be given."""
         self.parts: dict[TierPart, tuple[Share, Under]] = {}
         """Those that are read and how, in the order in which they were started."""
-        self._wait_s = deadline_s - trio.current_time()
+        self._wait_s = wait_s
         self._tier = tier
         self._meter = meter
         self._nursery: TaskNursery | None = None

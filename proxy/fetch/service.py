@@ -241,6 +241,7 @@ class FetchService:
         if unknown:
             with move_on_after(LEARN_WAIT_S_MAX):
                 await frontiers.refresh(node_id, unknown)
+            now_s = trio.current_time()
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
             known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
             seen |= {candidate: frontier for candidate, frontier in known if frontier is not None}
@@ -250,9 +251,8 @@ class FetchService:
             if candidate is not None and (frontier := seen.get(candidate)) is not None
             if self._belongs_to_tier(request, asked, candidate, frontier, node_id)
         ]
-        planned_at_s = trio.current_time()
         for part in parts:
-            self._meters.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
+            self._meters.relay.on_frontier_used(now_s - part.frontier.learned_at_s)
         judged = await self._judged(parts)
         left = [part for part in parts if judged.get(part, True)]
         instead = {part: judgement for part, judgement in judged.items() if isinstance(judgement, Instead)}

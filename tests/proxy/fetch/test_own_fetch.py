@@ -52,8 +52,8 @@ async def until_ready(
         assert frontier is not None
         parts.append(TierPart(entry, partition, frontier, place))
     plan = plan_fetch(request, parts, {})
-    meter, deadline_s = world.meters.tier, trio.current_time() + wait_s
-    reads = TierReads(world.tier, meter, ClientReads(), deadline_s=deadline_s, committed=False)
+    meter, now_s = world.meters.tier, trio.current_time()
+    reads = TierReads(world.tier, meter, ClientReads(), now_s, wait_s, committed=False)
     reads.go_on_in(world.nursery)
     said = BrokersWord()
     own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), said)

@@ -58,9 +58,8 @@ def reads_of(
     is_settled: bool = True,
 ) -> TierReads:
     """Reads that the broker has vouched for, unless they are to be settled by the test."""
-    deadline_s = trio.current_time() + wait_s
     meter, client = world.meters.tier, ClientReads()
-    reads = TierReads(world.tier, meter, client, deadline_s=deadline_s, committed=committed)
+    reads = TierReads(world.tier, meter, client, trio.current_time(), wait_s, committed=committed)
     reads.go_on_in(world.nursery)
     reads.start(parts, dict.fromkeys(parts, share))
     if is_settled:
