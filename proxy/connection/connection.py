@@ -183,7 +183,7 @@ class ClientConnection:
         """The wait for the client to take an answer of ours."""
         self._exchanging = False
         self._draining = False
-        self._receiving = trio.CancelScope()
+        self._receiving, self._is_receiving = trio.CancelScope(), False
         self._scope = trio.CancelScope()
         self._end: ConnectionEnd | None = None
         self._is_news = is_news
@@ -244,14 +244,16 @@ class ClientConnection:
     def drain(self) -> None:
         """Take no further request; end when those under way are answered."""
         self._draining = True
-        self._receiving.cancel()
+        if self._is_receiving:
+            self._receiving.cancel()
 
     # The request side.
 
     async def _request_loop(self) -> None:
-        while await self._receive_requests():
-            while not self._draining and await self._next_request():
-                pass
+        with self._receiving:
+            while await self._receive_requests():
+                while not self._draining and await self._next_request():
+                    pass
         while self._sequencer.in_flight:
             await self._wait_change()
         raise ConnectionEnd(CloseCause.DRAIN if self._draining else CloseCause.CLIENT)
@@ -260,9 +262,10 @@ class ClientConnection:
         """More bytes from the client; False at its end or when draining. Only this wait is cut short by a drain."""
         if self._draining:
             return False
-        with trio.CancelScope() as self._receiving:
-            return await self._requests.receive()
-        return False
+        self._is_receiving = True
+        has_more = await self._requests.receive()
+        self._is_receiving = False
+        return has_more
 
     async def _next_request(self) -> bool:
         """Handle one request, or one raw token; False when more bytes are needed to do so."""

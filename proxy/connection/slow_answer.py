@@ -8,7 +8,6 @@ be gone, the connection ends.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import cast
 
 from crc32c import crc32c
@@ -20,9 +19,6 @@ from proxy.connection.frame_stream import ConnectionEnd
 from proxy.upstream.transport import IOV_MAX, Bytes, Transport
 from storage.errors import RemoteStorageError
 from storage.reading.reader import TierRecords
-
-WINDOW_BYTES = 4 * 1024 * 1024
-"""So much is offered to the socket at a time, or one buffer: no socket takes more at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +47,7 @@ class AnswerSending:
         self._client = client
         self._first = 0
         self._first_sent_bytes = 0
+        self._offered_max = IOV_MAX
         self._again: tuple[_GivenUp, TierRecords] | None = None
 
     @property
@@ -62,7 +59,7 @@ class AnswerSending:
     @property
     def made_bytes(self) -> int:
         """Bytes of the answer that are not the tier's."""
-        records_bytes = sum(len(view) for records in self._client.held for view in records.buffers)
+        records_bytes = sum([records.size_bytes for records in self._client.held])
         return sum(map(len, self._left)) - records_bytes
 
     async def send(self, transport: Transport, wait: Wait) -> None:
@@ -89,6 +86,7 @@ class AnswerSending:
 
     def release(self) -> None:
         """Give the blocks up."""
+        self._offered_max = 1  # what stands behind may be given up
         places = self._places()
         for at in range(self._first, len(self._left)):
             view = self._left[at]
@@ -140,29 +138,22 @@ class AnswerSending:
 
     def _window(self) -> list[Bytes]:
         """Return what is offered to the socket."""
-        window: list[Bytes] = []
-        size_bytes = 0
-        for buffer in islice(self._left, self._first, self._first + IOV_MAX):
-            if isinstance(buffer, _GivenUp):
-                break
-            window.append(buffer)
-            size_bytes += len(buffer)
-            if size_bytes >= WINDOW_BYTES:
-                break
+        window = cast(list[Bytes], self._left[self._first : self._first + self._offered_max])
         if self._first_sent_bytes:
             window[0] = memoryview(window[0])[self._first_sent_bytes :]
         return window
 
     def _sent(self, size_bytes: int, wait: Wait) -> None:
         wait.passed(size_bytes)
-        left, at = self._left, self._first
-        sent_bytes = self._first_sent_bytes + size_bytes
-        while at < len(left) and sent_bytes >= (size := len(left[at])):
+        first, sent_bytes = self._first, self._first_sent_bytes + size_bytes
+        for at in range(first, len(self._left)):
+            size = len(self._left[at])
+            if sent_bytes < size:
+                break
             sent_bytes -= size
-            left[at] = b""
-            at += 1
-        if at > self._first:
-            self._first = at
+            self._left[at] = b""
+            self._first = at + 1
+        if self._first > first:
             self._end_again()
         self._first_sent_bytes = sent_bytes
 
