@@ -20,7 +20,6 @@ import enum
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from itertools import takewhile
 from typing import cast
 
 from metrics.cache_meters import CacheLevel, CacheMeter
@@ -130,6 +129,7 @@ class BlockCache:
         asked = AskedBlocks(self, found, reader)
         if None not in found:
             return asked
+        asked.asked_at_s = time.monotonic()
         # A thread hands over several blocks at once: one that was not there yet may have come with one behind it.
         found[:] = [block or self.memory.get(source.key(first + at), reader) for at, block in enumerate(found)]
         missing = [first + at for at, block in enumerate(found) if block is None]
@@ -164,10 +164,9 @@ class BlockCache:
         """
         grid = source.grid
         first, stop = grid.number_at(start), grid.number_at(end - 1) + 1
-        while first < stop and self._place(source, first) in (Place.HERE, Place.UNDER_WAY):
-            self.memory.expect(source.key(first))
+        while first < stop and (self.memory.expect(key := source.key(first)) or self._want_if_under_way(key)):
             first += 1
-        if first < stop and self._place(source, first) is Place.ON_DISK:
+        if first < stop and self._is_on_disk(source, first):
             return self._read_disk_ahead(source, first, stop, room_bytes)
         numbers = self._next_get(source, first, stop, target_bytes)
         if numbers is None:
@@ -358,7 +357,7 @@ class BlockCache:
 class AskedBlocks:
     """Blocks in the order of their numbers. `waited`: one that was taken was not in memory when it was asked for."""
 
-    __slots__ = ("_asked_at_s", "_cache", "_found", "_reader", "flying", "keys", "waited")
+    __slots__ = ("_cache", "_found", "_reader", "asked_at_s", "flying", "keys", "waited")
 
     def __init__(self, cache: BlockCache, found: list[Block | None], reader: Hashable) -> None:
         self.waited = False
@@ -368,7 +367,7 @@ class AskedBlocks:
         self._cache = cache
         self._found = found
         self._reader = reader
-        self._asked_at_s = time.monotonic()
+        self.asked_at_s = 0.0
 
     def __len__(self) -> int:
         """Blocks that were not taken yet."""
@@ -376,8 +375,8 @@ class AskedBlocks:
 
     def take(self) -> list[Block]:
         """The next blocks, as many as are here."""
-        here = list(takewhile(lambda block: block is not None, self._found))
-        del self._found[: len(here)]
+        count = self._found.index(None) if None in self._found else len(self._found)
+        here, self._found = self._found[:count], self._found[count:]
         return cast(list[Block], here)
 
     async def wait(self) -> None:
@@ -399,7 +398,7 @@ class AskedBlocks:
         for key in keys:
             self._cache.first_readers.pop(key, None)
         if keys and self.waited:
-            self._cache.meter.on_fill_waited(time.monotonic() - self._asked_at_s)
+            self._cache.meter.on_fill_waited(time.monotonic() - self.asked_at_s)
 
 
 def _disk_key(source: SegmentBlocks, number: int) -> DiskBlockKey:

@@ -101,7 +101,7 @@ class SegmentBlocks:
 
     def size_bytes(self, number: int) -> int:
         """A block's plaintext."""
-        return self.grid.end(number) - self.grid.start(number)
+        return min(self.grid.block_bytes, self.grid.size_bytes - number * self.grid.block_bytes)
 
     def positions(self, numbers: range) -> tuple[int, int]:
         """Return where a run of blocks begins, and ends, exclusive."""
@@ -204,10 +204,11 @@ class MemoryBlocks:
         """Return whether the block is here, read or unread; it does not count as a use."""
         return key in self.read or key in self.unread
 
-    def expect(self, key: BlockKey) -> None:
-        """A reader is on its way to the block, if it is here."""
-        if key in self.read:
+    def expect(self, key: BlockKey) -> bool:
+        """A reader is on its way to the block; return whether it is here."""
+        if is_read := key in self.read:
             self._policy.expect(key)
+        return is_read or key in self.unread
 
     def put(self, key: BlockKey, block: Block, reader: Hashable = None) -> None:
         """Keep a block that `reader` has asked for, in place of what was here."""

@@ -5,6 +5,7 @@ block is charged once, however many answers hold it. Room for a read's blocks is
 reader that waits here holds nothing yet.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 from storage.cache.byte_budget import ByteBudget
@@ -16,7 +17,7 @@ class AnswerBlocks:
 
     def __init__(self, budget: ByteBudget) -> None:
         self.budget = budget
-        self._holders: dict[int, int] = {}
+        self._holders: defaultdict[int, int] = defaultdict(int)
 
     def room(self, owner: Hashable = None) -> "Room":
         """Nothing yet; see Room.
@@ -26,41 +27,44 @@ class AnswerBlocks:
         """
         return Room(self, owner)
 
-    def hold(self, block: Block) -> int:
-        """One more answer holds the block; the bytes to charge for it."""
-        holders = self._holders.get(block.serial, 0)
-        self._holders[block.serial] = holders + 1
-        return 0 if holders else len(block.data)
+    def hold(self, blocks: Sequence[Block]) -> int:
+        """One more answer holds the blocks; the bytes to charge for them."""
+        charged_bytes = 0
+        for block in blocks:
+            self._holders[block.serial] += 1
+            if self._holders[block.serial] == 1:
+                charged_bytes += len(block.data)
+        return charged_bytes
 
-    def let_go(self, block: Block) -> int:
+    def let_go(self, blocks: Sequence[Block]) -> int:
         """One answer less; the bytes that are free again."""
-        holders = self._holders[block.serial] - 1
-        if holders:
-            self._holders[block.serial] = holders
-            return 0
-        del self._holders[block.serial]
-        return len(block.data)
+        freed_bytes = 0
+        for block in blocks:
+            self._holders[block.serial] -= 1
+            if not self._holders[block.serial]:
+                del self._holders[block.serial]
+                freed_bytes += len(block.data)
+        return freed_bytes
 
 
 class Room:
     """What one read has reserved, and then what its answer holds. `release` gives back all of it."""
 
-    __slots__ = ("_account", "_blocks", "_budget", "_owner", "_reserved_bytes", "is_waiting", "kept_bytes")
+    __slots__ = ("_account", "_budget", "_owner", "_reserved_bytes", "blocks", "is_waiting")
 
     def __init__(self, account: AnswerBlocks, owner: Hashable) -> None:
-        self.kept_bytes = 0
-        """Bytes of the blocks that the answer holds, whether or not others hold them too."""
         self.is_waiting = False
         self._account = account
         self._budget = account.budget
         self._owner = owner
         self._reserved_bytes = 0
-        self._blocks: Sequence[Block] = ()
+        self.blocks: Sequence[Block] = ()
+        """Those that the answer holds."""
 
     @property
-    def blocks(self) -> Sequence[Block]:
-        """Those that the answer holds."""
-        return self._blocks
+    def kept_bytes(self) -> int:
+        """Bytes of the blocks that the answer holds, whether or not others hold them too."""
+        return sum(len(block.data) for block in self.blocks)
 
     async def reserve(self, size_bytes: int) -> None:
         """Wait until so many bytes in all are reserved; less than before changes nothing."""
@@ -87,19 +91,16 @@ class Room:
 
     def keep(self, blocks: Sequence[Block]) -> None:
         """The answer holds these blocks, which lie inside what was reserved; the rest is given back."""
-        self._blocks = blocks
-        self.kept_bytes = sum(len(block.data) for block in blocks)
-        charged_bytes = sum(self._account.hold(block) for block in blocks)
+        self.blocks = blocks
         # What another answer holds too is in its account already.
-        self._budget.release(self._reserved_bytes - charged_bytes)
-        self._reserved_bytes = 0
+        self._reserved_bytes -= self._account.hold(blocks)
+        self._give_back_reserved()
 
     def release(self) -> None:
         """The answer is sent, or was not made. Idempotent."""
         self._give_back_reserved()
-        blocks, self._blocks, self.kept_bytes = self._blocks, (), 0
-        freed_bytes = sum(self._account.let_go(block) for block in blocks)
-        if freed_bytes:
+        blocks, self.blocks = self.blocks, ()
+        if freed_bytes := self._account.let_go(blocks):
             self._budget.release(freed_bytes)
 
     def _give_back_reserved(self) -> None:

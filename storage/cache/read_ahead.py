@@ -29,7 +29,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -146,7 +146,7 @@ class Stream:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Read:
     """A read that was answered with plaintext bytes [start, end) of a segment's log.
 
@@ -199,7 +199,7 @@ class ReadAhead:
         self._meter = meter
         self._clock = clock
         self._get_bytes = get_bytes
-        # No list or set in these is ever empty; streams of one partition are in the order of their last reads.
+        # No list or set in these is ever empty.
         self.by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
         self.by_segment: dict[Uuid, set[Stream]] = {}
         self.recent: OrderedDict[Stream, None] = OrderedDict()
@@ -353,10 +353,15 @@ class ReadAhead:
             stream.stalled_by = reason
             self._meter.on_stalled(reason)
 
-    def take_read_lately(self) -> Iterable[Stream]:
-        """The streams that were read since this was last called."""
-        read_lately, self._read_lately = self._read_lately, {}
-        return read_lately
+    def note_stalls(self, why_full: Callable[[], StallReason]) -> None:
+        """Note why the streams that were read since this was last called have not been asked for more.
+
+        Args:
+            why_full: tells of those that may ask.
+        """
+        for stream in self._read_lately:
+            self.stalled(stream, self.why_stalled(stream) or why_full())
+        self._read_lately.clear()
 
     def why_stalled(self, stream: Stream) -> StallReason | None:
         """Return what keeps the stream from asking, as far as it is the stream's own matter."""
@@ -409,7 +414,7 @@ class ReadAhead:
         streams.append(stream)
         self.recent[stream] = None
         if len(streams) > STREAMS_PER_PARTITION_MAX:
-            self._drop(streams[0])
+            self._drop(min(streams, key=lambda each: each.read_at_s))
         if len(self.recent) > self._streams_max:
             self._drop(next(iter(self.recent)))
         return stream
@@ -437,10 +442,6 @@ class ReadAhead:
         follower = read.following(segment) if read.end >= segment.segment_size_bytes else None
         stream.follower = None if follower is None else follower.segment_id.id
         self.recent.move_to_end(stream)
-        streams = self.by_reader[stream.reader][stream.partition]
-        if streams[-1] is not stream:
-            streams.remove(stream)
-            streams.append(stream)
 
     def _drop(self, stream: Stream) -> None:
         while stream.segments:
@@ -508,9 +509,7 @@ class ReadAhead:
         """Rule 5; and the stream stands in the line."""
         found: list[Ahead] = []
         if stream.window_bytes:
-            distance = -stream.end
-            for ahead in stream.segments:
-                distance += ahead.segment.segment_size_bytes
+            distance = sum([ahead.segment.segment_size_bytes for ahead in stream.segments]) - stream.end
             end = self.window(stream) + 2 * GET_BYTES
             while distance < end and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
                 last = stream.segments[-1].segment
@@ -577,7 +576,7 @@ class Prefetcher:
             for ahead in self._read_ahead.on_read(read):
                 self._open_soon(ahead)
             if not self._read_ahead.has_nearest:
-                self._note_stalls()
+                self._read_ahead.note_stalls(self._gets.why_full)
             elif not self._is_to_ask:
                 # Not at once: reads of other partitions that end in the same turn have their streams nearest, too.
                 self._nursery.start_soon(self._ask_next_turn)
@@ -630,16 +629,11 @@ class Prefetcher:
                 self._read_ahead.changed(stream)
                 if not has_asked:
                     break
-            self._note_stalls()
+            self._read_ahead.note_stalls(self._gets.why_full)
         except Exception:  # the application's nursery must live on, and is closed at shutdown
             _log.warning("read_ahead_failed", exc_info=True)
         finally:
             self._is_asking = False
-
-    def _note_stalls(self) -> None:
-        """Why the streams that were read since have not been asked for more."""
-        for stream in self._read_ahead.take_read_lately():
-            self._read_ahead.stalled(stream, self._read_ahead.why_stalled(stream) or self._gets.why_full())
 
     def _ask_for(self, stream: Stream) -> bool:
         """Move the stream's frontier over what is here, or ask for a GET; False: there is no room."""

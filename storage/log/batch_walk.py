@@ -141,17 +141,17 @@ class SegmentWindow:
             CorruptLogError: it makes no sense, or its batch does not lie inside the segment.
         """
         # An old message may be shorter than a header, and the last thing here.
-        at = position % self._block_bytes
-        data: bytes | memoryview = self.block_at(position).data[at : at + HEADER_BYTES]
-        if len(data) < HEADER_BYTES:
-            data = b"".join(self.views(position, min(position + HEADER_BYTES, self.end)))
-        return header_of(data, position, self.segment)
+        return header_of(self._bytes_at(position, HEADER_BYTES), position, self.segment)
 
     def base_offset_at(self, position: int) -> int:
         """The base offset of a batch that has passed."""
-        at, data = position % self._block_bytes, self.block_at(position).data
-        first = data[at : at + 8]
-        return int.from_bytes(first if len(first) == 8 else b"".join(self.views(position, position + 8)), "big")
+        return int.from_bytes(self._bytes_at(position, 8), "big")
+
+    def _bytes_at(self, position: int, size: int) -> bytes | memoryview:
+        """So many bytes, or as many as are here."""
+        at = position % self._block_bytes
+        data = self._blocks[position // self._block_bytes - self.first_block].data[at : at + size]
+        return data if len(data) == size else b"".join(self.views(position, min(position + size, self.end)))
 
     def has_serials(self, position: int, serials: tuple[int, ...]) -> bool:
         """Return whether these are the serials of the blocks from that of `position` on."""
@@ -358,7 +358,8 @@ def _take_verified(window: SegmentWindow, frontier: Frontier) -> bool:
     run = _verified_run(window, frontier.position)
     if run is None:
         return False
-    _advance(window, frontier, window.base_offset_at(frontier.position), *run)
+    is_first = frontier.last_offset < 0  # any order is right
+    _advance(window, frontier, 0 if is_first else window.base_offset_at(frontier.position), *run)
     return True
 
 

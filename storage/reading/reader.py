@@ -81,7 +81,7 @@ as large, up to PIECE_BYTES_MAX: a read that gets little of a busy link has litt
 PIECE_BYTES_MAX = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
     """Where an answer's bytes come from: `start` is the position of its first in the segment's log."""
 
@@ -112,7 +112,7 @@ class Origin:
         return TierRecords(window.views(start, end), end - start, room=room)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TierRecords:
     """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
 
@@ -210,7 +210,7 @@ class ReadTime:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
     """What a read wants of its segment."""
 
@@ -276,7 +276,7 @@ class _Read:
             asked.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
     """What a read found; `records` None: all batches end below the offset. `start`: where in the log they begin.
     `cut_offset`: where the batch begins that the answer was cut in front of."""
@@ -375,8 +375,10 @@ class TierReader:
             # What begins with the segment is found without an index; what is read next is not.
             self._indexes.fetch_soon(segment)
         else:
-            self._guess(source, asked)
-            index = yield from self._indexes.in_steps(segment, asked.offset)
+            index = self._indexes.at_hand(segment, asked.offset)
+            if index is None:
+                self._guess(source, asked)
+                index = yield from self._indexes.in_steps(segment, asked.offset)
         room = self._answers.room(reader)
         if asked.time is not None:
             asked.time.room = room
@@ -507,7 +509,8 @@ class TierReader:
             max_bytes = found.size_bytes
         if asked.committed:
             self._abort_search.begin(read.source.segment)
-        yield from self._extend(read, start, start + found.size_bytes)
+        if window.end < start + found.size_bytes:
+            yield from self._extend(read, start, start + found.size_bytes)
         end = min(start + max_bytes, size_bytes)
         if asked.time is not None:
             asked.time.has_batch = True
@@ -543,11 +546,13 @@ class TierReader:
         window, size_bytes = read.window, read.source.grid.size_bytes
         entry_offset, walk_start = entry
         yield from read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        position, largest_bytes = walk_start, 0
         if walk_start > 0:
             header = check_index_entry(window, entry_offset, walk_start)
             if header.last_offset >= offset:
                 return FoundBatch(walk_start, header.size_bytes)
-        position, largest_bytes = walk_start, 0
+            largest_bytes = header.size_bytes
+            position += largest_bytes
         while (found := find_first_batch(window, position, offset)).needs_end is not None:
             position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
             check_walk(read.source.segment, walk_start, found, largest_bytes)
@@ -581,20 +586,21 @@ class TierReader:
         """Ask for the blocks that hold [start, end), cut to the segment, as far as that is not done; once there is room
         for them, or if there is room now (`waits`). Whether it was done."""
         grid = read.source.grid
-        last = grid.number_at(min(end, grid.size_bytes) - 1)
+        end = min(end, grid.size_bytes)
+        if end <= read.asked_end:
+            return True
         if not read.asked_end:
             read.window.first_block = grid.number_at(start)
-        first = grid.number_at(read.asked_end) if read.asked_end else read.window.first_block
-        if read.asked_end >= grid.end(last):
-            return True
-        needed_bytes = grid.end(last) - grid.start(read.window.first_block)
+        first, last = grid.number_at(read.asked_end or start), grid.number_at(end - 1)
+        asked_end = grid.end(last)
+        needed_bytes = asked_end - grid.start(read.window.first_block)
         if waits:
             if not read.room.try_reserve(self._answers.budget.charged(needed_bytes)):
                 yield partial(read.room.reserve, needed_bytes)
         elif not read.room.try_reserve(needed_bytes):
             return False
         read.asks.append(self._cache.ask(read.source, first, last, read.reader, likely_bytes=read.likely_bytes))
-        read.asked_end = grid.end(last)
+        read.asked_end = asked_end
         read.take_here()
         return True
 
