@@ -76,7 +76,7 @@ class Cursor:
 
     def array_length(self, *, flexible: bool) -> int:
         """Element count, -1 for null; bounded by what is left, as every element takes at least a byte."""
-        count = self.compact_length() if flexible else self.int32()
+        count = self.uvarint() - 1 if flexible else self.int32()
         if count < -1 or count > self.end - self.position:
             raise PeerProtocolError(f"array of {count} elements in {self.end - self.position} bytes")
         return count

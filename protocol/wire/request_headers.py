@@ -76,8 +76,8 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         PeerProtocolError: truncated, or a client id of a length that cannot be.
     """
     cursor = Cursor(frame, 4)
-    api_key, api_version = cursor.int16(), cursor.int16()
-    correlation_id = cursor.int32()
+    cursor.skip(_PREFIX.size)
+    api_key, api_version, correlation_id = _PREFIX.unpack_from(frame, 4)
     client_id = cursor.string(flexible=False)
     if api_key not in FLEXIBLE_FROM:
         raise PeerProtocolError(f"api key {api_key} is not one that is decoded")

@@ -87,8 +87,8 @@ class Exchange:
         brokers = self.own_fetch.by_key
         by_tier = {key: answers[key] for key in answers.keys() - brokers.keys()}
         relay = self.meters.relay
-        relay.on_tier_served(sum(answer.records_bytes for answer in by_tier.values()))
-        relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
+        relay.on_tier_served(sum([answer.records_bytes for answer in by_tier.values()]))
+        relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum([answers[key].records_bytes for key in brokers]))
         if self.client.audit is not None:
             self._note_reads(self.client.audit, by_tier, reads)
         is_large = len(self.request.partitions) > ITEMS_AT_ONCE
@@ -132,10 +132,10 @@ class Exchange:
     def _read_allowed(self, reads: TierReads) -> None:
         """Start what the broker allows, and give up what it does not."""
         request, plan, verdicts = self.request, self.plan, self.verdicts
-        unanswered = (part for part in plan.tier if part not in verdicts.answered)
+        unanswered = [part for part in plan.tier if part not in verdicts.answered]
         self.shares = share_out(request, plan, unanswered, self.own_fetch.by_key)
         reads.settle(verdicts.vouched, self.shares, verdicts.learned_anew)
-        left = (part for part in plan.tier if part in verdicts.vouched and part not in reads.parts)
+        left = [part for part in plan.tier if part in verdicts.vouched and part not in reads.parts]
         wanted = [part for part in left if self.fallback.reads_tier(part.partition)]
         reads.start(wanted, self.shares, verdicts.vouched)
 

@@ -216,21 +216,20 @@ class FetchService:
         if not any(candidates) or request.max_bytes < 0:
             return None
         frontiers = self._tier.frontiers
-        seen: dict[TopicIdPartition, Frontier] = {}
+        seen: list[Frontier | None] = []
         unknown: list[TopicIdPartition] = []
         ageing: list[TopicIdPartition] = []
         now_s = trio.current_time()
 
         def look(some: Sequence[tuple[FetchPartition, TopicIdPartition | None]]) -> None:
             for asked, candidate in some:
+                frontier = None if candidate is None else frontiers.get(node_id, candidate)
+                seen.append(frontier)
                 if candidate is None:
                     continue
-                frontier = frontiers.get(node_id, candidate)
                 if frontier is None:
                     unknown.append(candidate)
-                    continue
-                seen[candidate] = frontier
-                if not frontiers.is_fresh(frontier, now_s):
+                elif not frontiers.is_fresh(frontier, now_s):
                     # The local log start only rises: an offset above it is the broker's to answer either way.
                     below = asked.fetch_offset < frontier.local_log_start_offset
                     (unknown if below else ageing).append(candidate)
@@ -243,12 +242,11 @@ class FetchService:
                 await frontiers.refresh(node_id, unknown)
             now_s = trio.current_time()
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
-            known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
-            seen |= {candidate: frontier for candidate, frontier in known if frontier is not None}
+            seen = [(each and frontiers.get(node_id, each)) or old for each, old in zip(candidates, seen, strict=True)]
         parts = [
             TierPart(asked, candidate, frontier, place)
-            for place, (asked, candidate) in enumerate(zip(request.partitions, candidates, strict=True))
-            if candidate is not None and (frontier := seen.get(candidate)) is not None
+            for place, (asked, candidate, frontier) in enumerate(zip(request.partitions, candidates, seen, strict=True))
+            if candidate is not None and frontier is not None
             if self._belongs_to_tier(request, asked, candidate, frontier, node_id)
         ]
         for part in parts:
@@ -267,8 +265,11 @@ class FetchService:
                 await tier.learn_topic_ids(names)
 
         def find(some: Sequence[FetchPartition]) -> list[TopicIdPartition | None]:
-            ids = (asked.topic_id if has_ids else tier.topic_id(asked.topic or "") for asked in some)
-            return [tier.partition(topic_id or b"", asked.partition) for topic_id, asked in zip(ids, some, strict=True)]
+            found = []
+            for asked in some:
+                topic_id = asked.topic_id if has_ids else tier.topic_id(asked.topic or "")
+                found.append(tier.partition(topic_id or b"", asked.partition))
+            return found
 
         return [*chain.from_iterable(await each_slice(request.partitions, find))]
 

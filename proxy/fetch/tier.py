@@ -93,8 +93,6 @@ class Tier:
 
     def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
         """The partition with its name, if the tier has a segment of it and its metadata is read."""
-        if not self.catalog.has_segments(topic_id, partition):
-            return None
         found = self.catalog.partition_of(topic_id, partition)
         return found if found is not None and self.tail.is_ready(found) else None
 

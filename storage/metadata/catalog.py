@@ -85,10 +85,10 @@ class Catalog:
         return segments is not None and segments.finished_segments > 0
 
     def partition_of(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
-        """The partition with its topic's name, as its first record gave it."""
+        """The partition with its topic's name, as its first record gave it, if it `has_segments`."""
         partitions = self._topics.get(topic_id)
         segments = None if partitions is None else partitions.get(partition)
-        return None if segments is None else segments.topic_id_partition
+        return segments.topic_id_partition if segments is not None and segments.finished_segments else None
 
     def knows_topic(self, topic_id: bytes) -> bool:
         """Return whether any partition of the topic is known."""
