@@ -148,7 +148,7 @@ class SegmentWindow:
         return int.from_bytes(self._bytes_at(position, 8), "big")
 
     def _bytes_at(self, position: int, size: int) -> bytes | memoryview:
-        """So many bytes, or as many as are here."""
+        """Return `size` bytes, or as many as are here."""
         at = position % self._block_bytes
         data = self._blocks[position // self._block_bytes - self.first_block].data[at : at + size]
         return data if len(data) == size else b"".join(self.views(position, min(position + size, self.end)))
