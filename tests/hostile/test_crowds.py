@@ -39,7 +39,7 @@ def test_a_crowd_that_never_signs_in(guarded: SecuredKafka, secret: HonestTopic)
             wait_until(lambda: stage.counter(CONNECTIONS) == CONNECTIONS_MAX / 2, "the crowd has its half of the slots")
             with crowd(stage.leader, NEWCOMERS, sign_in=("reader", password("reader"))) as newcomers:
                 for client in newcomers:
-                    (answer,) = client.fetch(12, [(secret.name, None, 0, 0, MIB)]).partitions
+                    (answer,) = client.patient_fetch(12, [(secret.name, None, 0, 0, MIB)]).partitions
                     assert answer.error_code == 0
                     assert answer.records
                 assert stage.counter(CONNECTIONS) <= CONNECTIONS_MAX

@@ -37,7 +37,7 @@ def test_consumers_that_pause_get_the_right_bytes_and_stay_connected(
             for consumer, first in zip(consumers, firsts, strict=True):
                 assert len(rest(consumer, first, large_topic, right)) >= MIB
             for consumer in consumers:
-                (again,) = consumer.fetch(VERSION, [large_topic.target(MIB)]).partitions
+                (again,) = consumer.patient_fetch(VERSION, [large_topic.target(MIB)]).partitions
                 assert again.records
                 assert right.startswith(again.records)
         stage.recover()

@@ -73,7 +73,7 @@ def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
         assert costs(cold) == before
         with RawClient(*address) as reader:
             assert reader.sasl_plain("reader", password("reader")) == 0
-            (answer,) = reader.fetch(VERSION, [(guarded.topic.name, None, 0, 0, PARTITION_BYTES)]).partitions
+            (answer,) = reader.patient_fetch(VERSION, [(guarded.topic.name, None, 0, 0, PARTITION_BYTES)]).partitions
             assert (answer.error_code, bool(answer.records)) == (ErrorCode.NONE, True)
 
 

@@ -6,7 +6,6 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.support.digests import Isolation, Settings, TopicDigest, confluent_consumer
-from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.waiting import HANG_S_MAX, wait_until
 
 SLOW = {"queued.min.messages": 1, "fetch.message.max.bytes": 32 * 1024, "fetch.queue.backoff.ms": 5}
@@ -77,15 +76,3 @@ class Reading:
         self._is_over = True
         if error.code() != KafkaError._PARTITION_EOF:
             self.errors.append(error.code())
-
-
-def final_answer(client: RawClient, version: int, target: FetchTarget, *, max_wait_ms: int = 500) -> FetchedPartition:
-    """Records or an error: what the tier gives late comes empty, and is asked for again."""
-
-    def look() -> FetchedPartition | None:
-        (found,) = client.fetch(version, [target], max_wait_ms=max_wait_ms).partitions
-        return found if found.records or found.error_code else None
-
-    found = wait_until(look, f"an answer for {target}")
-    assert found is not None
-    return found

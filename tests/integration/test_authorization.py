@@ -48,7 +48,7 @@ def fetch_tier(
 ) -> FetchedPartition:
     """Ask for the topic's first offset, which only the tier holds."""
     target = (guarded.topic.name, topic_id if version >= 13 else None, 0, 0, PARTITION_BYTES)
-    result = client.fetch(version, [target], isolation=isolation)
+    result = client.patient_fetch(version, [target], isolation=isolation)
     (partition,) = result.partitions
     return partition
 
@@ -68,7 +68,7 @@ def test_one_request_over_a_topic_that_may_be_read_and_one_that_may_not(
     answers = {}
     for user in ("outsider", "reader"):
         with signed_in(gate.address, user) as client:
-            result = client.fetch(12, targets)
+            result = client.patient_fetch(12, targets)
         answers[user] = {each.topic: (each.error_code, bool(each.records)) for each in result.partitions}
     refused, given = (TOPIC_AUTHORIZATION_FAILED, False), (0, True)
     assert answers == {
@@ -152,7 +152,7 @@ def test_who_has_not_signed_in_or_may_not_read_costs_no_get(guarded: SecuredKafk
         with signed_in(cold.address, "reader") as client:
             assert fetch_tier(client, guarded, topic_id).records
         assert cold.metric("tidegate_gets_total") > 0
-        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == asked + 1
+        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") > asked
 
 
 def raw_sign_in(client: RawClient, user: str, secret: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 
 from protocol.wire.errors import ErrorCode
-from tests.integration.reading import Reading, final_answer
+from tests.integration.reading import Reading
 from tests.support.differential_steps import alter_configs, delete_records
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic, small_segments
@@ -83,7 +83,7 @@ class Sides:
 
     def answer(self, client: RawClient, version: int, offset: int) -> FetchedPartition:
         """Records or an error."""
-        return final_answer(client, version, self._target(offset), max_wait_ms=100)
+        return client.patient_fetch(version, [self._target(offset)], max_wait_ms=100).partitions[0]
 
     def clients(self) -> Iterator[tuple[str, int, RawClient]]:
         for name, by_version in self.through.items():

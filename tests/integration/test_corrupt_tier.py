@@ -80,7 +80,7 @@ def test_no_damaged_byte_is_passed_on(stored: Object, kafka: KafkaCluster) -> No
 
         def fetch(offset: int) -> tuple[int, list[int]]:
             target = (stored.topic, topic_id, 0, offset, 1 << 20)
-            (answer,) = client.fetch(17, [target], max_wait_ms=1000).partitions
+            (answer,) = client.patient_fetch(17, [target]).partitions
             return answer.error_code, [header.base_offset for _, header in iterate_batches([answer.records])]
 
         error_code, offsets = fetch(0)

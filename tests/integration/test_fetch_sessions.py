@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.fetch.messages import FETCH_VERSION_MAX
-from tests.integration.reading import final_answer
 from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, wait_settled
 from tests.support.raw_client import FETCH, RawClient
 from tests.support.session_player import Played, PlayedPartition, Script, SessionPlayer, Step, summary
@@ -72,7 +71,7 @@ def test_made_up_conversations_are_answered_alike(
     with RawClient(*tidegate.address) as ours:
         for each in partitions:
             for offset in range(0, each.tier_end, READ_RECORDS):
-                final_answer(ours, FETCH_VERSION_MAX, (each.topic, each.topic_id, each.partition, offset, 1))
+                ours.patient_fetch(FETCH_VERSION_MAX, [(each.topic, each.topic_id, each.partition, offset, 1)])
     played = Played()
     for number in range(CONVERSATIONS):
         with RawClient("127.0.0.1", kafka.broker(1).port) as broker, RawClient(*tidegate.address) as ours:

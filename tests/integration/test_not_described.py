@@ -37,7 +37,7 @@ def first_records(gate: RunningTidegate, topic: str) -> bytes:
     """Return what a reader gets at the topic's first offset, which only the tier holds."""
     with RawClient(*gate.address) as client:
         assert client.sasl_plain("reader", password("reader")) == 0
-        (partition,) = client.fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions
+        (partition,) = client.patient_fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions
     assert partition.error_code == 0
     return partition.records
 

@@ -34,15 +34,15 @@ def test_an_upstream_without_local_log_starts_serves_its_tier_itself(kafka: Kafk
         for version in (11, 13):
             for offset in (0, local_start // 2, local_start - 1, local_start):
                 target: FetchTarget = (topic.name, topic_id, 0, offset, 64 * 1024)
-                expected = direct.fetch(version, [target]).partitions
-                assert through.fetch(version, [target]).partitions == expected
+                expected = direct.patient_fetch(version, [target]).partitions
+                assert through.patient_fetch(version, [target]).partitions == expected
                 assert expected[0].records
         # What was the end is read on when the tail has grown, and has gone to the tier.
         produce(kafka, topic.name, orders(100, 1))
         wait_settled(kafka, topic.name)
         behind: FetchTarget = (topic.name, topic_id, 0, topic.offsets[0].high_watermark, 64 * 1024)
-        expected = direct.fetch(13, [behind]).partitions
-        assert through.fetch(13, [behind]).partitions == expected
+        expected = direct.patient_fetch(13, [behind]).partitions
+        assert through.patient_fetch(13, [behind]).partitions == expected
         assert expected[0].records
         # The last offset's time lies in the local log, the first one's in the tier.
         for asked in [(topic.name, 0, timestamp) for timestamp in (-1, -2, -3, 0)]:

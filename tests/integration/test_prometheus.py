@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.reading import final_answer
 from tests.support.certificates import server_certificate
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, orders, segmented_topic
@@ -104,7 +103,7 @@ def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic
     with RawClient(broker.host, broker.port, ssl_context=trusting, server_hostname="localhost") as client:
 
         def answer(offset: int) -> FetchedPartition:
-            return final_answer(client, FETCH_VERSION, (topic.name, topic_id, 0, offset, 1024 * 1024))
+            return client.patient_fetch(FETCH_VERSION, [(topic.name, topic_id, 0, offset, 1024 * 1024)]).partitions[0]
 
         assert not answer(BATCH_RECORDS + 50).error_code, "the segment without an index"
         assert answer(BATCH_RECORDS * BATCHES_PER_SEGMENT).error_code, "the segment without a log"

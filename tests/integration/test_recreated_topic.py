@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import pytest
 
 from protocol.wire.errors import ErrorCode
-from tests.integration.reading import final_answer
 from tests.support.differential_steps import delete_topic
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
@@ -70,8 +69,8 @@ class Reader:
 
     def require_the_brokers_answers(self, *, topic_id: bytes | None = None) -> None:
         for offset in TIER_OFFSETS:
-            expected = self._answer(offset, directly=True, topic_id=topic_id)
-            answer = self._answer(offset, topic_id=topic_id)
+            expected = self.answer(offset, directly=True, topic_id=topic_id)
+            answer = self.answer(offset, topic_id=topic_id)
             assert answer == expected, f"{self.name}, version {self.version}, offset {offset}"
 
     def wait_error(self, *, directly: bool = False, timeout_s: float = 30.0) -> int:
@@ -79,10 +78,10 @@ class Reader:
         what = f"{self.name}, version {self.version}: the topic to be gone"
         return wait_until(lambda: self.fetch(0, directly=directly).error_code, what, timeout_s=timeout_s)
 
-    def _answer(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
+    def answer(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
         """Records or an error."""
         client = self.direct if directly else self.client
-        return final_answer(client, self.version, self._target(offset, topic_id), max_wait_ms=0)
+        return client.patient_fetch(self.version, [self._target(offset, topic_id)], max_wait_ms=0).partitions[0]
 
     def require_nothing_old(self) -> None:
         """At any time after the deletion: no old byte, and out of range only what is so at the broker."""
@@ -107,7 +106,7 @@ def test_raw_readers_of_a_topic_that_is_made_anew(
         by_id = [reader for reader in readers if reader.version in BY_ID]
         for reader in readers:
             reader.require_the_brokers_answers()
-            assert OLD in reader.fetch(0).records
+            assert OLD in reader.answer(0).records
 
         delete(kafka, topic, by_name[0], by_id[0])
         for reader in by_name:
@@ -124,12 +123,12 @@ def test_raw_readers_of_a_topic_that_is_made_anew(
         meanwhile(lambda: make(kafka, topic, NEW), require_nothing_old)
         for reader in by_name:
             reader.require_the_brokers_answers()
-            assert NEW in reader.fetch(0).records
+            assert NEW in reader.answer(0).records
         new_id = by_id[0].direct.topic_id(topic)
         for reader in by_id:
             reader.require_the_brokers_answers()
             reader.require_the_brokers_answers(topic_id=new_id)
-            assert NEW in reader.fetch(0, topic_id=new_id).records
+            assert NEW in reader.answer(0, topic_id=new_id).records
 
 
 def make(kafka: KafkaCluster, topic: str, marker: bytes) -> None:

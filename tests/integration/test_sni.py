@@ -82,7 +82,7 @@ def test_clients_read_the_tier_through_the_brokers_that_they_name(pair: KafkaClu
 
 def first_fetch(made: OnePort, name: str, partition: int) -> FetchedPartition:
     with made.client(name) as client:
-        result = client.fetch(13, [(TOPIC, client.topic_id(TOPIC), partition, 0, 1 << 20)])
+        result = client.patient_fetch(13, [(TOPIC, client.topic_id(TOPIC), partition, 0, 1 << 20)])
     (part,) = result.partitions
     return part
 

@@ -127,8 +127,7 @@ def test_what_is_left_to_brokers_and_who_is_at_a_limit_are_told(pair: KafkaClust
         leader = leader_of(tidegate, topic)
         wait_until(lambda: tidegate.metric("tidegate_connections_active") == 0, "who asked for the leader has left")
         asker, _idle = stack.enter_context(crowd(leader, 2))
-        # An answer may be empty, if the tier's error came late; a client asks again.
-        wait_until(lambda: asker.fetch(4, [(topic, None, 0, 0, 1 << 20)]).partitions[0].records, "the broker's records")
+        asker.patient_fetch(4, [(topic, None, 0, 0, 1 << 20)])
         status = wait_at_top(tidegate.page, "tier reads of 1 partitions are left to the brokers (not_found) for ")
         (spell,) = status["fallbacks"]
         assert spell.keys() == FallbackStatus.__annotations__.keys()

@@ -144,7 +144,7 @@ def _check_log_start(client: RawClient, topic: str, cut: int, local: int, end: i
     topic_id = client.topic_id(topic)
     [below] = client.fetch(13, [(topic, topic_id, 0, cut - 1, 1 << 20)]).partitions
     assert (below.error_code, below.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
-    [at] = client.fetch(13, [(topic, topic_id, 0, cut, 1 << 20)], max_wait_ms=5000).partitions
+    [at] = client.patient_fetch(13, [(topic, topic_id, 0, cut, 1 << 20)]).partitions
     assert (at.error_code, at.log_start_offset) == (ErrorCode.NONE, cut)
     base_offset = int.from_bytes(at.records[:8], "big")
     assert base_offset == cut // BATCH_RECORDS * BATCH_RECORDS

@@ -227,7 +227,7 @@ def read_from_its_start(stage: Stage, serve: Serving) -> None:
     serve.wait_log("ready: ")
     with RawClient(HOST, int(ports[str(leaders_of(stage)[0])])) as client:
         assert client.sasl_plain("reader", password("reader")) == 0
-        (partition,) = client.fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions
+        (partition,) = client.patient_fetch(12, [(topic, None, 0, 0, 1 << 20)]).partitions
     assert partition.error_code == 0
 
 

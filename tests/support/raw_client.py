@@ -25,6 +25,7 @@ from kio.serial import entity_reader
 from protocol.fetch.response import decode_response
 from tests.support.kio_frames import decode, fill, schema
 from tests.support.kio_frames import request_frame as request_frame
+from tests.support.waiting import wait_until
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
@@ -207,6 +208,18 @@ class RawClient:
         frame = self.read_frame(timeout_s)
         _check_correlation_id(frame, correlation_id)
         return fetch_result(frame, version, {topic_id: topic for topic, topic_id, *_ in targets if topic_id})
+
+    def patient_fetch(self, version: int, targets: Sequence[FetchTarget], **fields: Any) -> FetchResult:
+        """The same, until each partition has records or an error: what the tier gives late comes empty, and a client
+        asks again."""
+
+        def look() -> FetchResult | None:
+            result = self.fetch(version, targets, **fields)
+            return result if all(each.records or each.error_code for each in result.partitions) else None
+
+        found = wait_until(look, f"an answer for {targets}")
+        assert found is not None
+        return found
 
     def list_offsets(
         self,
