@@ -156,6 +156,7 @@ def test_a_session_does_not_outlive_its_connection(
     wait_until(lambda: tidegate.metric("tidegate_fetch_sessions") == 0, "the end of other sessions")
     first = partitions[0]
     with RawClient(*tidegate.address) as client:
+        client.patient_fetch(17, [first.target(3)])
         opened = client.fetch(17, [first.target(3)], session=(0, 0))
         assert tidegate.metric("tidegate_fetch_sessions") == 1
     with RawClient(*tidegate.address) as client:
