@@ -109,7 +109,7 @@ class Sides:
                     assert may_differ, f"{name}, offset {at}: {told(before)} and {told(ours)}"
                     return False
 
-                wait_until(is_same, f"{name}: the broker's answer at {offset}", timeout_s=5)
+                wait_until(is_same, f"{name}: the broker's answer at {offset}")
             answers.append(self.answer(self.direct, VERSIONS[-1], offset))
         return answers
 
@@ -120,7 +120,7 @@ class Sides:
             codes = {self.fetch(client, version, offset).error_code for _, version, client in self.clients()}
             return codes == {ErrorCode.OFFSET_OUT_OF_RANGE}
 
-        wait_until(is_gone, f"offset {offset} to be gone", timeout_s=5)
+        wait_until(is_gone, f"offset {offset} to be gone")
 
     def listed(self, client: RawClient, timestamp: int) -> int:
         (found,) = client.list_offsets(8, [(self.topic, 0, timestamp)])

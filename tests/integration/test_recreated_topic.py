@@ -73,10 +73,10 @@ class Reader:
             answer = self.answer(offset, topic_id=topic_id)
             assert answer == expected, f"{self.name}, version {self.version}, offset {offset}"
 
-    def wait_error(self, *, directly: bool = False, timeout_s: float = 30.0) -> int:
+    def wait_error(self, *, directly: bool = False) -> int:
         """The error code that ends the topic for this reader."""
         what = f"{self.name}, version {self.version}: the topic to be gone"
-        return wait_until(lambda: self.fetch(0, directly=directly).error_code, what, timeout_s=timeout_s)
+        return wait_until(lambda: self.fetch(0, directly=directly).error_code, what)
 
     def answer(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
         """Records or an error."""
@@ -113,7 +113,7 @@ def test_raw_readers_of_a_topic_that_is_made_anew(
             reader.require_nothing_old()
         for reader in by_id:
             # The broker's word of a moment ago still counts for the id it was given for, and for that moment only.
-            assert reader.wait_error(timeout_s=5) == ErrorCode.UNKNOWN_TOPIC_ID
+            assert reader.wait_error() == ErrorCode.UNKNOWN_TOPIC_ID
             reader.require_the_brokers_answers()
 
         def require_nothing_old() -> None:

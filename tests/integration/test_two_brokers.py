@@ -20,9 +20,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 BATCH_RECORDS = 100
 BATCHES_PER_SEGMENT = 4
 
-LISTENER_RETIRED_S_MAX = 15.0
-"""A broker that was killed is missed after three seconds, its listener closed at most five later."""
-
 
 def test_a_consumer_gets_every_record_once_while_leaders_and_brokers_move(pair: KafkaCluster) -> None:
     topic, records = fresh_name("moving"), 20_000
@@ -71,11 +68,5 @@ def test_a_consumer_gets_every_record_once_while_leaders_and_brokers_move(pair: 
         assert reading.digest.result() == read_with_confluent(pair.bootstrap_servers, topic, ends, "read_uncommitted")
         tier_bytes = tidegate.metric("kafka_server_brokertopicmetrics_remotefetchbytes_total", topic=topic)
         assert tier_bytes > 0.5 * reading.value_bytes
-        wait_until(
-            lambda: broker_ports(tidegate) == ports, "broker 3 to be forgotten", timeout_s=LISTENER_RETIRED_S_MAX
-        )
-        wait_until(
-            lambda: is_refused(with_three[joined.node_id]),
-            "its listener to be closed",
-            timeout_s=LISTENER_RETIRED_S_MAX,
-        )
+        wait_until(lambda: broker_ports(tidegate) == ports, "broker 3 to be forgotten")
+        wait_until(lambda: is_refused(with_three[joined.node_id]), "its listener to be closed")
