@@ -74,7 +74,7 @@ class ScanResistantPolicy(Generic[K]):
         """By a reader's hash: the extent that it entered last."""
         self.ghosts: OrderedDict[int, _Ghost] = OrderedDict()
         self.ghost_bytes = 0
-        self._size_bytes = 0
+        self.size_bytes = 0
         self.probation_bytes = 0
         self._probation_bytes_wanted = 0
 
@@ -84,10 +84,6 @@ class ScanResistantPolicy(Generic[K]):
 
     def __contains__(self, key: K) -> bool:
         return key in self.blocks
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
 
     def insert(
         self, key: K, size_bytes: int, reader: Hashable = None, now_s: float = 0.0, *, extent: Hashable = None
@@ -214,7 +210,7 @@ class ScanResistantPolicy(Generic[K]):
     def _put(self, key: K, block: "_Block[K]") -> None:
         extent = block.extent
         self.blocks[key] = block
-        self._size_bytes += block.size_bytes
+        self.size_bytes += block.size_bytes
         extent.keys[key] = None
         extent.size_bytes += block.size_bytes
         if not extent.is_main:
@@ -223,7 +219,7 @@ class ScanResistantPolicy(Generic[K]):
     def _take(self, key: K) -> None:
         block = self.blocks.pop(key)
         extent = block.extent
-        self._size_bytes -= block.size_bytes
+        self.size_bytes -= block.size_bytes
         del extent.keys[key]
         extent.size_bytes -= block.size_bytes
         if extent is self.going:
@@ -235,8 +231,8 @@ class ScanResistantPolicy(Generic[K]):
             del (self.main if extent.is_main else self.probation)[extent.name]
 
     def _probation_bytes_limit(self) -> int:
-        least = self._size_bytes // _PROBATION_DIVISOR
-        return max(least, min(self._probation_bytes_wanted, self._size_bytes // _PROBATION_DIVISOR_MIN))
+        least = self.size_bytes // _PROBATION_DIVISOR
+        return max(least, min(self._probation_bytes_wanted, self.size_bytes // _PROBATION_DIVISOR_MIN))
 
     def _returned(self, name: Hashable, reader_hash: int | None) -> bool:
         """Return whether the extent was evicted a short while ago and belongs in the main queue (rules 5 and 6)."""
@@ -255,7 +251,7 @@ class ScanResistantPolicy(Generic[K]):
         self._forget_ghost(hash(extent.name))
         self.ghosts[hash(extent.name)] = _Ghost(extent.reader_hash, is_of_main, extent.size_bytes)
         self.ghost_bytes += extent.size_bytes
-        while self.ghost_bytes > max(self._size_bytes, extent.size_bytes) or len(self.ghosts) > len(self):
+        while self.ghost_bytes > max(self.size_bytes, extent.size_bytes) or len(self.ghosts) > len(self):
             self._forget_ghost(next(iter(self.ghosts)))
 
     def _forget_ghost(self, name_hash: int) -> "_Ghost | None":

@@ -292,8 +292,8 @@ class Gets:
         return (
             not self._is_closed
             and not self._line
-            and len(self._running) < self._slots_now()
             and self._ahead_running < self.pace.gets
+            and len(self._running) < self._slots_now()
         )
 
     def why_full(self) -> StallReason:
@@ -555,7 +555,7 @@ class Gets:
         blocks = transfer.take()
         if not blocks:
             return
-        transfer.heard_s = trio.current_time()
+        now_s = transfer.heard_s = trio.current_time()
         if get.is_done or blocks[-1][0] < get.next_number:
             return
         # One that lost may still bring blocks that it read before: welcome, but the one that won goes on.
@@ -563,7 +563,7 @@ class Gets:
             self._go_on_alone(get, transfer)
         for number, block in blocks:
             if number >= get.next_number:
-                self._deliver(get, number, block)
+                self._deliver(get, number, block, now_s)
         if not get.left:
             self._end(get)
 
@@ -574,7 +574,7 @@ class Gets:
         for other in others:
             other.stop()
 
-    def _deliver(self, get: _Get, number: int, block: Block) -> None:
+    def _deliver(self, get: _Get, number: int, block: Block, now_s: float) -> None:
         get.next_number = number + 1
         get.attempts.on_progress()
         self._release(get, len(block.data))
@@ -584,7 +584,7 @@ class Gets:
             self._forget_read_over(get, key)
             return
         self._take(get, key, wanted)
-        self._cache.on_fill(len(block.data), trio.current_time() - wanted.wanted_s)
+        self._cache.on_fill(len(block.data), now_s - wanted.wanted_s)
         try:
             if key.segment_id not in self._forgotten:
                 self._land(key, block, wanted.demanded)

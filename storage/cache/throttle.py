@@ -43,11 +43,6 @@ class Throttle:
         """Return whether the store has complained, and has not yet been found well again."""
         return self._limit < math.inf
 
-    @property
-    def gets_max(self) -> int:
-        """GETs that may be in flight."""
-        return math.floor(min(self._limit, self._most))
-
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
         """Send one GET in this block, and let its error out. Waits until it may be sent; first come, first served.
@@ -82,5 +77,7 @@ class Throttle:
 
     def _set(self, limit: float) -> None:
         self._limit = limit if limit < self._most else math.inf
+        self.gets_max = math.floor(min(limit, self._most))
+        """GETs that may be in flight."""
         self._in_flight.total_tokens = self.gets_max if self.is_on else math.inf
         self._meter.on_limit(self.gets_max)
