@@ -506,7 +506,7 @@ class ReadAhead:
         return window_bytes // 2 <= room_bytes or (room_bytes > 0 and self._full_get_bytes(stream) <= room_bytes)
 
     def _segments_to_open(self, stream: Stream) -> list[Ahead]:
-        """Rule 5; and the stream stands in the line."""
+        """Rule 5; and the stream stands in the line, if it may ask."""
         found: list[Ahead] = []
         if stream.window_bytes:
             distance = sum([ahead.segment.segment_size_bytes for ahead in stream.segments]) - stream.end
