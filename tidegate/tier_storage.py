@@ -253,6 +253,7 @@ def _memory(settings: TierStorageSettings, meters: Meters, read_ahead: ReadAhead
         settings.memory_bytes_max,
         unread_bytes_max=settings.readahead_total_bytes_max,
         retention_s=settings.retention_s,
+        clock=trio.current_time,
         meter=meters.cache,
         read_ahead_meter=meters.read_ahead,
         on_wasted=read_ahead.on_wasted,
