@@ -98,7 +98,7 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
                 assert waiting.consume(1, 0.1) == []
                 return f"began it at offset {hangs_at} " in served.page("/readyz")[1]
 
-            wait_until(is_named, "the producer to be named", timeout_s=30)
+            wait_until(is_named, "the producer to be named")
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
 
         drop_all(plain_kafka, topic, {0: writing.end})
@@ -112,7 +112,7 @@ def test_committed_records_are_read_when_upstream_has_deleted_what_hangs(
         writing.go_on()
         expected += _read(plain_kafka.bootstrap_servers, topic, first=start, end=writing.end)
         assert _read(served.bootstrap, topic, count=len(expected)) == expected
-        wait_until(lambda: "a transaction is open" not in served.page("/readyz")[1], "no complaint", timeout_s=30)
+        wait_until(lambda: "a transaction is open" not in served.page("/readyz")[1], "no complaint")
 
 
 def _read(
@@ -139,5 +139,5 @@ def _read(
                     records.append(fields_of(message))
             return is_over if end is not None else len(records) >= count
 
-        wait_until(has_all, f"{topic} to be read by {isolation}", timeout_s=30)
+        wait_until(has_all, f"{topic} to be read by {isolation}")
     return records

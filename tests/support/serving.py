@@ -13,12 +13,12 @@ from pathlib import Path
 from tests.support.program import tidegate_python
 from tests.support.raw_client import RawClient, address_of
 from tests.support.samples import sum_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S_MAX, wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 from tools.demo.tidegate_process import bootstrap_address
 
-START_S_MAX = 30.0
+START_S_MAX = WAIT_S_MAX
 LISTENERS = {"proxy.listen": "127.0.0.1:0", "proxy.broker.port.start": "0", "admin.listen": "127.0.0.1:0"}
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
