@@ -88,7 +88,7 @@ class Stream:
     """One sequential reader: its last read was of bytes [start, end) of `segment`.
 
     `segments` begin with that one. `window_bytes` is 0 until there is a window. `asked_bytes`: what was asked for in
-    all, as stored. `is_begun`: its first read is not answered yet. `stamp`: of its place in the line; 0 while it may not
+    all, as stored. `is_begun`: its first read is not answered yet. `stamp`: of its place in the line; 0: it may not
     ask.
     """
 
