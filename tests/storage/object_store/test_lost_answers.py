@@ -143,7 +143,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def put(http: ScriptedHttp, kind: str, open_scripted: OpenScripted) -> Callable[[Way, bytes], None]:
     retries = UploadRetries(3, wait=lambda _: None)
-    opened = functools.partial(open_scripted, kind, read_timeout_s=5.0, retries=retries, **SIZES[kind])
+    opened = functools.partial(open_scripted, kind, retries=retries, **SIZES[kind])
 
     def put(way: Way, look: bytes) -> None:
         http.forget()

@@ -219,10 +219,11 @@ LONG = "x" * 70_000
 )
 def test_every_answer_has_the_outcome_that_it_has_through_boto3(open_store: OpenS3, answer: bytes, then: Then) -> None:
     outcomes = []
+    patience = {"read_timeout_s": 0.3} if then == "stall" else {}
     for changes in ({}, THROUGH_SDK):
         with scripted_http() as http:
             http.answer(answer, then=then)
-            store = open_store(http, read_timeout_s=0.3, **changes)
+            store = open_store(http, **patience, **changes)
             found = outcome(store)
             # Who gave the answer up may have been faster than the server's thread.
             wait_until(partial(len, http.requests), "the request")

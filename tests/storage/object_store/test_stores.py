@@ -266,15 +266,15 @@ def test_silence_and_a_reset_are_told_apart(http: ScriptedHttp, scripted: OpenSc
     # boto3's errors tell nothing apart.
     silence = RetriableRemoteStorageError if kind == "s3" else StalledTransferError
     for call in ("get", "list"):
-        store = scripted(read_timeout_s=0.2, **({"attempts_max": 1} if kind == "s3" else {}))
+        once = {"attempts_max": 1} if kind == "s3" else {}
         http.forget()
         http.answer(b"", then="stall")
         with pytest.raises(silence):
-            CALLS[call](store)
+            CALLS[call](scripted(read_timeout_s=0.2, **once))
         http.forget()
         http.answer(b"", then="reset")
         with pytest.raises(RetriableRemoteStorageError) as caught:
-            CALLS[call](store)
+            CALLS[call](scripted(**once))
         assert type(caught.value) is RetriableRemoteStorageError, call
 
 

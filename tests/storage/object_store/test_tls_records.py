@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[get.Connection]:
     return found
 
 
-def s3(https: ScriptedHttp, timeout_s: float = 5.0) -> Any:
+def s3(https: ScriptedHttp, timeout_s: float = 30.0) -> Any:
     return closing(OPENERS["s3"](https.endpoint_url, read_timeout_s=timeout_s))
 
 
@@ -57,7 +57,7 @@ def test_openssl_receives_the_bodies_of_every_store(
     kind: str, https: ScriptedHttp, opened: list[get.Connection]
 ) -> None:
     https.answer(ranged(LARGE))
-    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=30.0)) as store:
         for _ in range(2):
             assert fetched(store, "a", 0, len(LARGE)) == LARGE
     assert [connection.records is not None for connection in opened] == [True]

@@ -49,7 +49,7 @@ def believed(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", OPENERS)
 @pytest.mark.usefixtures("believed")
 def test_a_certificate_of_ones_own_is_believed_by_the_environment(kind: str, https: ScriptedHttp) -> None:
-    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=30.0)) as store:
         for _ in range(2):
             assert fetched(store, "a", 0, len(BODY)) == BODY
     assert https.connections == 1
@@ -57,7 +57,7 @@ def test_a_certificate_of_ones_own_is_believed_by_the_environment(kind: str, htt
 
 @pytest.mark.parametrize("kind", OPENERS)
 def test_a_certificate_that_nobody_vouches_for_is_not_believed(kind: str, https: ScriptedHttp) -> None:
-    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=5.0)) as store:
+    with closing(OPENERS[kind](https.endpoint_url, read_timeout_s=30.0)) as store:
         with pytest.raises(RetriableRemoteStorageError, match="SSL"):
             store.get("a", 0, 1)
         with pytest.raises(RetriableRemoteStorageError):
@@ -73,13 +73,13 @@ def test_the_environments_proxy_is_a_tunnel_to_the_store(
     port = https.endpoint_url.rpartition(":")[2]
     with tunnel_proxy({NAME: "127.0.0.1"}) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        with closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=5.0)) as store:
+        with closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=30.0)) as store:
             for _ in range(2):
                 assert fetched(store, "a", 0, len(BODY)) == BODY
         assert proxy.asked == [f"{NAME}:{port}"]
         monkeypatch.setenv("NO_PROXY", NAME)
         with (
-            closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=5.0)) as store,
+            closing(OPENERS[kind](f"https://{NAME}:{port}", read_timeout_s=30.0)) as store,
             pytest.raises(RetriableRemoteStorageError, match=f"{NAME}:{port}"),
         ):
             store.get("a", 0, 1)
