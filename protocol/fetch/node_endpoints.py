@@ -43,8 +43,7 @@ class NodeEndpoints:
         cursor = Cursor(memoryview(section))
         for _ in range(cursor.uvarint()):
             tag, size = cursor.uvarint(), cursor.uvarint()
-            start = cursor.position
-            cursor.skip(size)
+            start = cursor.skip(size)
             if tag == NODE_ENDPOINTS_TAG:
                 self._read(Cursor(cursor.view, start, cursor.position))
 

@@ -227,8 +227,7 @@ def _decode_partitions(
     if version >= FLEXIBLE_VERSION_MIN:
         _decode_partitions_v12(cursor, topic, topic_id, count, partitions)
         return
-    start = cursor.position
-    cursor.skip(count * layout.size)
+    start = cursor.skip(count * layout.size)
     rows = layout.iter_unpack(cursor.view[start : cursor.position])
     if version >= 9:
         partitions += [
@@ -275,8 +274,7 @@ def _decode_forgotten(cursor: Cursor, request: FetchRequest, room: int) -> int:
         room -= max(1, count)
         if room < 0:
             break
-        start = cursor.position
-        cursor.skip(count * _INT32.size)
+        start = cursor.skip(count * _INT32.size)
         numbers = _INT32.iter_unpack(cursor.view[start : cursor.position])
         forgotten += [(topic, topic_id, number) for (number,) in numbers]
         if flexible:

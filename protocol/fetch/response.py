@@ -232,8 +232,7 @@ def _decode_partitions_v4_to_v11(
 
 
 def _aborted(cursor: Cursor, count: int) -> list[tuple[int, int]]:
-    start = cursor.position
-    cursor.skip(count * _ABORTED.size)
+    start = cursor.skip(count * _ABORTED.size)
     return list(_ABORTED.iter_unpack(cursor.view[start : cursor.position]))
 
 
@@ -256,8 +255,7 @@ def _take_records(cursor: Cursor, answer: PartitionAnswer, size: int) -> None:
     if size == -1:
         answer.records_are_null = True
         return
-    start = cursor.position
-    cursor.skip(size)
+    start = cursor.skip(size)
     if size:
         answer.records = (cursor.view[start : cursor.position],)
 

@@ -243,8 +243,7 @@ class FetchResponseWalker:
             self._name.clear()
             self._step = FetchResponseWalker._read_topic_name
             return
-        start = cursor.position
-        cursor.skip(_TOPIC_ID_BYTES)
+        start = cursor.skip(_TOPIC_ID_BYTES)
         if self._editor is not None:
             self._edits_all = self._editor.begin_topic(bytes(cursor.view[start : cursor.position]))
         self._partitions_left = self._count(cursor)
@@ -275,8 +274,7 @@ class FetchResponseWalker:
             self._step = FetchResponseWalker._read_topic_tag
             return
         self._partitions_left -= 1
-        start = cursor.position
-        cursor.skip(self._layout.partition_bytes)
+        start = cursor.skip(self._layout.partition_bytes)
         if self._editor is not None:
             self._edit(self._editor, cursor.view, start)
         self._aborted_left = self._count(cursor, nullable=True)
@@ -475,8 +473,7 @@ def locate(frame: memoryview, api_version: int) -> AddressLayout:
     cursor.uvarint()
     size_start = cursor.position
     size = cursor.uvarint()
-    start = cursor.position
-    cursor.skip(size)
+    start = cursor.skip(size)
     endpoints = read_endpoints(Cursor(frame, start, cursor.position))
     return replace(endpoints, section=SizedSection(size_start, start, cursor.position))
 

@@ -66,8 +66,7 @@ def _coordinator(cursor: Cursor, *, flexible: bool) -> tuple[NodeAddress, int, E
 
 def _error_edits(cursor: Cursor, *, flexible: bool, has_message: bool) -> tuple[Edit, ...]:
     """Pass error code and message; what makes them say that there is no coordinator now."""
-    code_start = cursor.position
-    cursor.skip(2)
+    code_start = cursor.skip(2)
     code = code_start, cursor.position, _ERROR.pack(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if not has_message:
         return (code,)

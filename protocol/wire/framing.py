@@ -114,6 +114,10 @@ class FrameBuffer:
         size, is_big = self._next()
         return 0 if is_big else max(0, size - SMALL_BUFFER_BYTES)
 
+    def first(self, size_max: int) -> memoryview:
+        """Return what is at hand, at most so much."""
+        return self.view[self.start : self.end][:size_max]
+
     def rest(self) -> None:
         """Before a wait of unknown length: an empty buffer that is not small gives its storage back."""
         if self.start == self.end and len(self.view) > IDLE_BUFFER_BYTES and not self._reserved_bytes:
@@ -161,7 +165,8 @@ class FrameBuffer:
     def consume(self, size: int) -> None:
         """Drop that many bytes from the start, which were handled."""
         self.start += size
-        self._reserved_bytes = max(0, self._reserved_bytes - size)
+        if self._reserved_bytes:
+            self._reserved_bytes = max(0, self._reserved_bytes - size)
         if self.start == self.end:
             self.start = self.end = 0
 

@@ -31,30 +31,28 @@ class Cursor:
         self.position = position
         self.end = len(view) if end is None else end
 
-    def _take(self, size: int) -> int:
+    def skip(self, size: int) -> int:
+        """Pass so many bytes; return where they begin."""
         start = self.position
         if size < 0 or start + size > self.end:
             raise PeerProtocolError(f"truncated: {size} bytes wanted at {start} of {self.end}")
         self.position = start + size
         return start
 
-    def skip(self, size: int) -> None:
-        self._take(size)
-
     def int8(self) -> int:
-        return int(_INT8.unpack_from(self.view, self._take(1))[0])
+        return int(_INT8.unpack_from(self.view, self.skip(1))[0])
 
     def int16(self) -> int:
-        return int(_INT16.unpack_from(self.view, self._take(2))[0])
+        return int(_INT16.unpack_from(self.view, self.skip(2))[0])
 
     def int32(self) -> int:
-        return int(_INT32.unpack_from(self.view, self._take(4))[0])
+        return int(_INT32.unpack_from(self.view, self.skip(4))[0])
 
     def int64(self) -> int:
-        return int(_INT64.unpack_from(self.view, self._take(8))[0])
+        return int(_INT64.unpack_from(self.view, self.skip(8))[0])
 
     def raw(self, size: int) -> bytes:
-        start = self._take(size)
+        start = self.skip(size)
         return bytes(self.view[start : start + size])
 
     def uvarint(self) -> int:
@@ -64,7 +62,7 @@ class Cursor:
             return byte
         value = 0
         for shift in (0, 7, 14, 21, 28):
-            byte = self.view[self._take(1)]
+            byte = self.view[self.skip(1)]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value & 0xFFFFFFFF
@@ -101,7 +99,7 @@ class Cursor:
         """Pass a nullable string unread."""
         size = self.compact_length() if flexible else self.int16()
         if size != -1:
-            self._take(size)
+            self.skip(size)
 
     def skip_tags(self) -> None:
         """Pass a tagged section unread."""
@@ -110,7 +108,7 @@ class Cursor:
             raise PeerProtocolError(f"{count} tagged fields in one section at {self.position}")
         for _ in range(count):
             self.uvarint()
-            self._take(self.uvarint())
+            self.skip(self.uvarint())
 
     def raw_tags(self) -> bytes:
         """A tagged section as it stands on the wire, its count included."""

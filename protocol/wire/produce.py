@@ -103,8 +103,7 @@ def _locate_tag(cursor: Cursor) -> AddressLayout:
         tag = cursor.uvarint()
         size_start = cursor.position
         size = cursor.uvarint()
-        start = cursor.position
-        cursor.skip(size)
+        start = cursor.skip(size)
         if tag != _NODE_ENDPOINTS_TAG:
             continue
         if layout.section is not None:

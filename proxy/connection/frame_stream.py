@@ -14,7 +14,7 @@ from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
 from proxy.upstream.pipe import PIPE_BYTES, Pipe, the_pipe
-from proxy.upstream.transport import PlainTransport, Transport
+from proxy.upstream.transport import SPLICED_FAIR_TIMES, PlainTransport, Transport
 
 # Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
 
@@ -198,18 +198,16 @@ class FrameStream:
 
     def _settle(self) -> None:
         """Release what the buffer holds no more."""
-        if self._charged_bytes > self.buffer.beyond_small:
-            self._account.let_go(self._charged_bytes - self.buffer.beyond_small)
-            self._charged_bytes = self.buffer.beyond_small
+        if self._charged_bytes and (released_bytes := self._charged_bytes - self.buffer.beyond_small) > 0:
+            self._account.let_go(released_bytes)
+            self._charged_bytes -= released_bytes
 
     async def pass_on(self, size: int, destination: Transport) -> None:
         """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""
-        buffer, left = self.buffer, size
+        left = size
         while left:
-            if part := min(left, len(buffer)):
-                await destination.send_all(buffer.view[buffer.start : buffer.start + part])
-                buffer.consume(part)
-            elif not (part := await self._splice(left, destination)):
+            head = self.buffer.first(left)
+            if not (part := await self._send(head, left - len(head), destination)):
                 await self.receive_inside()
                 continue
             left -= part
@@ -217,55 +215,66 @@ class FrameStream:
 
     async def pass_on_through(self, size: int, destination: Transport | None, through: Filter) -> None:
         """Like `pass_on`, through a filter; None: they go nowhere else."""
-        buffer, left = self.buffer, size
+        left = size
         with self._account.waiting() as wait:
             while left:
-                part = 0
-                if len(buffer):
-                    part = through.feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))])
-                    if part and destination is not None:
-                        await destination.send_all(buffer.view[buffer.start : buffer.start + part])
-                    buffer.consume(part)
-                elif destination is not None:
-                    part = await self._splice(through.unseen_bytes, destination)
-                    through.pass_unseen(part)
+                if head := self.buffer.first(left):
+                    head = head[: through.feed(head)]
+                if destination is None:
+                    self.buffer.consume(part := len(head))
+                elif part := await self._send(head, through.unseen_bytes, destination):
+                    through.pass_unseen(part - len(head))
+                    self._on_passed(part)
                 if not part:
                     await self.receive_inside()
                     continue
                 left -= part
                 wait.passed(part)
-                if destination is not None:
-                    self._on_passed(part)
 
-    async def _splice(self, size: int, destination: Transport) -> int:
-        """Pass on the next bytes of `size` that nobody looks at, with none at hand: in one turn of the loop all that
-        has come, and comes meanwhile, as far as there is room. 0: they are to be copied."""
-        source = self._source
-        if not isinstance(source, PlainTransport) or not isinstance(destination, PlainTransport):
-            return 0
-        if size < (1 if self._received_bytes_max == HEAD_BYTES else SPLICED_BYTES_MIN) or the_pipe() is None:
-            return 0
-        room_bytes = left = min(size, await destination.wait_room(), PIPE_BYTES)
-        try:
-            await source.wait_readable()
-        except TransportError as error:
-            raise ConnectionEnd(self._ended, str(error)) from error
-        pipe = the_pipe()
-        while pipe is not None and left and (came_bytes := self._fill(source, pipe, left)):
-            left -= came_bytes
-            self._received_bytes_max = HEAD_BYTES
-            if rest := destination.drain(pipe, came_bytes):
-                await self._account.hold(len(rest))
-                await destination.send_all(rest)
-                self._account.let_go(len(rest))
+    async def _send(self, head: memoryview, unseen_bytes: int, destination: Transport) -> int:
+        """Pass on what is at hand, and of the next `unseen_bytes`, which nobody looks at, what has come if they are to
+        be spliced; return how many bytes went. 0: what comes next is to be received."""
+        source, head_bytes = self._source, len(head)
+        run_bytes_min = 1 if self._received_bytes_max == HEAD_BYTES else SPLICED_BYTES_MIN
+        is_run = unseen_bytes >= run_bytes_min and head_bytes <= HEAD_BYTES
+        if is_run and isinstance(source, PlainTransport) and isinstance(destination, PlainTransport):
+            size_max = min(head_bytes + unseen_bytes, await destination.wait_room(), PIPE_BYTES)
+            try:
+                await (source.be_fair() if head else source.wait_readable())
+            except TransportError as error:
+                raise ConnectionEnd(self._ended, str(error)) from error
+            if (pipe := the_pipe()) is not None:
+                return await self._splice(head, size_max, source, destination, pipe)
+        if head_bytes:
+            await destination.send_all(head)
+            self.buffer.consume(head_bytes)
+        return head_bytes
+
+    async def _splice(
+        self, head: memoryview, size_max: int, source: PlainTransport, destination: PlainTransport, pipe: Pipe
+    ) -> int:
+        """In one turn of the loop: the head, all that has come behind it, and what comes meanwhile."""
+        left, rest, piped_bytes = size_max, b"", pipe.put(head)
+        self.buffer.consume(piped_bytes)
+        self._received_bytes_max = HEAD_BYTES
+        while left and not rest:
+            try:
+                piped_bytes += pipe.fill(source.descriptor, left - piped_bytes)
+            except OSError as error:
+                raise ConnectionEnd(self._ended, str(source.broken(error))) from error
+            if not piped_bytes:
                 break
-        return room_bytes - left
-
-    def _fill(self, source: PlainTransport, pipe: Pipe, size_max: int) -> int | None:
-        try:
-            return source.fill(pipe, size_max)
-        except TransportError as error:
-            raise ConnectionEnd(self._ended, str(error)) from error
+            try:
+                rest = pipe.drain(destination.descriptor, piped_bytes)
+            except OSError as error:
+                raise destination.broken(error) from error
+            left, piped_bytes = left - piped_bytes, 0
+        source.counted((size_max - left) // SPLICED_FAIR_TIMES)
+        if rest:
+            await self._account.hold(len(rest))
+            await destination.send_all(rest)
+            self._account.let_go(len(rest))
+        return size_max - left
 
     def _received(self, size: int) -> None:
         if size == self._received_bytes_max:
@@ -290,7 +299,8 @@ class FrameStream:
     def next_frame_size(self, *, frame_bytes_max: int, body_bytes_min: int) -> int | None:
         """The whole size of the frame at the buffer's start, or None until its first bytes are here."""
         buffer = self.buffer
-        if len(buffer) < LENGTH_BYTES:
+        at_hand_bytes = buffer.end - buffer.start
+        if at_hand_bytes < LENGTH_BYTES:
             return None
         size = frame_size(buffer.view, buffer.start, frame_bytes_max=frame_bytes_max, body_bytes_min=body_bytes_min)
-        return size if len(buffer) >= LENGTH_BYTES + body_bytes_min else None
+        return size if at_hand_bytes >= LENGTH_BYTES + body_bytes_min else None

@@ -1,4 +1,5 @@
 """Bytes from one socket to another that nobody looks at: by `splice`, through a pipe, so that no process copies them.
+Those in front of them, which somebody looked at, go with them.
 
 Rule 1. An event loop has one pipe, and nobody keeps a byte in it: what goes in comes out before another task runs. So
         it is in no account, and a peer that takes nothing leaves its bytes in the socket that they came by.
@@ -58,8 +59,12 @@ class Pipe:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def fill(self, source: int, size_max: int) -> int | None:
-        """Take what has come by a socket; 0 is its end, None: nothing has come. `drain` must follow at once.
+    def put(self, head: memoryview) -> int:
+        """Take these few bytes, all of them; `drain` must follow at once."""
+        return os.write(self._writer, head)
+
+    def fill(self, source: int, size_max: int) -> int:
+        """Take what has come by a socket; 0: nothing has, or it has ended. `drain` must follow at once.
 
         Raises:
             OSError: of the socket's.
@@ -70,7 +75,8 @@ class Pipe:
         except OSError as error:
             self.is_refused = error.errno in _REFUSALS
             if error.errno == errno.EAGAIN or self.is_refused:
-                return None
+                return 0
+            self.close()
             raise
 
     def drain(self, destination: int, size: int) -> bytes:
@@ -88,7 +94,9 @@ class Pipe:
             if error.errno not in (errno.EAGAIN, *_REFUSALS):
                 self.close()
                 raise
-        rest = os.read(self._reader, left) if left else b""
+        if not left:
+            return b""
+        rest = os.read(self._reader, left)
         assert len(rest) == left, "a pipe that nobody waits for gives all it holds"
         return rest
 

@@ -157,6 +157,15 @@ async def test_a_relay_that_is_cut_in_the_midst_of_records_leaves_nothing_behind
         await other.expect(answer(2 * MIB, 300 * KIB))
 
 
+async def test_a_head_whose_records_never_come_stays_in_no_pipe() -> None:
+    async with relay() as other, relay() as made:
+        await made.broker.send_all(answer(MIB)[:200])
+        reset(made.broker)
+        with pytest.raises(ConnectionEnd):
+            await made.pass_frame()
+        await other.expect(answer(2 * MIB))
+
+
 def reset(stream: trio.SocketStream) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.socket.close()
