@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAVY
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support.aiven_stage import ColdStage, cold_stage
 from benchmarks.support.bare_fetch import FetchStep, Transfer, learn_requests, read_for
-from benchmarks.support.bare_store import THREADS, SdkProcess
+from benchmarks.support.bare_store import BARE, BARE_FRESH, THREADS, SdkProcess
 from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.comparison import alternate
 from benchmarks.support.fresh_tidegate import fresh_tidegate
@@ -72,6 +73,7 @@ COLD_ROWS = {
     "slow": Way("tier, cold, connections of 10 MB/s and 30 ms", 0.95, "megabytes_per_s"),
 }
 WAYS = {**RELAY_ROWS, **COLD_ROWS}
+BARE_ROWS = {"cold-http": BARE_FRESH, "cold-small": BARE_FRESH, "again-memory": BARE}
 LOCAL_CONFIGS = {"retention.ms": "-1", "segment.bytes": str(512 * 1024 * 1024)}
 MIB = 1024 * 1024
 SECONDS = 1.5
@@ -94,17 +96,24 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A row: the rounds' (floor, Tidegate)."""
+    """A row: the rounds' (floor, Tidegate), and what each of them found of a program that does the bare work."""
 
     row: str
     floor_name: str
     rounds: Sequence[tuple[Spent, Spent]]
+    bare: Sequence[Spent] = ()
 
     @property
     def ratio(self) -> float:
         """The median of the rounds' own; infinite where a round was too short for the clock to count its floor."""
-        pairs = [[getattr(side, WAYS[self.row].counts) for side in sides] for sides in self.rounds]
-        return statistics.median(ours / floor if floor else math.inf for floor, ours in pairs)
+        return self._of_floor([ours for _, ours in self.rounds])
+
+    def _of_floor(self, sides: Sequence[Spent]) -> float:
+        counts = WAYS[self.row].counts
+        pairs = [
+            (getattr(floor, counts), getattr(side, counts)) for (floor, _), side in zip(self.rounds, sides, strict=True)
+        ]
+        return statistics.median(side / floor if floor else math.inf for floor, side in pairs)
 
     def figures(self) -> dict[str, float | str]:
         way = WAYS[self.row]
@@ -123,6 +132,7 @@ class Cost:
             "megabytes_per_s": statistics.median(each.megabytes_per_s for each in ours),
             "floor_megabytes_per_s": statistics.median(each.megabytes_per_s for each in floors),
             "idle_share": statistics.median(each.idle_share for each in ours),
+            **({"bare_ratio": self._of_floor(self.bare)} if self.bare else {}),
         }
 
 
@@ -165,6 +175,26 @@ def parse_cost_options(arguments: list[str] | None = None) -> CostOptions:
     )
 
 
+def measure(
+    row: str,
+    floor_name: str,
+    rounds: int,
+    floor: Callable[[], Spent],
+    ours: Callable[[], Spent],
+    bare: Callable[[], Spent] | None = None,
+) -> Cost:
+    """All sides in turns, once untimed."""
+    found: list[Spent] = []
+
+    def floors() -> Spent:
+        found.extend([bare()] if bare else [])
+        return floor()
+
+    alternate(1, floors, ours)
+    found.clear()
+    return Cost(row, floor_name, alternate(rounds, floors, ours), found)
+
+
 def spent_by(pid: int, read: Callable[[], Transfer]) -> Spent:
     """Return what a process and its children spend while something is read through it."""
     idle, total = machine_ticks()
@@ -198,7 +228,8 @@ def relay_costs(options: CostOptions) -> Iterator[Cost]:
             properties = {"cache.memory.bytes": str(cache_bytes), "memory.max.bytes": str(cache_bytes + 2048 * MIB)}
             ours = stack.enter_context(tidegate(cluster, work / "plain", stands["plain"], properties))
             if "relay" in options.rows:
-                yield compare("relay", floor, options, loop, steps, ours, steps)
+                spliced = stack.enter_context(plain_relay(address_of(stands["plain"]), splices=True))
+                yield compare("relay", floor, options, loop, steps, ours, steps, bare=spliced)
             if "memory" in options.rows:
                 yield compare("memory", floor, options, loop, steps, ours, tiered_steps(cluster, options, ours))
         if "relay-tls" in options.rows:
@@ -273,12 +304,13 @@ def compare(
     ours: tuple[Tidegate, Address],
     our_steps: Sequence[FetchStep],
     tls: ssl.SSLContext | None = None,
+    bare: PlainRelay | None = None,
 ) -> Cost:
-    """Both sides in turns, once untimed."""
+    """Return a row of what is read over and over. `bare`: a relay without rules."""
     process, address = ours
 
-    def through_loop() -> Spent:
-        return spent_by(loop.pid, lambda: read_for(loop.address, loop_steps, SECONDS, tls))
+    def through(relay: PlainRelay) -> Spent:
+        return spent_by(relay.pid, lambda: read_for(relay.address, loop_steps, SECONDS, tls))
 
     def through_tidegate() -> Spent:
         before = usage(process)
@@ -297,8 +329,8 @@ def compare(
         read_bytes.append(transfer.read_bytes)
         return transfer
 
-    alternate(1, through_loop, through_tidegate)
-    return Cost(row, floor_name, alternate(options.rounds, through_loop, through_tidegate))
+    without_rules = partial(through, bare) if bare else None
+    return measure(row, floor_name, options.rounds, partial(through, loop), through_tidegate, without_rules)
 
 
 # --- beside the store's SDK ---
@@ -322,24 +354,26 @@ def cold_costs(options: CostOptions) -> Iterator[Cost]:
         for row in (each for each in COLD_ROWS if each in options.rows):
             scheme = {"cold-https": "https", SLOW: SLOW}.get(row, "http")
             with SdkProcess("s3", stage.store.ways[scheme].url) as sdk:
-                floor, ours = cold_sides(stage, sdk, row, scheme)
-                alternate(1, floor, ours)
-                yield Cost(row, "boto3, 16 threads", alternate(options.rounds, floor, ours))
+                yield measure(row, "boto3, 16 threads", options.rounds, *cold_sides(stage, sdk, row, scheme))
 
 
 def cold_sides(
     stage: ColdStage, sdk: SdkProcess, row: str, scheme: str
-) -> tuple[Callable[[], Spent], Callable[[], Spent]]:
-    """The SDK's round, and that of a Tidegate that was just started."""
+) -> tuple[Callable[[], Spent], Callable[[], Spent], Callable[[], Spent] | None]:
+    """The SDK's round, that of a Tidegate that was just started, and that of a bare replica, just started too."""
     topic = stage.topics[SMALL_KIB if row == "cold-small" else LARGE_KIB]
     log_bytes, ends = topic.log_bytes(PARTITIONS), topic.ends(PARTITIONS)
 
-    def floor() -> Spent:
+    def received(by: SdkProcess) -> Spent:
         idle, total = machine_ticks()
-        transfer, processor_s = sdk.read(topic.stored("plain", PARTITIONS))
+        transfer, processor_s = by.read(topic.stored("plain", PARTITIONS))
         idle_after, total_after = machine_ticks()
         idle_share = (idle_after - idle) / max(1, total_after - total)
         return Spent(processor_s / (transfer.read_bytes / 1e9), transfer.megabytes_per_s, idle_share)
+
+    def received_bare() -> Spent:
+        with SdkProcess(BARE_ROWS[row], stage.store.ways[scheme].url) as program:
+            return received(program)
 
     def ours() -> Spent:
         with tempfile.TemporaryDirectory(dir=stage.work) as folder:
@@ -357,7 +391,7 @@ def cold_sides(
                     raise SystemExit(f"{row}: Tidegate has served less than the log's {log_bytes:,} bytes")
                 return spent
 
-    return floor, ours
+    return partial(received, sdk), ours, received_bare if row in BARE_ROWS else None
 
 
 def show(figures: Sequence[Mapping[str, float | str]], *, as_json: bool) -> None:
@@ -366,7 +400,17 @@ def show(figures: Sequence[Mapping[str, float | str]], *, as_json: bool) -> None
         print(json.dumps(figures, indent=2))
         return
     table = Table(title="core-seconds a GB", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left")
-    for heading in ("way", "Tidegate", "least – most", "floor", "of the floor (aim)", "MB/s", "floor's MB/s", "idle"):
+    for heading in (
+        "way",
+        "Tidegate",
+        "least – most",
+        "floor",
+        "of the floor (aim)",
+        "bare work",
+        "MB/s",
+        "floor's MB/s",
+        "idle",
+    ):
         table.add_column(heading, justify="left" if heading in ("way", "floor") else "right")
     for row in figures:
         table.add_row(
@@ -375,6 +419,7 @@ def show(figures: Sequence[Mapping[str, float | str]], *, as_json: bool) -> None
             f"{row['least']:.2f} – {row['most']:.2f}",
             f"{row['floor']}: {row['floor_core_s_per_gb']:.2f}",
             f"{row['ratio']:.2f} × ({'≤' if row['counts'] == 'core_s_per_gb' else 'MB/s, ≥'} {row['aim']:g})",
+            f"{row['bare_ratio']:.2f} ×" if "bare_ratio" in row else "",
             f"{row['megabytes_per_s']:,.0f}",
             f"{row['floor_megabytes_per_s']:,.0f}",
             f"{row['idle_share']:.0%}",

@@ -128,13 +128,14 @@ def per_core(row: Figures) -> str:
 def costs() -> str:
     """All of a row, with aims."""
     return table(
-        ("way", "core-s/GB (least to most)", "floor", "of the floor's", "aim", "MB/s (floor's)"),
+        ("way", "core-s/GB (least to most)", "floor", "of the floor's", "bare work", "aim", "MB/s (floor's)"),
         [
             (
                 f"{row['way']} (`{row['row']}`)",
                 f"{row['core_s_per_gb']:.2f} ({row['least']:.2f} to {row['most']:.2f})",
                 f"{row['floor']}: {row['floor_core_s_per_gb']:.2f}",
                 f"{row['ratio']:.2f} ×" if is_of_cost(row) else f"{row['ratio']:.2f} × its MB/s",
+                f"{row['bare_ratio']:.2f} ×" if "bare_ratio" in row else "–",
                 f"{'≤' if is_of_cost(row) else '≥'} {row['aim']:g} ×",
                 f"{row['megabytes_per_s']:,.0f} ({row['floor_megabytes_per_s']:,.0f})",
             )

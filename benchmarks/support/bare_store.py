@@ -1,4 +1,5 @@
-"""What the slow link gives to those who know what they want: a store's SDK with many threads, in a process of its own.
+"""What the link gives to those who know what they want: a store's SDK with many threads, in a process of its own; and
+the bare replica in its place.
 
     with SdkProcess("s3", url) as sdk:
         read = sdk.read([("key", 67_108_864)])
@@ -14,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.support.bare_fetch import Transfer
+from benchmarks.support.bare_replica import bare_replica
 from benchmarks.support.shaped_store import BUCKET, s3_client
 from tests.support.azurite import ACCOUNT, KEY
 
@@ -28,8 +31,8 @@ RANGE_BYTES = 8 * 1024 * 1024
 Objects = Sequence[tuple[str, int]]
 """Keys and sizes in bytes."""
 
-Get = Callable[[str, int, int], bytes]
-"""The bytes of a key from the one offset to the other."""
+Get = Callable[[str, int, int], int]
+"""Receives a key from the one offset to the other; returns how many bytes that was."""
 
 
 class SdkProcess:
@@ -94,17 +97,19 @@ def _ranges(objects: Objects) -> list[tuple[str, int, int]]:
 
 
 def _got(get: Get, key: str, start: int, end: int) -> int:
-    body = get(key, start, end)
-    if len(body) != end - start:
-        raise EOFError(f"{key}: {len(body)} bytes in place of {end - start}")
-    return len(body)
+    if (size := get(key, start, end)) != end - start:
+        raise EOFError(f"{key}: {size} bytes in place of {end - start}")
+    return size
 
 
 def _s3(url: str) -> Get:
     client = s3_client(url, connections_max=THREADS)
-    return lambda key, start, end: client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")[
-        "Body"
-    ].read()
+
+    def get(key: str, start: int, end: int) -> int:
+        answer = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")
+        return len(answer["Body"].read())
+
+    return get
 
 
 def _gcs(url: str) -> Get:
@@ -118,8 +123,8 @@ def _gcs(url: str) -> Get:
     client: Any = Client(project="none", credentials=nobody, client_options={"api_endpoint": url}, _http=session)
     bucket = client.bucket(BUCKET)
     # Nothing is summed up, as boto3 sums up no range either.
-    return lambda key, start, end: bucket.blob(key).download_as_bytes(
-        start=start, end=end - 1, raw_download=True, checksum=None
+    return lambda key, start, end: len(
+        bucket.blob(key).download_as_bytes(start=start, end=end - 1, raw_download=True, checksum=None)
     )
 
 
@@ -136,7 +141,7 @@ def _azure(url: str) -> Get:
         credential={"account_name": ACCOUNT, "account_key": KEY},
         transport=RequestsTransport(session=session, session_owner=False),
     )
-    return lambda key, start, end: client.download_blob(key, offset=start, length=end - start).readall()
+    return lambda key, start, end: len(client.download_blob(key, offset=start, length=end - start).readall())
 
 
 def _keep_connections(session: Any) -> None:
@@ -147,7 +152,14 @@ def _keep_connections(session: Any) -> None:
     session.mount("http://", HTTPAdapter(pool_maxsize=THREADS))
 
 
-_GETTERS: Mapping[str, Callable[[str], Get]] = {"s3": _s3, "gcs": _gcs, "azure": _azure}
+BARE, BARE_FRESH = "bare", "bare-fresh"
+_GETTERS: Mapping[str, Callable[[str], Get]] = {
+    "s3": _s3,
+    "gcs": _gcs,
+    "azure": _azure,
+    BARE: partial(bare_replica, is_fresh=False),
+    BARE_FRESH: partial(bare_replica, is_fresh=True),
+}
 
 
 if __name__ == "__main__":

@@ -2,13 +2,16 @@
 
 It blocks and rewrites nothing, so Kafka's clients could not use it; a bare Fetch can. What it reaches is what this
 machine leaves to a relay: the yardstick beside Tidegate's own ratio. With a certificate it speaks TLS on both sides,
-and takes turns then: one request, one answer.
+and takes turns then: one request, one answer. In place of copying it can splice the answers.
 """
 
+import fcntl
 import multiprocessing
+import os
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +21,7 @@ from pathlib import Path
 from benchmarks.support.stage import Address
 
 _BUFFER_BYTES = 256 * 1024
+_PIPE_BYTES = 1024 * 1024
 _LENGTH = struct.Struct(">i")
 
 
@@ -30,12 +34,14 @@ class PlainRelay:
 
 
 @contextmanager
-def plain_relay(target: Address, certificate: tuple[Path, Path] | None = None) -> Iterator[PlainRelay]:
-    """Run one. `certificate`, and its key: of both sides; None: no TLS."""
+def plain_relay(
+    target: Address, certificate: tuple[Path, Path] | None = None, *, splices: bool = False
+) -> Iterator[PlainRelay]:
+    """Run one. `certificate`, and its key: of both sides; None: no TLS, and answers may be spliced."""
     listener = socket.create_server((target[0], 0))
     # Spawned, not forked: the parent has threads of librdkafka's.
     process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(listener, target, certificate), daemon=True
+        target=_serve, args=(listener, target, certificate, splices), daemon=True
     )
     process.start()
     host, port = listener.getsockname()[:2]
@@ -48,7 +54,7 @@ def plain_relay(target: Address, certificate: tuple[Path, Path] | None = None) -
         process.join()
 
 
-def _serve(listener: socket.socket, target: Address, certificate: tuple[Path, Path] | None) -> None:
+def _serve(listener: socket.socket, target: Address, certificate: tuple[Path, Path] | None, splices: bool) -> None:
     """One connection after another, as the benchmark has no more."""
     if certificate is not None:
         _serve_tls(listener, target, *certificate)
@@ -59,7 +65,7 @@ def _serve(listener: socket.socket, target: Address, certificate: tuple[Path, Pa
                 side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             requests = threading.Thread(target=_copy, args=(client, upstream))
             requests.start()
-            _copy(upstream, client)
+            (_splice if splices else _copy)(upstream, client)
             requests.join()
 
 
@@ -106,3 +112,17 @@ def _copy(source: socket.socket, destination: socket.socket) -> None:
             destination.sendall(view[:size])
     with suppress(OSError):
         destination.shutdown(socket.SHUT_WR)
+
+
+def _splice(source: socket.socket, destination: socket.socket) -> None:
+    assert sys.platform == "linux"
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    with suppress(OSError):
+        while size := os.splice(source.fileno(), writer, _PIPE_BYTES):
+            while size:
+                size -= os.splice(reader, destination.fileno(), size)
+    with suppress(OSError):
+        destination.shutdown(socket.SHUT_WR)
+    os.close(reader)
+    os.close(writer)

@@ -138,7 +138,7 @@ def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> 
         region_name=REGION,
         aws_access_key_id=CREDENTIALS.access_key_id,
         aws_secret_access_key=CREDENTIALS.secret_access_key,
-        config=Config(max_pool_connections=connections_max, s3={"addressing_style": "path"}),
+        config=Config(signature_version="s3v4", max_pool_connections=connections_max, s3={"addressing_style": "path"}),
     )
 
 
