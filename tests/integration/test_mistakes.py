@@ -23,7 +23,7 @@ from tests.support.secured_kafka import DESCRIBE_CONFIGS, METADATA_TOPIC, Secure
 from tests.support.serving import Serving, serving
 from tests.support.told_troubles import assert_in_every_place, wait_troubles
 from tests.support.versitygw import versitygw
-from tests.support.waiting import WAIT_S_MAX
+from tests.support.waiting import WAIT_S_MAX, wait_until
 from tidegate import exit_codes
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "versitygw")]
@@ -145,4 +145,5 @@ def tells_alike(made: Mistake, stage: Stage, lines: Sequence[str], serve: Servin
     wait_troubles(serve, {*ids, *made.follows})
     (its_own,) = [each for line in lines if made.said[0] in line for each in line.partition(ID)[2:] if each]
     assert_in_every_place(serve, TroubleId(its_own), made.said)
-    assert json.loads(serve.page("/readyz")[1])["ready"] is not bool(NEVER_READY & {*ids, *made.follows})
+    is_ready = not NEVER_READY & {*ids, *made.follows}
+    wait_until(lambda: json.loads(serve.page("/readyz")[1])["ready"] is is_ready, f"ready: {is_ready}")

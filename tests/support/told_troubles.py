@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from metrics.troubles import UNLOGGED, TroubleId
+from tests.support.samples import sum_of
 from tests.support.serving import Serving
 from tests.support.waiting import wait_until
 
@@ -29,7 +30,8 @@ def wait_troubles(serve: Serving, expected: Collection[TroubleId]) -> None:
         return ids_of(serve) ^ {*expected}
 
     wait_until(lambda: not others(), f"{sorted(expected)} in /readyz, and no others")
-    metrics = {each for each in TroubleId if serve.metric("tidegate_trouble", id=each)} - UNLOGGED
+    scraped = serve.page("/metrics")[1]
+    metrics = {each for each in TroubleId if sum_of(scraped, "tidegate_trouble", {"id": each})} - UNLOGGED
     assert metrics == {*expected}
 
 
