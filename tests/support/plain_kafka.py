@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.support.differential_steps import alter_configs
 from tests.support.kafka import own_cluster
-from tests.support.program import tidegate_python
+from tests.support.program import run_words, tidegate_python
 from tests.support.serving import LISTENERS, LOCAL_TIER, Serving, serving
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets, free_port
@@ -98,24 +98,18 @@ def serving_copies(kafka: KafkaCluster, folder: Path, topics: str, **more: str) 
 
 
 def run_standalone(
-    kafka: KafkaCluster,
-    folder: Path,
-    command: str,
-    *arguments: str,
-    properties: Mapping[str, str] | None = None,
-    timeout_s: float = COMMAND_TIMEOUT_S,
+    kafka: KafkaCluster, folder: Path, command: str, *arguments: str, properties: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """`tidegate COMMAND FILE arguments…` with a configuration of standalone mode, run to its end."""
+    """`tidegate COMMAND FILE arguments…` with a configuration of standalone mode, run to its end: `copy` as a process
+    of its own, whose log and signals are the whole process'."""
     words = command.split()
     file = folder / f"{words[-1]}.properties"
     file.write_text(properties_text(before_plain_kafka(kafka, folder, properties)), encoding="utf-8")
-    return subprocess.run(
-        [tidegate_python(), "-m", "tidegate", *words, str(file), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    given = [*words, str(file), *arguments]
+    if words[0] != "copy":
+        return run_words(*given)
+    program = [tidegate_python(), "-m", "tidegate", *given]
+    return subprocess.run(program, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
 
 
 def ends_of(kafka: KafkaCluster, topic: str) -> dict[int, int]:

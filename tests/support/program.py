@@ -1,8 +1,10 @@
 """Which Tidegate the tests start: that of the tree, or an installed one (tests/installed)."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
@@ -26,6 +28,17 @@ def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, s
     command = [tidegate_python(), "-m", "tidegate", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
+
+
+def run_words(*words: str) -> "subprocess.CompletedProcess[str]":
+    """`tidegate WORDS`, as `run_command`, where a test runs many or more than one kind of command."""
+    if tidegate_python() != sys.executable:
+        command = [tidegate_python(), "-m", "tidegate", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(error):
+        code = cli.main(words)
+    return subprocess.CompletedProcess(words, code, *(each.buffer.getvalue().decode() for each in (out, error)))
 
 
 def loaded_by(statements: str) -> set[str]:
