@@ -29,7 +29,6 @@ from metrics.process_meters import (
 from metrics.process_meters import AuditOutcome as AuditOutcome
 from metrics.process_meters import ReloadOutcome as ReloadOutcome
 from metrics.registry import Children, LabelLimit, Registry
-from metrics.timer import Timing
 
 _API_KEYS_MAX = 128
 """Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
@@ -253,9 +252,9 @@ class TierMeter:
         self._idle.on_slots(busy, total)
         self._queue.value = waiting
 
-    def remote_fetch_timer(self) -> Timing:
-        """To enter: time one read, also one that fails or is cancelled."""
-        return Timing(self._timer)
+    def on_remote_fetch_ended(self, duration_s: float) -> None:
+        """A read took so long, also one that failed or was cancelled."""
+        self._timer.observe(duration_s * 1000)
 
 
 class RelayMeter:

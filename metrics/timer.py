@@ -4,7 +4,6 @@ prometheus-client's own Summary has no quantiles, and a histogram has other name
 A broker's reservoir holds 1028 observations and prefers recent ones; here it is simply the last 1028.
 """
 
-import time
 from collections import deque
 
 from metrics.series import Samples
@@ -38,18 +37,3 @@ class KafkaTimer:
             yield "", {"quantile": str(quantile)}, latest_ms[rank]
         yield "_count", {}, self._count
         yield "_sum", {}, self._sum_ms
-
-
-class Timing:
-    """What a timer observes as one duration. Not a generator's context manager: it is entered for each read."""
-
-    __slots__ = ("_started_s", "_timer")
-
-    def __init__(self, timer: KafkaTimer) -> None:
-        self._timer = timer
-
-    def __enter__(self) -> None:
-        self._started_s = time.perf_counter()
-
-    def __exit__(self, *_error: object) -> None:
-        self._timer.observe((time.perf_counter() - self._started_s) * 1000)

@@ -84,7 +84,8 @@ class SignIn:
     def __init__(self, *, is_demanded: bool, learns_name: bool = False, certified_as: SignInName | None = None) -> None:
         self.signed_in_as = certified_as
         """Who was let in, as far as that is known."""
-        self._is_signed_in = not is_demanded
+        self.is_signed_in = not is_demanded
+        """The broker has let this client in, or lets everybody in."""
         self._learns_name = learns_name
         self._mechanism: str | None = None
         self._turn = _Turn.NOBODY
@@ -96,11 +97,6 @@ class SignIn:
         """Why the broker has refused the client since this was asked last; None: it has not."""
         refusal, self._refusal = self._refusal, None
         return refusal
-
-    @property
-    def is_signed_in(self) -> bool:
-        """The broker has let this client in, or lets everybody in."""
-        return self._is_signed_in
 
     @property
     def is_raw(self) -> bool:
@@ -185,7 +181,7 @@ class SignIn:
         Raises:
             PeerProtocolError: the response is malformed.
         """
-        if self._is_signed_in and offered is None:
+        if self.is_signed_in and offered is None:
             return
         cursor = Cursor(head, response_body_position(head, ApiKey.SASL_AUTHENTICATE, api_version))
         code, flexible = cursor.int16(), is_flexible(ApiKey.SASL_AUTHENTICATE, api_version)
@@ -203,7 +199,7 @@ class SignIn:
         """The broker has answered a request of this api key."""
         shows_later = self._mechanism is not None and self._mechanism not in _MEANS_SUCCESS
         if shows_later and api_key not in _BEFORE_SIGN_IN:
-            self._is_signed_in = True
+            self.is_signed_in = True
             if self._learns_name and self._mechanism is not None:
                 self.signed_in_as = SignInName(self._mechanism, None)
 
@@ -211,7 +207,7 @@ class SignIn:
         """Return whether a token that begins so, without an error, means success."""
         means_success = _MEANS_SUCCESS.get(self._mechanism or "")
         is_success = means_success is not None and means_success(begin)
-        self._is_signed_in = self._is_signed_in or is_success
+        self.is_signed_in = self.is_signed_in or is_success
         if is_success and offered is not None:
             self.signed_in_as = offered
         return is_success

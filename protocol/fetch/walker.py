@@ -113,12 +113,12 @@ class FetchResponseWalker:
         "_name_left",
         "_partitions_left",
         "_rename",
-        "_skip_bytes",
         "_step",
         "_tags_left",
         "_topics_left",
         "_walked",
         "endpoints_position",
+        "unseen_bytes",
     )
 
     def __init__(self, api_version: int, *, rename: bool = True, editor: PartitionEditor | None = None) -> None:
@@ -144,14 +144,15 @@ class FetchResponseWalker:
         self._rename = rename
         self._frame_bytes = 0  # length field included; 0 until that is here
         self._left_bytes = 0
-        self._skip_bytes = 0
+        self.unseen_bytes = 0
+        """Bytes that come next and need not be fed: `pass_unseen` says how many have passed."""
         self._topics_left = 0
         self._partitions_left = 0
         self._aborted_left = 0
         self._tags_left = 0
         self._walked = False
         # Functions, not bound methods: those would make each walker a cycle that only the collector can free.
-        self._step: Callable[[FetchResponseWalker, Cursor], None] = FetchResponseWalker._read_header
+        self._step: _Step = FetchResponseWalker._read_header
 
     @property
     def done(self) -> bool:
@@ -174,12 +175,12 @@ class FetchResponseWalker:
             self._frame_bytes = self._left_bytes = max(0, int(_INT32.unpack_from(view, 0)[0])) + LENGTH_BYTES
         cursor = Cursor(view, 0, min(len(view), self._left_bytes))
         while True:
-            if self._skip_bytes:
-                step_bytes = min(self._skip_bytes, cursor.end - cursor.position)
-                self._skip_bytes -= step_bytes
+            if self.unseen_bytes:
+                step_bytes = min(self.unseen_bytes, cursor.end - cursor.position)
+                self.unseen_bytes -= step_bytes
                 cursor.position += step_bytes
             unread_bytes = cursor.end - cursor.position
-            if self._skip_bytes or (unread_bytes < STEP_BYTES and cursor.end < self._left_bytes):
+            if self.unseen_bytes or (unread_bytes < STEP_BYTES and cursor.end < self._left_bytes):
                 break
             if self._walked:
                 if unread_bytes:
@@ -189,21 +190,16 @@ class FetchResponseWalker:
         self._left_bytes -= cursor.position
         return cursor.position
 
-    @property
-    def unseen_bytes(self) -> int:
-        """Bytes that come next and need not be fed: `pass_unseen` says how many have passed."""
-        return self._skip_bytes
-
     def pass_unseen(self, size: int) -> None:
         """Note how many of them have passed."""
-        self._skip_bytes -= size
+        self.unseen_bytes -= size
         self._left_bytes -= size
 
     def _skip(self, cursor: Cursor, size: int) -> None:
         """Let the next `size` bytes pass unread, in this call or later ones."""
         if size > self._left_bytes - cursor.position:
             raise PeerProtocolError(f"a field of {size} bytes with {self._left_bytes - cursor.position} left")
-        self._skip_bytes = size
+        self.unseen_bytes = size
 
     def _count(self, cursor: Cursor, *, nullable: bool = False) -> int:
         """An array's count, 0 for null. Every element takes at least a byte, so the frame bounds it."""
@@ -218,8 +214,7 @@ class FetchResponseWalker:
 
     def _read_header(self, cursor: Cursor) -> None:
         cursor.skip(8)  # length, correlation id
-        self._begin_tags(cursor)
-        self._step = FetchResponseWalker._read_header_tag
+        self._begin_tags(cursor, FetchResponseWalker._read_header_tag, FetchResponseWalker._read_body)
 
     def _read_header_tag(self, cursor: Cursor) -> None:
         if self._pass_tag(cursor):
@@ -232,8 +227,7 @@ class FetchResponseWalker:
 
     def _read_topic(self, cursor: Cursor) -> None:
         if self._topics_left == 0:
-            self._begin_tags(cursor)
-            self._step = FetchResponseWalker._read_response_tag
+            self._begin_tags(cursor, FetchResponseWalker._read_response_tag, FetchResponseWalker._read_response_tag)
             return
         self._topics_left -= 1
         if not self._layout.has_topic_ids:
@@ -270,8 +264,7 @@ class FetchResponseWalker:
             if cursor.end - cursor.position < STEP_BYTES and cursor.end < self._left_bytes:
                 return
         if self._partitions_left == 0:
-            self._begin_tags(cursor)
-            self._step = FetchResponseWalker._read_topic_tag
+            self._begin_tags(cursor, FetchResponseWalker._read_topic_tag, FetchResponseWalker._read_topic)
             return
         self._partitions_left -= 1
         start = cursor.skip(self._layout.partition_bytes)
@@ -329,8 +322,7 @@ class FetchResponseWalker:
         """The records of a partition begin at `position` of the view, their size's field at `field_position`."""
 
     def _read_partition_tags(self, cursor: Cursor) -> None:
-        self._begin_tags(cursor)
-        self._step = FetchResponseWalker._read_partition_tag
+        self._begin_tags(cursor, FetchResponseWalker._read_partition_tag, FetchResponseWalker._read_partition)
 
     def _read_partition_tag(self, cursor: Cursor) -> None:
         if self._pass_tag(cursor):
@@ -350,8 +342,10 @@ class FetchResponseWalker:
             if self._rename:  # a varint may be padded: its continuation bit stays
                 cursor.view[start] = UNUSED_TAG | (cursor.view[start] & 0x80)
 
-    def _begin_tags(self, cursor: Cursor) -> None:
+    def _begin_tags(self, cursor: Cursor, tag: "_Step", after: "_Step") -> None:
+        """A tagged section: `tag` reads a field of it, `after` what stands behind it."""
         self._tags_left = cursor.uvarint() if self._layout.is_flexible else 0
+        self._step = tag if self._tags_left else after
 
     def _pass_tag(self, cursor: Cursor) -> bool:
         """Pass one tagged field; True when there was none left."""
@@ -391,6 +385,9 @@ class FetchResponseWalker:
             position = after + 1
             left -= 1
         cursor.position, self._partitions_left = position, left
+
+
+_Step = Callable[[FetchResponseWalker, Cursor], None]
 
 
 class RecordDropper(FetchResponseWalker):

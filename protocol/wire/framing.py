@@ -143,7 +143,7 @@ class FrameBuffer:
             return IDLE_BUFFER_BYTES, False
         if self._storage is None:
             return _busy_size(SMALL_BUFFER_BYTES)
-        if self.beyond_small and needed <= capacity // 2:
+        if not self._is_big and SMALL_BUFFER_BYTES < capacity >= 2 * needed:
             return _busy_size(max(SMALL_BUFFER_BYTES, 1 << left.bit_length()))
         if left == capacity:
             if self._reserved_bytes > left:

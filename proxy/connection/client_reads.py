@@ -42,7 +42,8 @@ class Patience:
 
     def end(self, partition: TopicIdPartition) -> None:
         """Its bytes came, from wherever."""
-        self._waits.pop(partition, None)
+        if self._waits:
+            self._waits.pop(partition, None)
 
 
 class ClientReads:

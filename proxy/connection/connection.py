@@ -162,7 +162,7 @@ class ClientConnection:
         """Grows with each part of an answer."""
         self._client = client
         self._upstream = upstream
-        self._node_id = node_id
+        self.node_id = node_id
         self._limits = limits
         self._addresses = addresses
         self._account = accounts.open(self._give_way, client.peer_name)
@@ -194,10 +194,6 @@ class ClientConnection:
             client, CloseCause.CLIENT, lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size), self._account
         )
         self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
-
-    @property
-    def node_id(self) -> int | None:
-        return self._node_id
 
     @property
     def is_signed_in(self) -> bool:
@@ -428,12 +424,14 @@ class ClientConnection:
         sending = AnswerSending(buffers, self._reads)
         made_bytes = max(0, sending.made_bytes - self._own_bytes - SMALL_BUFFER_BYTES)
         with self._account.waiting(sending) as wait:
-            await self._account.hold(made_bytes)
+            if made_bytes:
+                await self._account.hold(made_bytes)
             while not turn.is_current:
                 await self._wait_change()
             self._answering = wait
             try:
                 await sending.send(self._client, wait)
+                self._client.owe_turn()  # made without one, perhaps, and the client's next request may be here
             except TransportError as error:
                 raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
             finally:

@@ -75,13 +75,11 @@ HEAD_BYTES = 4 * 1024
 class Filter(Protocol):
     """What a frame passes through; `FetchResponseWalker` is one."""
 
+    unseen_bytes: int
+    """Bytes that come next and need not be fed."""
+
     def feed(self, view: memoryview) -> int:
         """Return how many of the bytes at hand may go; it may patch them."""
-        ...
-
-    @property
-    def unseen_bytes(self) -> int:
-        """Bytes that come next and need not be fed."""
         ...
 
     def pass_unseen(self, size: int) -> None:

@@ -203,8 +203,7 @@ class Fallback:
 
         Asked once for each read that the broker has vouched for: the answer makes it the one that tries.
         """
-        spell = self._spell_of.get(partition)
-        if spell is None:
+        if not self._spell_of or (spell := self._spell_of.get(partition)) is None:
             return True
         now = spell.asked_s = trio.current_time()
         # Another one first, if another is asked for: this one may fail for a reason that is its own.

@@ -56,22 +56,18 @@ class OwnFetch:
         self._edit = edit
         self._put_off = put_off
         self._begun: _Asked | None = None
-        self._answers: dict[PartitionKey, PartitionAnswer] = {}
-
-    @property
-    def by_key(self) -> Mapping[PartitionKey, PartitionAnswer]:
+        self.by_key: dict[PartitionKey, PartitionAnswer] = {}
         """The last answer of every partition that was asked for."""
-        return self._answers
 
     def bytes_of(self, asked: FetchPartition) -> int:
         """Record bytes that the broker gave for a partition."""
-        answer = self._answers.get(key_of(asked))
+        answer = self.by_key.get(key_of(asked))
         return 0 if answer is None else answer.records_bytes
 
     @property
     def has_news(self) -> bool:
         """Return whether the broker gave something that the client is not to wait longer for."""
-        return any(answer.records or _comes_back(answer) for answer in self._answers.values())
+        return any(answer.records or _comes_back(answer) for answer in self.by_key.values())
 
     async def begin(self, request: FetchRequest, plan: FetchPlan) -> None:
         """Ask for the plan's local partitions; `first_answer` takes the answer."""
@@ -148,7 +144,7 @@ class OwnFetch:
     def _keep(self, limits: Mapping[PartitionKey, int], answers: Sequence[PartitionAnswer]) -> None:
         for answer in answers:
             key = key_of(answer)
-            self._answers[key] = answer
+            self.by_key[key] = answer
             if answer.dropped_bytes:
                 self._put_off(answer)
             if answer.records_bytes > limits.get(key, answer.records_bytes):

@@ -110,12 +110,10 @@ class TierReads:
 
     async def are_at_hand(self) -> bool:
         """Return whether no read waits. Those that have not begun do so, and others have their turn between."""
-        while not (self._line and self._line[0][-1]):
-            await trio.lowlevel.checkpoint()  # a client may ask for the next at once
-            if not self._line:
-                return True
+        while self._line and not self._line[0][-1]:
+            await trio.lowlevel.checkpoint()
             self._begin(READS_AT_ONCE_MAX)
-        return False
+        return not self._line
 
     def go_on_in(self, nursery: TaskNursery) -> None:
         """Wait in the exchange's nursery for what was not at hand."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 import structlog
 import trio
@@ -212,21 +211,21 @@ class FetchService:
 
     async def _plan(self, request: FetchRequest, node_id: int) -> FetchPlan | None:
         """Return how a request is split; None if nothing of it is the tier's, or it is the broker's to understand."""
-        candidates = await self._candidates(request)
-        if not any(candidates) or request.max_bytes < 0:
-            return None
-        frontiers = self._tier.frontiers
-        seen: list[Frontier | None] = []
+        tier, frontiers, has_ids = self._tier, self._tier.frontiers, request.api_version >= TOPIC_ID_VERSION_MIN
+        await self._learn_names(request)
+        seen: list[tuple[int, FetchPartition, TopicIdPartition, Frontier | None]] = []
         unknown: list[TopicIdPartition] = []
         ageing: list[TopicIdPartition] = []
         now_s = trio.current_time()
 
-        def look(some: Sequence[tuple[FetchPartition, TopicIdPartition | None]]) -> None:
-            for asked, candidate in some:
-                frontier = None if candidate is None else frontiers.get(node_id, candidate)
-                seen.append(frontier)
+        def look(some: Sequence[tuple[int, FetchPartition]]) -> None:
+            for place, asked in some:
+                topic_id = asked.topic_id if has_ids else tier.topic_id(asked.topic or "")
+                candidate = tier.partition(topic_id or b"", asked.partition)
                 if candidate is None:
                     continue
+                frontier = frontiers.get(node_id, candidate)
+                seen.append((place, asked, candidate, frontier))
                 if frontier is None:
                     unknown.append(candidate)
                 elif not frontiers.is_fresh(frontier, now_s):
@@ -234,7 +233,9 @@ class FetchService:
                     below = asked.fetch_offset < frontier.local_log_start_offset
                     (unknown if below else ageing).append(candidate)
 
-        await each_slice(list(zip(request.partitions, candidates, strict=True)), look)
+        await each_slice(list(enumerate(request.partitions)), look)
+        if not seen or request.max_bytes < 0:
+            return None
         if ageing:
             frontiers.refresh_soon(node_id, ageing)
         if unknown:
@@ -242,11 +243,11 @@ class FetchService:
                 await frontiers.refresh(node_id, unknown)
             now_s = trio.current_time()
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
-            seen = [(each and frontiers.get(node_id, each)) or old for each, old in zip(candidates, seen, strict=True)]
+            seen = [(place, asked, each, frontiers.get(node_id, each) or old) for place, asked, each, old in seen]
         parts = [
             TierPart(asked, candidate, frontier, place)
-            for place, (asked, candidate, frontier) in enumerate(zip(request.partitions, candidates, seen, strict=True))
-            if candidate is not None and frontier is not None
+            for place, asked, candidate, frontier in seen
+            if frontier is not None
             if self._belongs_to_tier(request, asked, candidate, frontier, node_id)
         ]
         for part in parts:
@@ -256,22 +257,12 @@ class FetchService:
         instead = {part: judgement for part, judgement in judged.items() if isinstance(judgement, Instead)}
         return plan_fetch(request, left, instead) if left else None
 
-    async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
-        """For each partition, its identity if the tier has segments of it."""
-        tier, has_ids = self._tier, request.api_version >= TOPIC_ID_VERSION_MIN
+    async def _learn_names(self, request: FetchRequest) -> None:
+        """Learn the ids of topics that it names without them, if they can be learned soon."""
         names = [asked.topic for asked in request.partitions if asked.topic is not None]
-        if not has_ids and any(tier.topic_id(name) is None for name in names):
+        if any(self._tier.topic_id(name) is None for name in names):
             with move_on_after(LEARN_WAIT_S_MAX):
-                await tier.learn_topic_ids(names)
-
-        def find(some: Sequence[FetchPartition]) -> list[TopicIdPartition | None]:
-            found = []
-            for asked in some:
-                topic_id = asked.topic_id if has_ids else tier.topic_id(asked.topic or "")
-                found.append(tier.partition(topic_id or b"", asked.partition))
-            return found
-
-        return [*chain.from_iterable(await each_slice(request.partitions, find))]
+                await self._tier.learn_topic_ids(names)
 
     def _belongs_to_tier(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
+from time import perf_counter
 from typing import Protocol
 
 import structlog
@@ -198,28 +199,30 @@ class Tier:
         partition, offset, local_start = part.partition, part.asked.fetch_offset, under.local_log_start_offset
         finder = self.owner.finder(self.catalog, local_start, is_caught_up=is_caught_up)
         self.meter.on_remote_fetch_started(partition.topic)
+        started_s = perf_counter()
         try:
-            with self.meter.remote_fetch_timer():
-                lineage = yield from self.lineages.in_steps(partition, under.leader_epoch)
-                records = yield from self._reader.read(
-                    partition,
-                    offset,
-                    max_bytes=share.bytes_max,
-                    minimum_one_batch=share.may_exceed,
-                    lineage=lineage,
-                    reader=reader,
-                    committed=committed,
-                    time=time,
-                    finder=finder,
-                )
-                if committed and not _searched_up_to(records, local_start):
-                    records.release()
-                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {local_start}")
+            lineage = yield from self.lineages.in_steps(partition, under.leader_epoch)
+            records = yield from self._reader.read(
+                partition,
+                offset,
+                max_bytes=share.bytes_max,
+                minimum_one_batch=share.may_exceed,
+                lineage=lineage,
+                reader=reader,
+                committed=committed,
+                time=time,
+                finder=finder,
+            )
+            if committed and not _searched_up_to(records, local_start):
+                records.release()
+                raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {local_start}")
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
             self.meter.on_remote_fetch_error(partition.topic)
             raise
+        finally:
+            self.meter.on_remote_fetch_ended(perf_counter() - started_s)
         self.meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 

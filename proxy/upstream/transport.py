@@ -115,6 +115,10 @@ class Transport(Protocol):
         """Return once the peer takes bytes, or the stream is broken."""
         ...
 
+    def owe_turn(self) -> None:
+        """Something took long: the next call lets others run before it moves a byte."""
+        ...
+
     async def aclose(self) -> None:
         """Close in good order; what was sent before still reaches the peer. Idempotent."""
         ...
@@ -328,6 +332,9 @@ class PlainTransport:
             self._since_yield_bytes = 0
             await trio.lowlevel.checkpoint()
 
+    def owe_turn(self) -> None:
+        self._since_yield_bytes = FAIR_BYTES
+
     def begin_to_send(self) -> None:
         """No other task may send until `is_sending` is false again."""
         if self.is_sending:
@@ -460,6 +467,9 @@ class TlsTransport:
 
     async def wait_writable(self) -> None:
         await self._plain.wait_writable()
+
+    def owe_turn(self) -> None:
+        self._plain.owe_turn()
 
     async def aclose(self) -> None:
         with suppress(ssl.SSLError, ValueError, TransportError):

@@ -16,8 +16,7 @@ def test_plain_text_is_the_default_and_parses(meters: Meters) -> None:
 
 
 def test_openmetrics_is_given_to_those_who_ask_and_parses(meters: Meters) -> None:
-    with meters.tier.remote_fetch_timer():
-        pass
+    meters.tier.on_remote_fetch_ended(0.01)
     content_type, page = render(meters.registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert page.endswith(b"# EOF\n")

@@ -112,6 +112,9 @@ class MemoryTransport:
     async def wait_writable(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    def owe_turn(self) -> None:
+        """Each call lets others run."""
+
     async def aclose(self) -> None:
         self.is_closed = True
         await self._stream.aclose()

@@ -85,6 +85,7 @@ async def test_reads_are_counted_with_bytes_and_errors(world: TierWorld, partiti
     with pytest.raises(CorruptObjectError):
         await read(world, partition, 17)
     assert counted(world) == (4, 2 * BATCH_BYTES, 1)
+    assert world.sample("kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems_count") == 4
 
 
 async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld, partition: TopicIdPartition) -> None:

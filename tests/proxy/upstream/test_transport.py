@@ -164,6 +164,16 @@ async def test_vectored_sends_keep_order_beyond_iov_max_with_empty_and_odd_buffe
         assert await receive_exactly(right, len(expected)) == expected
 
 
+@pytest.mark.parametrize("is_owed", [True, False])
+async def test_who_owes_a_turn_yields_before_a_byte_moves(pair: Pair, is_owed: bool) -> None:
+    if is_owed:
+        pair[0].owe_turn()
+    with trio.CancelScope() as scope:
+        scope.cancel()  # seen where it yields
+        await pair[0].send_some([b"!"])
+    assert scope.cancelled_caught is is_owed
+
+
 async def test_sending_to_a_peer_that_left_is_a_transport_error(pair: Pair) -> None:
     left, right = pair
     right.abort()

@@ -1,0 +1,50 @@
+"""Answers that are made and sent without waiting for anything, over real sockets: others go between them."""
+
+from collections.abc import Sequence
+
+import trio
+
+from metrics.meters import Meters
+from metrics.registry import Registry
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.connection import ClientConnection
+from proxy.connection.request_handlers import UpstreamWire
+from proxy.upstream.transport import Bytes, PlainTransport
+from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, open_accounts, request, response
+from tests.support.socket_pairs import connected, received
+
+REQUESTS = 9
+
+
+async def test_requests_that_came_together_are_answered_with_a_turn_between() -> None:
+    turns, answered_at = 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def at_once(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
+        answered_at.append(turns)
+        return [response(len(answered_at))]
+
+    (client, from_client), (broker, to_broker) = await connected(), await connected()
+    connection = ClientConnection(
+        PlainTransport(from_client.socket),
+        PlainTransport(to_broker.socket),
+        node_id=1,
+        limits=LIMITS,
+        addresses=ScriptedAddresses(),
+        handlers=ScriptedHandlers(at_once).of,
+        accounts=open_accounts(),
+        meter=Meters(Registry()).relay,
+    )
+    async with client, broker, trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        nursery.start_soon(others)
+        await client.send_all(b"".join(request(ApiKey.FETCH, 12, number, b"") for number in range(REQUESTS)))
+        answers = b"".join(response(number + 1) for number in range(REQUESTS))
+        assert await received(client, len(answers)) == answers
+        nursery.cancel_scope.cancel()
+    assert answered_at[-1] - answered_at[0] >= REQUESTS - 2  # the tasks of one turn run in any order
