@@ -10,12 +10,13 @@ in the middle; and look-ups by time.
 import enum
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
+from functools import lru_cache
 
 import trio
 
 from protocol.record_batches import BatchHeader, read_header
 from storage.errors import CorruptObjectError
-from storage.log.transaction_marker import read_transaction_marker
+from storage.log.transaction_marker import TransactionMarker, read_transaction_marker
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.reading.reader import TierRecords
 from storage.steps import finish
@@ -42,6 +43,8 @@ class FlippedIndexes:
         self._store = MemoryStore({metadata.segment_id.id: objects for metadata, objects in segments})
         logs = [(metadata, objects["log"]) for metadata, objects in segments]
         self._tier: Tier = open_reader(nursery, self._store, logs, block_bytes=MIB)
+        self._rebuilds = 0.0
+        """So many until now. The registry collects all that it has for each look."""
 
     async def outcomes(self, number: int, index_type: IndexType, bits: Iterable[int]) -> Counter[Outcome]:
         """Return how often what became of it, of these bits flipped one by one in an index of the segment of that
@@ -69,7 +72,7 @@ class FlippedIndexes:
         for metadata in self._metadatas:
             tier.storage.parts.drop_segment(metadata.segment_id.id)
         tier.lineage = lineage_of(self._metadatas)
-        rebuilds = tier.sample("tidegate_index_rebuilds_total")
+        before = self._rebuilds
         answers: list[object] = []
         is_by_time = index_type is IndexType.TIMESTAMP
         try:
@@ -77,12 +80,14 @@ class FlippedIndexes:
                 answers.append(await answer)
         except CorruptObjectError:
             return answers, True
-        return answers, tier.sample("tidegate_index_rebuilds_total") > rebuilds
+        finally:
+            self._rebuilds = tier.sample("tidegate_index_rebuilds_total")
+        return answers, self._rebuilds > before
 
     def _reads(self, in_the_middle: bool) -> Iterable[Awaitable[object]]:
         for metadata, log in self._tier.logs:
             yield self._visible(metadata.start_offset)
-            for header in [*headers_of(log)][1::3] if in_the_middle else ():
+            for header, _ in batches_of(log)[1::3] if in_the_middle else ():
                 yield self._visible(header.last_offset, max_bytes=header.size_bytes)
 
     async def _visible(self, offset: int, max_bytes: int = 16 * MIB) -> object:
@@ -98,7 +103,7 @@ class FlippedIndexes:
 
     def _by_time(self) -> Iterable[Awaitable[object]]:
         for _, log in self._tier.logs:
-            for header in headers_of(log):
+            for header, _ in batches_of(log):
                 for shift_ms in (0, 1):
                     yield self._at(header.max_timestamp + shift_ms)
 
@@ -116,29 +121,28 @@ class FlippedIndexes:
         return await search.search(segment, timestamp_ms, log_start_offset=first.start_offset)
 
 
-def headers_of(log: bytes) -> Iterable[BatchHeader]:
-    position = 0
-    while position < len(log):
-        header = read_header(log, position)
-        yield header
+@lru_cache
+def batches_of(log: bytes) -> Sequence[tuple[BatchHeader, TransactionMarker | None]]:
+    """Return the whole batches."""
+    position, found = 0, []
+    while position + 61 <= len(log) and position + (header := read_header(log, position)).size_bytes <= len(log):
+        batch = log[position : position + header.size_bytes]
+        found.append((header, read_transaction_marker(header, batch)))
         position += header.size_bytes
+    return found
 
 
 def visible(records: TierRecords) -> list[int]:
     """The base offsets of the batches that a READ_COMMITTED consumer gives its user."""
     assert records.aborts is not None
-    log = b"".join(records.buffers)
     coming = sorted((first, producer) for producer, first in records.aborts.transactions)
     aborted: set[int] = set()
     shown = []
-    position = 0
-    while position + 61 <= len(log) and position + (header := read_header(log, position)).size_bytes <= len(log):
+    for header, marker in batches_of(b"".join(records.buffers)):
         while coming and coming[0][0] <= header.last_offset:
             aborted.add(coming.pop(0)[1])
-        marker = read_transaction_marker(header, log[position : position + header.size_bytes])
         if marker is not None and marker.is_abort:
             aborted.discard(header.producer_id)
         elif not header.is_control and not (header.is_transactional and header.producer_id in aborted):
             shown.append(header.base_offset)
-        position += header.size_bytes
     return shown
