@@ -163,7 +163,7 @@ _TWO = sequential("cold", 2, 400 * MIB)
 _WARM = replace(_TWO, settings=ROOMY)
 
 CASES: Sequence[Case] = (
-    replace(_ONE, aim=0.7, links=THREE, links_in_all=3),
+    replace(_ONE, aim=0.7, links=THREE),
     replace(_TWO, aim=0.8, links=THREE, is_quick=True, links_in_all=3),
     replace(sequential("cold", 2, 2 * GIB), aim=0.9, links=THREE, links_in_all=0),
     replace(sequential("cold", 8, 400 * MIB), links=THREE, is_quick=True, links_in_all=3),
@@ -197,7 +197,7 @@ CASES: Sequence[Case] = (
         disk_bytes=GIB,
         passes=2,
     ),
-    replace(_ONE, name="cache smaller than 1 x 400 MiB", passes=2),
+    replace(_ONE, name="cache smaller than 1 x 400 MiB", passes=2, links_in_all=0),
     replace(_TWO, name="cache smaller than 2 x 200 MiB", passes=2),
     replace(
         _TWO,
