@@ -1,4 +1,4 @@
-"""Decoders under bytes that coverage leads: 10 s each, and what once crashed one, again."""
+"""Decoders under bytes that coverage leads: 5 s each, and what once crashed one, again."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS
 from tests.support.cases import case
 
-SECONDS = 10
+SECONDS = 5
 
 
 @pytest.mark.needs("atheris")
