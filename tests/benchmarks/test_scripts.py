@@ -41,7 +41,8 @@ def test_what_a_gb_costs_is_measured_beside_a_floor(
 @pytest.mark.needs("toxiproxy", "versitygw")
 def test_growth_is_measured_by_connections_and_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two points of each of these axes; the others differ in what they ask, and take minutes."""
-    monkeypatch.setattr(growth, "MEGABYTES", 32)
+    monkeypatch.setattr(growth, "MEGABYTES", 16)
+    monkeypatch.setattr(growth, "COLD_READS", 1)
     saved = tmp_path / "growth.jsonl"
     assert growth.main(["--quick", "--seconds", "0.2", "--axes", "connections,batches", "--save", str(saved)]) == 0
     points = load(saved)
