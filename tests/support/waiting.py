@@ -12,8 +12,7 @@ import trio
 import trio.testing
 
 WAIT_S_MAX = 90.0
-PAUSE_S_MIN, PAUSE_S_MAX, PAUSE_SHARE = 0.05, 1.0, 0.1
-"""Between two looks, which may cost as much as what is waited for: a tenth of what has been waited, in these bounds."""
+POLL_S = 0.05
 
 HANG_S_MAX = 120.0
 """What hangs ends by then: a limit for `trio.fail_after` that no slow machine reaches."""
@@ -29,11 +28,10 @@ def wait_until(look: Callable[[], Seen], what: str, *, timeout_s: float = WAIT_S
     Raises:
         AssertionError: it never was; with `what` and what was seen last.
     """
-    begun_s = time.monotonic()
+    deadline_s = time.monotonic() + timeout_s
     while not (seen := look()):
-        waited_s = time.monotonic() - begun_s
-        assert waited_s < timeout_s, f"not within {timeout_s:g} s: {what}; last seen: {seen!r}"
-        time.sleep(min(max(PAUSE_S_MIN, waited_s * PAUSE_SHARE), PAUSE_S_MAX))
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}; last seen: {seen!r}"
+        time.sleep(POLL_S)
     return seen
 
 
