@@ -35,13 +35,13 @@ def bare_replica(url: str, *, is_fresh: bool) -> Callable[[str, int, int], int]:
 
     def get(key: str, start: int, end: int) -> int:
         if not hasattr(own, "store"):
-            own.store, own.buffer = socket.create_connection((host, port)), mmap.mmap(-1, _BUFFER_BYTES)
+            own.store, own.buffer = socket.create_connection((host, port)), _memory()
         own.store.sendall(_request(signed(key), start, end))
         first = _body_begun(own.store)
         left = end - start
         while left:
             if is_fresh:
-                own.buffer = mmap.mmap(-1, _BUFFER_BYTES)
+                own.buffer = _memory()
                 kept.append(own.buffer)
             view = memoryview(own.buffer)[: min(left, _BUFFER_BYTES)]
             view[: (filled := len(first))] = first
@@ -56,6 +56,10 @@ def bare_replica(url: str, *, is_fresh: bool) -> Callable[[str, int, int], int]:
         return end - start
 
     return get
+
+
+def _memory() -> mmap.mmap:
+    return mmap.mmap(-1, _BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _signer(url: str) -> Callable[[str], str]:
