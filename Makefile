@@ -82,7 +82,7 @@ demo: setup
 test: $(VENV)/.dev $(CLASSES)
 	$(PYTEST) -n $(JOBS) --suite quick $(ARGS)
 	@echo "make test-all adds clusters, faults, hostile peers, other clients, other stores, Spark, deployment" \
-		"and all drawn examples: some forty minutes on two cores, with Go, Node and Debian's packages."
+		"and all drawn examples: half an hour on two cores, with Go, Node and Debian's packages."
 
 # Where a skipped test is a failed one, what tests would be skipped without is got first.
 test-all: $(VENV)/.dev $(VENV)/.docs $(VENV)/.fuzz $(CLASSES) spark $(if $(filter 1,$(TIDEGATE_REQUIRE_ALL)),test-tools)
