@@ -42,8 +42,7 @@ class Patience:
 
     def end(self, partition: TopicIdPartition) -> None:
         """Its bytes came, from wherever."""
-        if self._waits:
-            self._waits.pop(partition, None)
+        self._waits.pop(partition, None)
 
 
 class ClientReads:

@@ -14,7 +14,7 @@ from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
 from proxy.upstream.pipe import PIPE_BYTES, Pipe, the_pipe
-from proxy.upstream.transport import SPLICED_FAIR_TIMES, PlainTransport, Transport
+from proxy.upstream.transport import PlainTransport, Transport
 
 # Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
 
@@ -235,7 +235,12 @@ class FrameStream:
         source, head_bytes = self._source, len(head)
         run_bytes_min = 1 if self._received_bytes_max == HEAD_BYTES else SPLICED_BYTES_MIN
         is_run = unseen_bytes >= run_bytes_min and head_bytes <= HEAD_BYTES
-        if is_run and isinstance(source, PlainTransport) and isinstance(destination, PlainTransport):
+        if (
+            is_run
+            and isinstance(source, PlainTransport)
+            and isinstance(destination, PlainTransport)
+            and the_pipe() is not None
+        ):
             size_max = min(head_bytes + unseen_bytes, await destination.wait_room(), PIPE_BYTES)
             try:
                 await (source.be_fair() if head else source.wait_readable())
@@ -257,17 +262,13 @@ class FrameStream:
         self._received_bytes_max = HEAD_BYTES
         while left and not rest:
             try:
-                piped_bytes += pipe.fill(source.descriptor, left - piped_bytes)
-            except OSError as error:
-                raise ConnectionEnd(self._ended, str(source.broken(error))) from error
+                piped_bytes += source.fill(pipe, left - piped_bytes)
+            except TransportError as error:
+                raise ConnectionEnd(self._ended, str(error)) from error
             if not piped_bytes:
                 break
-            try:
-                rest = pipe.drain(destination.descriptor, piped_bytes)
-            except OSError as error:
-                raise destination.broken(error) from error
+            rest = destination.drain(pipe, piped_bytes)
             left, piped_bytes = left - piped_bytes, 0
-        source.counted((size_max - left) // SPLICED_FAIR_TIMES)
         if rest:
             await self._account.hold(len(rest))
             await destination.send_all(rest)

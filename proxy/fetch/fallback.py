@@ -203,7 +203,8 @@ class Fallback:
 
         Asked once for each read that the broker has vouched for: the answer makes it the one that tries.
         """
-        if not self._spell_of or (spell := self._spell_of.get(partition)) is None:
+        spell = self._spell_of.get(partition)
+        if spell is None:
             return True
         now = spell.asked_s = trio.current_time()
         # Another one first, if another is asked for: this one may fail for a reason that is its own.

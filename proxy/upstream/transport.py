@@ -30,6 +30,7 @@ import trio
 from cryptography import x509
 
 from protocol.client.errors import TransportError, UpstreamConnectionError, connect_reason, require_address
+from proxy.upstream.pipe import Pipe
 
 Bytes = bytes | bytearray | memoryview
 
@@ -41,9 +42,6 @@ FAIR_BYTES = 1024 * 1024
 
 FAIR_CALL_BYTES = 16 * 1024
 """What a call counts towards FAIR_BYTES beside what it moved."""
-
-SPLICED_FAIR_TIMES = 2
-"""A byte that is spliced counts so often less: it takes less than half as long as one that is copied."""
 
 TLS_FAIR_TIMES = 3
 """A byte of TLS counts so often more: it takes as much longer."""
@@ -212,11 +210,11 @@ async def tls_server_transport(
 class PlainTransport:
     """A transport over a trio socket."""
 
-    __slots__ = ("_peer_name", "_since_yield_bytes", "descriptor", "is_sending", "socket")
+    __slots__ = ("_descriptor", "_peer_name", "_since_yield_bytes", "is_sending", "socket")
 
     def __init__(self, sock: trio.socket.SocketType, peer_name: str | None = None) -> None:
         self.socket = sock
-        self.descriptor = sock.fileno()
+        self._descriptor = sock.fileno()
         """The socket's; negative once that is closed: nothing is done by it then."""
         self._since_yield_bytes = 0
         self.is_sending = False
@@ -276,25 +274,23 @@ class PlainTransport:
     def receive_now(self, view: memoryview) -> int | None:
         """Receive what is there; None: nothing is."""
         try:
-            return self.counted(os.readv(self.descriptor, (view,)))
+            return self.counted(os.readv(self._descriptor, (view,)))
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self.broken(error) from error
+            raise self._broken(error) from error
 
     def send_now(self, buffers: Sequence[Bytes]) -> int:
         """Send what the socket takes."""
         try:
-            return self.counted(os.writev(self.descriptor, buffers))
+            return self.counted(os.writev(self._descriptor, buffers))
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self.broken(error) from error
+            raise self._broken(error) from error
 
     async def wait_room(self) -> int:
         """Wait until a good part fits into what the socket holds to be sent; return how much does."""
-        self.begin_to_send()
-        self.is_sending = False
         if (room_bytes := self._room_bytes()) < ROOM_BYTES_MIN:
             await self.wait_writable()
             room_bytes = max(self._room_bytes(), ROOM_BYTES_MIN)
@@ -304,10 +300,29 @@ class PlainTransport:
         try:
             memory = self.socket.getsockopt(stdlib_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
         except OSError as error:
-            raise self.broken(error) from error
+            raise self._broken(error) from error
         _received, _receive, _sent, may_hold_bytes, _ahead, held_bytes = _MEMINFO.unpack(memory)
         room_bytes: int = may_hold_bytes - held_bytes
         return room_bytes
+
+    def fill(self, pipe: Pipe, size_max: int) -> int:
+        """Receive what is there into the pipe; 0: nothing is, or the stream has ended."""
+        try:
+            return self.counted(pipe.fill(self._descriptor, size_max))
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def drain(self, pipe: Pipe, size: int) -> bytes:
+        """Send what the pipe holds, all of `size` bytes; return what the socket does not take."""
+        try:
+            self.begin_to_send()
+            self.is_sending = False
+            return pipe.drain(self._descriptor, size)
+        except trio.BusyResourceError:
+            pipe.close()
+            raise
+        except OSError as error:
+            raise self._broken(error) from error
 
     async def aclose(self) -> None:
         try:
@@ -323,7 +338,7 @@ class PlainTransport:
             self.abort()
 
     def abort(self) -> None:
-        self.descriptor = -1
+        self._descriptor = -1
         self.socket.close()
 
     async def be_fair(self) -> None:
@@ -343,11 +358,11 @@ class PlainTransport:
 
     async def _wait(self, ready: Callable[[int], Awaitable[None]]) -> None:
         try:
-            if self.descriptor < 0:
+            if self._descriptor < 0:
                 raise trio.ClosedResourceError
-            await ready(self.descriptor)
+            await ready(self._descriptor)
         except (OSError, trio.ClosedResourceError) as error:
-            raise self.broken(error) from error
+            raise self._broken(error) from error
         self._since_yield_bytes = 0
 
     def counted(self, moved_bytes: int, times: int = 1) -> int:
@@ -355,8 +370,8 @@ class PlainTransport:
         self._since_yield_bytes += times * moved_bytes + FAIR_CALL_BYTES
         return moved_bytes
 
-    def broken(self, error: BaseException) -> TransportError:
-        reason = "closed by us" if self.descriptor < 0 else str(error)
+    def _broken(self, error: BaseException) -> TransportError:
+        reason = "closed by us" if self._descriptor < 0 else str(error)
         return TransportError(f"connection with {self._peer_name} broke: {reason}")
 
 

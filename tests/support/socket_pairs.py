@@ -2,6 +2,11 @@
 
 import trio
 
+from metrics.meters import Meters
+from metrics.registry import Registry
+from proxy.connection.connection import ClientConnection
+from proxy.upstream.transport import PlainTransport
+from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, open_accounts
 from tests.support.waiting import HANG_S_MAX
 
 _READ_BYTES = 1024 * 1024
@@ -24,3 +29,19 @@ async def received(stream: trio.SocketStream, size: int) -> bytes:
             assert part, f"the stream ended after {len(data)} of {size} bytes"
             data += part
     return bytes(data)
+
+
+def connection_between(
+    client: trio.SocketStream, broker: trio.SocketStream, handlers: ScriptedHandlers | None = None
+) -> ClientConnection:
+    """Return what passes requests on from the one to the other; it is to be run."""
+    return ClientConnection(
+        PlainTransport(client.socket),
+        PlainTransport(broker.socket),
+        node_id=1,
+        limits=LIMITS,
+        addresses=ScriptedAddresses(),
+        handlers=(handlers or ScriptedHandlers()).of,
+        accounts=open_accounts(),
+        meter=Meters(Registry()).relay,
+    )

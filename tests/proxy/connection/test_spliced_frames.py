@@ -219,6 +219,8 @@ async def test_where_there_is_no_pipe_all_is_copied(refused: str, monkeypatch: p
     async with relay() as made:
         with monkeypatch.context() as patch:
             patch.setattr(os, *(("pipe2", no_pipe) if refused == "pipe" else ("splice", refuse)))
+            if refused == "pipe":  # only Linux tells a socket's room
+                patch.setattr(PlainTransport, "wait_room", None)
             await made.expect(*[answer(MIB, 300 * KIB) for _ in range(3)])
         await made.expect(answer(MIB))
         assert made.account.held_bytes == 0

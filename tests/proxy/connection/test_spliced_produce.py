@@ -12,21 +12,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from metrics.meters import CloseCause, Meters
-from metrics.registry import Registry
+from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import ClientConnection
-from proxy.upstream.transport import PlainTransport
-from tests.support.memory_transport import (
-    HEARTBEAT,
-    LIMITS,
-    ScriptedAddresses,
-    ScriptedHandlers,
-    open_accounts,
-    request,
-    response,
-)
-from tests.support.socket_pairs import connected, received
+from tests.support.memory_transport import HEARTBEAT, request, response
+from tests.support.socket_pairs import connected, connection_between, received
 from tests.support.waiting import HANG_S_MAX
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="splice is Linux's")
@@ -58,17 +48,7 @@ class Producer:
 @asynccontextmanager
 async def producer() -> AsyncIterator[Producer]:
     (client, from_client), (broker, to_broker) = await connected(), await connected()
-    connection = ClientConnection(
-        PlainTransport(from_client.socket),
-        PlainTransport(to_broker.socket),
-        node_id=1,
-        limits=LIMITS,
-        addresses=ScriptedAddresses(),
-        handlers=ScriptedHandlers().of,
-        accounts=open_accounts(),
-        meter=Meters(Registry()).relay,
-    )
-    made = Producer(client, broker, connection)
+    made = Producer(client, broker, connection_between(from_client, to_broker))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         yield made

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 
 import trio
 
-from metrics.meters import Meters
-from metrics.registry import Registry
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.connection import ClientConnection
 from proxy.connection.request_handlers import UpstreamWire
-from proxy.upstream.transport import Bytes, PlainTransport
-from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, open_accounts, request, response
-from tests.support.socket_pairs import connected, received
+from proxy.upstream.transport import Bytes
+from tests.support.memory_transport import ScriptedHandlers, request, response
+from tests.support.socket_pairs import connected, connection_between, received
 
 REQUESTS = 9
 
@@ -30,16 +27,7 @@ async def test_requests_that_came_together_are_answered_with_a_turn_between() ->
         return [response(len(answered_at))]
 
     (client, from_client), (broker, to_broker) = await connected(), await connected()
-    connection = ClientConnection(
-        PlainTransport(from_client.socket),
-        PlainTransport(to_broker.socket),
-        node_id=1,
-        limits=LIMITS,
-        addresses=ScriptedAddresses(),
-        handlers=ScriptedHandlers(at_once).of,
-        accounts=open_accounts(),
-        meter=Meters(Registry()).relay,
-    )
+    connection = connection_between(from_client, to_broker, ScriptedHandlers(at_once))
     async with client, broker, trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         nursery.start_soon(others)
