@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support.aiven_stage import ColdStage, cold_stage
 from benchmarks.support.bare_fetch import FetchStep, Transfer, learn_requests, read_for
-from benchmarks.support.bare_store import BARE, BARE_FRESH, THREADS, SdkProcess
+from benchmarks.support.bare_replica import Kept
+from benchmarks.support.bare_store import THREADS, SdkProcess
 from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.comparison import alternate
 from benchmarks.support.fresh_tidegate import fresh_tidegate
@@ -73,7 +74,11 @@ COLD_ROWS = {
     "slow": Way("tier, cold, connections of 10 MB/s and 30 ms", 0.95, "megabytes_per_s"),
 }
 WAYS = {**RELAY_ROWS, **COLD_ROWS}
-BARE_ROWS = {"cold-http": BARE_FRESH, "cold-small": BARE_FRESH, "again-memory": BARE}
+BARE_ROWS = {
+    **dict.fromkeys(("cold-http", "cold-small", "cold-https"), Kept.MEMORY),
+    "again-memory": Kept.NOWHERE,
+    "again-disk": Kept.DISK,
+}
 LOCAL_CONFIGS = {"retention.ms": "-1", "segment.bytes": str(512 * 1024 * 1024)}
 MIB = 1024 * 1024
 SECONDS = 1.5
@@ -372,7 +377,10 @@ def cold_sides(
         return Spent(processor_s / (transfer.read_bytes / 1e9), transfer.megabytes_per_s, idle_share)
 
     def received_bare() -> Spent:
-        with SdkProcess(BARE_ROWS[row], stage.store.ways[scheme].url) as program:
+        kept = BARE_ROWS[row]
+        with SdkProcess(kept, stage.store.ways[scheme].url) as program:
+            if kept is Kept.DISK:
+                received(program)
             return received(program)
 
     def ours() -> Spent:

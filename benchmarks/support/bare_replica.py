@@ -1,61 +1,141 @@
 """The work that no read replica is spared: receive what the store sends, sum it up, send it to a client. Nothing else:
 no Kafka, no batches, no cache, no plan.
 
-    get = bare_replica("http://127.0.0.1:7070", is_fresh=False)
-    get("key", 0, 8_388_608)  # bytes that were received and sent on
+    replica = BareReplica("http://127.0.0.1:7070", Kept.NOWHERE)
+    replica.get("key", 0, 8_388_608)  # bytes that were received and sent on
 
 What it costs beside a store's SDK, which only receives, is what a row of cost.py has left for everything that makes a
-replica of it. With `is_fresh` it keeps what it received in memory that was never touched, as a process does that has
-just started; without, each thread uses one buffer again.
+replica of it. TLS is received as Tidegate does, which is cheaper than Python's ssl.
 """
 
+import enum
 import mmap
 import multiprocessing
+import os
 import socket
+import ssl
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from crc32c import crc32c
 
 from benchmarks.support.shaped_store import BUCKET, s3_client
+from storage.object_store.http.tls import Records
 
 _BUFFER_BYTES = 1024 * 1024
 _HEAD_BYTES_MAX = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
 
 
-def bare_replica(url: str, *, is_fresh: bool) -> Callable[[str, int, int], int]:
-    """Gets a range of a key over the thread's own connection, without TLS; the client is a process that discards."""
-    host, port = str(urlsplit(url).hostname), urlsplit(url).port
-    client = _connect_to_sink()
-    sends, own = threading.Lock(), threading.local()
-    kept: list[mmap.mmap] = []
-    signed = _signer(url)
+class Kept(enum.StrEnum):
+    """Where a range stays. MEMORY: in pages that were never touched, as in a process that has just started. DISK: in a
+    file, which is read in its place from the second time on. NOWHERE: each thread uses one buffer again."""
 
-    def get(key: str, start: int, end: int) -> int:
-        if not hasattr(own, "store"):
-            own.store, own.buffer = socket.create_connection((host, port)), _memory()
-        own.store.sendall(_request(signed(key), start, end))
-        first = _body_begun(own.store)
-        left = end - start
-        while left:
-            if is_fresh:
-                own.buffer = _memory()
-                kept.append(own.buffer)
-            view = memoryview(own.buffer)[: min(left, _BUFFER_BYTES)]
-            view[: (filled := len(first))] = first
-            while filled < len(view):
-                if not (size := own.store.recv_into(view[filled:], 0, socket.MSG_WAITALL)):
-                    raise EOFError(f"{key}: the body ended {left - filled} bytes too early")
-                filled += size
+    MEMORY = "bare-memory"
+    DISK = "bare-disk"
+    NOWHERE = "bare"
+
+
+class BareReplica:
+    """Each thread gets ranges over a connection of its own; the client is a process that discards."""
+
+    def __init__(self, url: str, kept: Kept) -> None:
+        self._url, self._kept = url, kept
+        self._client, self._sends = _connect_to_sink(), threading.Lock()
+        self._signed = _signer(url)
+        self._own = threading.local()
+        self._pages: list[mmap.mmap] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="tidegate-bare-")
+
+    def get(self, key: str, start: int, end: int) -> int:
+        """Send a range of a key to the client; return its bytes."""
+        if not hasattr(self._own, "store"):
+            self._own.store, self._own.buffer = _Store(self._url), _memory()
+        path = Path(self._folder.name, f"{key.replace('/', '-')}-{start}-{end}")
+        if path.exists():
+            views = self._read(path)
+        else:
+            views = self._received(key, start, end)
+            views = _written(views, path) if self._kept is Kept.DISK else views
+        sent_bytes = 0
+        for view in views:
             crc32c(view)
-            with sends:
-                client.sendall(view)
-            first, left = b"", left - len(view)
-        return end - start
+            with self._sends:
+                self._client.sendall(view)
+            sent_bytes += len(view)
+        return sent_bytes
 
-    return get
+    def _received(self, key: str, start: int, end: int) -> Iterator[memoryview]:
+        store: _Store = self._own.store
+        store.send(_request(self._signed(key), start, end))
+        first = store.body_begun()
+        for view in self._buffers(end - start):
+            view[: len(first)] = first
+            store.fill(view[len(first) :])
+            yield view
+            first = b""
+
+    def _read(self, path: Path) -> Iterator[memoryview]:
+        with path.open("rb", buffering=0) as file:
+            for view in self._buffers(path.stat().st_size):
+                file.readinto(view)
+                yield view
+
+    def _buffers(self, size_bytes: int) -> Iterator[memoryview]:
+        for left in range(size_bytes, 0, -_BUFFER_BYTES):
+            if self._kept is Kept.MEMORY:
+                self._own.buffer = _memory()
+                self._pages.append(self._own.buffer)
+            yield memoryview(self._own.buffer)[: min(left, _BUFFER_BYTES)]
+
+
+def _written(views: Iterator[memoryview], path: Path) -> Iterator[memoryview]:
+    begun = path.with_suffix(f".{threading.get_ident()}")
+    with begun.open("wb", buffering=0) as file:
+        for view in views:
+            file.write(view)
+            yield view
+    begun.replace(path)
+
+
+class _Store:
+    """A connection, plain or with TLS."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((str(parts.hostname), parts.port))
+        self._records: Records | None = None
+        if parts.scheme == "https":
+            trusting = ssl.create_default_context(cafile=os.environ["AWS_CA_BUNDLE"])
+            self._socket = opened = trusting.wrap_socket(self._socket, server_hostname=parts.hostname)
+            self._records = Records.of(opened)
+
+    def send(self, request: bytes) -> None:
+        self._socket.sendall(request)
+
+    def body_begun(self) -> bytes:
+        """Receive the answer's head; return what came of the body with it."""
+        received, some = b"", memoryview(bytearray(_HEAD_BYTES_MAX))
+        while _HEAD_END not in received:
+            received += some[: self._receive(some, whole=False)]
+        head, _, first = received.partition(_HEAD_END)
+        if b" 206 " not in head.partition(b"\r\n")[0]:
+            raise OSError(f"the store says {received!r}")
+        return first
+
+    def fill(self, view: memoryview) -> None:
+        while view:
+            if not (size := self._receive(view, whole=True)):
+                raise EOFError(f"a body ended {len(view)} bytes before this buffer's end")
+            view = view[size:]
+
+    def _receive(self, view: memoryview, *, whole: bool) -> int:
+        if self._records is not None:
+            return self._records.receive(view, whole=whole)
+        return self._socket.recv_into(view, 0, socket.MSG_WAITALL if whole else 0)
 
 
 def _memory() -> mmap.mmap:
@@ -78,17 +158,6 @@ def _request(url: str, start: int, end: int) -> bytes:
     parts = urlsplit(url)
     head = f"GET {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", f"Range: bytes={start}-{end - 1}"
     return "\r\n".join((*head, "", "")).encode()
-
-
-def _body_begun(store: socket.socket) -> bytes:
-    """Receive the answer's head; return what came of the body with it."""
-    received = b""
-    while _HEAD_END not in received:
-        received += store.recv(_HEAD_BYTES_MAX)
-    head, _, first = received.partition(_HEAD_END)
-    if b" 206 " not in head.partition(b"\r\n")[0]:
-        raise OSError(f"the store says {received!r}")
-    return first
 
 
 def _connect_to_sink() -> socket.socket:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.support.bare_fetch import Transfer
-from benchmarks.support.bare_replica import bare_replica
+from benchmarks.support.bare_replica import BareReplica, Kept
 from benchmarks.support.shaped_store import BUCKET, s3_client
 from tests.support.azurite import ACCOUNT, KEY
 
@@ -152,13 +152,15 @@ def _keep_connections(session: Any) -> None:
     session.mount("http://", HTTPAdapter(pool_maxsize=THREADS))
 
 
-BARE, BARE_FRESH = "bare", "bare-fresh"
+def _bare(url: str, kept: Kept) -> Get:
+    return BareReplica(url, kept).get
+
+
 _GETTERS: Mapping[str, Callable[[str], Get]] = {
     "s3": _s3,
     "gcs": _gcs,
     "azure": _azure,
-    BARE: partial(bare_replica, is_fresh=False),
-    BARE_FRESH: partial(bare_replica, is_fresh=True),
+    **{kept: partial(_bare, kept=kept) for kept in Kept},
 }
 
 
