@@ -102,7 +102,7 @@ class TierStorage:
             nursery.start_soon(_give_back_memory)
             while True:
                 await trio.sleep(EXPIRE_INTERVAL_S)
-                self.blocks.expire()
+                self.blocks.memory.expire()
                 self._read_ahead.drop_idle()
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:

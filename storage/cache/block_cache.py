@@ -167,7 +167,8 @@ class BlockCache:
         while first < stop and (self.memory.expect(key := source.key(first)) or self._want_if_under_way(key)):
             first += 1
         if first < stop and self._is_on_disk(source, first):
-            return self._read_disk_ahead(source, first, stop, room_bytes)
+            stop = min(stop, first + room_bytes // grid.block_bytes)
+            return (grid.end(self._read_disk(source, first, stop, None).stop - 1), 0) if first < stop else None
         numbers = self._next_get(source, first, stop, target_bytes)
         if numbers is None:
             return end, 0
@@ -181,14 +182,10 @@ class BlockCache:
 
     def land(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from the store."""
-        reader = self.first_readers.get(key)
-        if demanded:
-            self.memory.put(key, block, reader)
-        else:
-            self.memory.put_unread(key, block)
+        self._land_read(key, block, demanded)
         source = self.places.get(key.segment_id)
         if self._disk is not None and source is not None:
-            self._disk.write_soon(_disk_key(source, key.number), block, reader)
+            self._disk.write_soon(_disk_key(source, key.number), block, self.first_readers.get(key))
 
     def quarantine(self, source: SegmentBlocks, number: int, block: Block) -> None:
         """Drop a block that turned out bad; the next request for it is a fresh GET (docs/protocol.md#l5).
@@ -211,10 +208,6 @@ class BlockCache:
         self.places.pop(segment_id, None)
         if self._disk is not None:
             self._disk.drop_segment(segment_id)
-
-    def expire(self) -> None:
-        """Drop from memory what nobody has read for `cache.retention.ms`."""
-        self.memory.expire()
 
     def _resident(self, source: SegmentBlocks, number: int, reader: Hashable) -> Block | None:
         key = source.key(number)
@@ -275,12 +268,6 @@ class BlockCache:
         numbers = range(first, end)
         self._disk_reads.read(source, numbers, [_disk_key(source, number) for number in numbers], reader)
         return numbers
-
-    def _read_disk_ahead(self, source: SegmentBlocks, first: int, stop: int, room_bytes: int) -> tuple[int, int] | None:
-        stop = min(stop, first + room_bytes // source.grid.block_bytes)
-        if first >= stop:
-            return None
-        return source.grid.end(self._read_disk(source, first, stop, None).stop - 1), 0
 
     def _land_read(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from disk."""
@@ -347,11 +334,7 @@ class BlockCache:
 
     def _missing(self, source: SegmentBlocks, numbers: range) -> list[int]:
         """Blocks of a GET that are not in memory. Those that are on disk come anyway, so that they need not be read."""
-        return [
-            number
-            for number in numbers
-            if not self.memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
-        ]
+        return [number for number in numbers if self._place(source, number) in (Place.MISSING, Place.ON_DISK)]
 
 
 class AskedBlocks:

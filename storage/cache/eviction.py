@@ -23,6 +23,7 @@ Rule 9. An extent that a reader is on its way to goes last in its queue, and a b
         scan of more than fits would otherwise drop, block by block, just what it is about to read.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
@@ -96,10 +97,14 @@ class ScanResistantPolicy(Generic[K]):
         assert size_bytes >= 0, "a size is no less than nothing"
         name = key if extent is None else extent
         reader_hash = _hash_of(reader)
-        holder = self.extents.get(name) or self._begin(name, reader_hash)
+        holder = self.extents.get(name)
+        if holder is None:
+            holder = self._begin(name, reader_hash, is_main=self._returned(name, reader_hash))
         if reader_hash is not None:
             self._enter(holder, reader_hash)
-        self._put(key, _Block(holder, size_bytes, now_s))
+        block = self.blocks[key] = _Block(holder, size_bytes, now_s)
+        self.size_bytes += size_bytes
+        self._join(key, block)
 
     def touch(self, key: K, reader: Hashable = None, now_s: float = 0.0) -> None:
         """Say that the block was used.
@@ -150,15 +155,10 @@ class ScanResistantPolicy(Generic[K]):
 
     def idle_since(self, before_s: float) -> list[K]:
         """Blocks whose last use was before this time, longest idle first. They stay until removed."""
-        idle = []
-        for key, block in self.blocks.items():
-            if block.used_at_s >= before_s:
-                break
-            idle.append(key)
-        return idle
+        return list(itertools.takewhile(lambda key: self.blocks[key].used_at_s < before_s, self.blocks))
 
-    def _begin(self, name: Hashable, reader_hash: int | None) -> "_Extent[K]":
-        extent: _Extent[K] = _Extent(name, reader_hash, is_main=self._returned(name, reader_hash))
+    def _begin(self, name: Hashable, reader_hash: int | None, *, is_main: bool) -> "_Extent[K]":
+        extent: _Extent[K] = _Extent(name, reader_hash, is_main=is_main)
         self.extents[name] = (self.main if extent.is_main else self.probation)[name] = extent
         return extent
 
@@ -198,19 +198,11 @@ class ScanResistantPolicy(Generic[K]):
         del going.keys[key]
         going.size_bytes -= block.size_bytes
         kept = self.extents.get(going.name)
-        if kept is None:
-            kept = _Extent(going.name, going.reader_hash, is_main=False)
-            self.extents[kept.name] = self.probation[kept.name] = kept
-        block.extent = kept
-        kept.keys[key] = None
-        kept.size_bytes += block.size_bytes
-        if not kept.is_main:
-            self.probation_bytes += block.size_bytes
+        block.extent = self._begin(going.name, going.reader_hash, is_main=False) if kept is None else kept
+        self._join(key, block)
 
-    def _put(self, key: K, block: "_Block[K]") -> None:
+    def _join(self, key: K, block: "_Block[K]") -> None:
         extent = block.extent
-        self.blocks[key] = block
-        self.size_bytes += block.size_bytes
         extent.keys[key] = None
         extent.size_bytes += block.size_bytes
         if not extent.is_main:

@@ -78,24 +78,13 @@ class SegmentEntries(Generic[V]):
         on_change: called with the number of entries whenever it may have changed.
     """
 
-    def __init__(
-        self,
-        nursery: TaskNursery,
-        *,
-        bytes_max: int,
-        entries_max: int = ENTRIES_MAX,
-        on_change: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, nursery: TaskNursery, *, bytes_max: int, on_change: Callable[[int], None] | None = None) -> None:
         self._nursery = nursery
         self._bytes_max = bytes_max
-        self._entries_max = entries_max
         self._on_change = on_change
         self._entries: OrderedDict[Uuid, tuple[V, int]] = OrderedDict()
         self._flights: dict[Uuid, Flight[V]] = {}
         self.size_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def resident(self, segment_id: Uuid) -> V | None:
         """The entry if it is in memory."""
@@ -154,7 +143,7 @@ class SegmentEntries(Generic[V]):
         self._remove(segment_id)
         self._entries[segment_id] = (value, size_bytes)
         self.size_bytes += size_bytes
-        while len(self._entries) > 1 and (self.size_bytes > self._bytes_max or len(self._entries) > self._entries_max):
+        while len(self._entries) > 1 and (self.size_bytes > self._bytes_max or len(self._entries) > ENTRIES_MAX):
             self._remove(next(iter(self._entries)))
         self._changed()
 

@@ -28,7 +28,7 @@ from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import outcome_of
 from storage.cache.kept_indexes import IndexPart, KeptIndexes, Parse
 from storage.cache.object_gets import ObjectGets
-from storage.cache.segment_entries import ENTRIES_MAX, Flight, SegmentEntries
+from storage.cache.segment_entries import Flight, SegmentEntries
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.producer_snapshot import parse_producer_snapshot
@@ -72,7 +72,6 @@ class SegmentParts:
         bytes_max: half of it is for offset indexes, a quarter for manifests, an eighth for time indexes, a sixteenth
             each for what is about transactions. An offset index of a 1 GiB segment has up to 2 MiB, a time index
             0.8 MiB; a manifest some 4 KiB; an abort 34 bytes, a producer 46.
-        entries_max: of each kind.
     """
 
     def __init__(
@@ -84,9 +83,8 @@ class SegmentParts:
         meter: CacheMeter,
         bytes_max: int,
         disk: DiskLevel | None = None,
-        entries_max: int = ENTRIES_MAX,
     ) -> None:
-        shared = _Shared(nursery, gets, meter, KeptIndexes(disk), entries_max)
+        shared = _Shared(nursery, gets, meter, KeptIndexes(disk))
         self.opened = OpenedSegments(shared, bytes_max // 4, storage_manager)
         self.offset_indexes = OffsetIndexes(shared, bytes_max // 2, self.opened)
         self.time_indexes = TimeIndexes(shared, bytes_max // 8, self.opened)
@@ -108,7 +106,6 @@ class _Shared:
     gets: ObjectGets
     meter: CacheMeter
     kept: KeptIndexes
-    entries_max: int
 
 
 class _Part(abc.ABC, Generic[V]):
@@ -116,12 +113,7 @@ class _Part(abc.ABC, Generic[V]):
 
     def __init__(self, shared: _Shared, bytes_max: int, on_change: Callable[[int], None] | None = None) -> None:
         self._shared = shared
-        self._entries: SegmentEntries[V] = SegmentEntries(
-            shared.nursery, bytes_max=bytes_max, entries_max=shared.entries_max, on_change=on_change
-        )
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self._entries: SegmentEntries[V] = SegmentEntries(shared.nursery, bytes_max=bytes_max, on_change=on_change)
 
     @property
     def size_bytes(self) -> int:

@@ -16,7 +16,7 @@ from metrics.cache_meters import CacheMeter
 from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.object_gets import ObjectGets
-from storage.cache.segment_entries import SegmentEntries
+from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.segment_parts import SegmentParts
 from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
@@ -115,7 +115,7 @@ async def test_many_who_ask_cost_one_load_which_stays_until_its_segment_is_delet
         assert part.resident(metadata) is await part.get(metadata)
     assert not scope.cancelled_caught
     assert (kind.loads(tier.store), tier.sample(*kind.counted)) == (1, 1)
-    assert (len(part), part.size_bytes) == (1, kind.size_bytes)
+    assert part.size_bytes == kind.size_bytes
     assert tier.sample("tidegate_opened_segments") == tier.store.opens() == 1
     for _ in range(2):
         tier.storage.parts.drop_segment(metadata.segment_id.id)
@@ -178,21 +178,20 @@ async def test_a_load_under_way_does_not_land_after_its_segment_was_deleted(
 
 async def test_the_least_recently_used_leaves(nursery: trio.Nursery, tier: Tier) -> None:
     first, second, third = (metadata for metadata, _ in tier.logs)
-    for kind, is_few in itertools.product(KINDS.values(), (True, False)):
+    for kind in KINDS.values():
         meter = GetMeter(Registry())
         parts = SegmentParts(
             tier.store,
             nursery=nursery,
             gets=ObjectGets(trio.CapacityLimiter(2), meter, Throttle(GETS_MAX, meter)),
             meter=CacheMeter(Registry()),
-            bytes_max=2**20 if is_few else kind.share * 2 * kind.size_bytes,
-            entries_max=2 if is_few else 10,
+            bytes_max=kind.share * 2 * kind.size_bytes,
         )
         part = kind.part(parts)
         for metadata in (first, second, first, third):
             await part.get(metadata)
         here = [part.resident(metadata) is not None for metadata in (first, second, third)]
-        assert here == [True, False, True], (kind, is_few)
+        assert here == [True, False, True], kind
         assert part.size_bytes == 2 * kind.size_bytes
 
 
@@ -236,6 +235,14 @@ def at_once(value: str) -> Load:
         return value, 1
 
     return load
+
+
+async def test_however_small_they_are_no_more_than_so_many_stay(nursery: trio.Nursery) -> None:
+    entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=2**20)
+    for number in range(ENTRIES_MAX + 2):
+        await entries.start(Uuid(number.to_bytes(16)), at_once("small")).wait()
+    here = [entries.resident(Uuid(number.to_bytes(16))) is not None for number in range(ENTRIES_MAX + 2)]
+    assert here == [False] * 2 + [True] * ENTRIES_MAX
 
 
 async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
