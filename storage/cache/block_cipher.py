@@ -9,7 +9,6 @@ import base64
 import binascii
 import hashlib
 import os
-import re
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,6 @@ NONCE_BYTES = 12
 TAG_BYTES = 16
 
 _KEY_FILE_BYTES_MAX = 4096
-_HEX_KEY = re.compile(rb"[0-9A-Fa-f]{64}")
 _KEY_ID_DOMAIN = b"tidegate disk cache key id\n"
 _SPARE_BYTES = 15
 """`update_into` may ask for room for one cipher block more than it writes."""
@@ -36,7 +34,7 @@ class SealedBlock(NamedTuple):
 
     checksum: bytes
     tag: bytes
-    ciphertext: bytes | bytearray
+    ciphertext: memoryview
 
 
 class BlockCipher:
@@ -83,12 +81,11 @@ class BlockCipher:
         encryptor.authenticate_additional_data(about)
         sealed_checksum = encryptor.update(checksum)
         ciphertext = bytearray(len(plaintext) + _SPARE_BYTES)
-        encryptor.update_into(plaintext, ciphertext)
-        del ciphertext[len(plaintext) :]
+        size_bytes = encryptor.update_into(plaintext, ciphertext)
         encryptor.finalize()
-        return SealedBlock(sealed_checksum, encryptor.tag, ciphertext)
+        return SealedBlock(sealed_checksum, encryptor.tag, memoryview(ciphertext)[:size_bytes])
 
-    def unseal(self, nonce: bytes, about: bytes, sealed: SealedBlock) -> tuple[bytes, bytearray]:
+    def unseal(self, nonce: bytes, about: bytes, sealed: SealedBlock) -> tuple[bytes, memoryview]:
         """The checksum and the plaintext.
 
         Raises:
@@ -98,13 +95,12 @@ class BlockCipher:
         decryptor.authenticate_additional_data(about)
         checksum = decryptor.update(sealed.checksum)
         plaintext = bytearray(len(sealed.ciphertext) + _SPARE_BYTES)
-        decryptor.update_into(sealed.ciphertext, plaintext)
-        del plaintext[len(sealed.ciphertext) :]
+        size_bytes = decryptor.update_into(sealed.ciphertext, plaintext)
         try:
             decryptor.finalize()
         except InvalidTag as error:
             raise CorruptObjectError("the block's authentication tag does not hold") from error
-        return checksum, plaintext
+        return checksum, memoryview(plaintext)[:size_bytes]
 
 
 def _key_in(content: bytes) -> bytes | None:
@@ -112,10 +108,8 @@ def _key_in(content: bytes) -> bytes | None:
     if len(content) == KEY_BYTES:
         return content
     text = content.strip()
-    if _HEX_KEY.fullmatch(text):
-        return binascii.unhexlify(text)
     try:
-        key = base64.b64decode(text, validate=True)
+        key = binascii.unhexlify(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
     except binascii.Error:
         return None
     return key if len(key) == KEY_BYTES else None

@@ -29,7 +29,8 @@ VERSION = 1
 _MAGIC = b"TGBLOCK"
 _ABOUT = struct.Struct(f">7sB{KEY_ID_BYTES}s{IDENTITY_BYTES}s16s16sQQQ")
 _CHECKSUM = struct.Struct(">I")
-HEADER_BYTES = _ABOUT.size + NONCE_BYTES + _CHECKSUM.size + TAG_BYTES
+_HEADER = struct.Struct(f"{_ABOUT.size}s{NONCE_BYTES}s{_CHECKSUM.size}s{TAG_BYTES}s")
+HEADER_BYTES = _HEADER.size
 
 _ALLOCATION_BYTES = 4096
 """What file systems hand out: ext4, XFS, APFS and tmpfs by default."""
@@ -84,23 +85,22 @@ class BlockFiles:
         """
         about = self._about(key)
         checksum = _CHECKSUM.pack(crc32c(data))
-        body: memoryview | bytes | bytearray
         if self._cipher is None:
-            header, body = about + _NO_NONCE + checksum + _NO_TAG, data
+            nonce, sealed = _NO_NONCE, SealedBlock(checksum, _NO_TAG, data)
         else:
             nonce = os.urandom(NONCE_BYTES)
             sealed = self._cipher.seal(nonce, about + nonce, checksum, data)
-            header, body = about + nonce + sealed.checksum + sealed.tag, sealed.ciphertext
+        header = about + nonce + sealed.checksum + sealed.tag
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
-            write_buffers(descriptor, [memoryview(header), memoryview(body)])
+            write_buffers(descriptor, [memoryview(header), sealed.ciphertext])
             os.utime(descriptor, (modified_s, modified_s))
         finally:
             os.close(descriptor)
 
-    def read(self, path: Path, key: DiskBlockKey) -> bytes | bytearray:
-        """The plaintext, checked: a buffer that nobody else holds.
+    def read(self, path: Path, key: DiskBlockKey) -> memoryview:
+        """The plaintext, checked, in memory that nobody else holds.
 
         Raises:
             CorruptObjectError: the file is not this block's, whole and unchanged.
@@ -108,14 +108,12 @@ class BlockFiles:
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            size_bytes = os.fstat(descriptor).st_size
-            if size_bytes != file_bytes(key):
-                raise CorruptObjectError(f"{path} has {size_bytes} bytes, not {file_bytes(key)}")
-            header = _read_whole(descriptor, HEADER_BYTES, 0, path)
-            body = _read_whole(descriptor, key.size_bytes, HEADER_BYTES, path)
+            content = _read_whole(descriptor, file_bytes(key))
         finally:
             os.close(descriptor)
-        checksum, plaintext = self._unsealed(path, key, header, body)
+        if len(content) != file_bytes(key):
+            raise CorruptObjectError(f"{path} has {len(content)} bytes, not {file_bytes(key)}")
+        checksum, plaintext = self._unsealed(path, key, content)
         if _CHECKSUM.pack(crc32c(plaintext)) != checksum:
             raise CorruptObjectError(f"{path}: the block's checksum does not hold")
         return plaintext
@@ -137,10 +135,9 @@ class BlockFiles:
             key.size_bytes,
         )
 
-    def _unsealed(self, path: Path, key: DiskBlockKey, header: bytes, body: bytes) -> tuple[bytes, bytes | bytearray]:
-        about, rest = header[: _ABOUT.size], header[_ABOUT.size :]
-        nonce, rest = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
-        checksum, tag = rest[: _CHECKSUM.size], rest[_CHECKSUM.size :]
+    def _unsealed(self, path: Path, key: DiskBlockKey, content: bytes) -> tuple[bytes, memoryview]:
+        about, nonce, checksum, tag = _HEADER.unpack_from(content)
+        body = memoryview(content)[HEADER_BYTES:]
         if about != self._about(key):
             raise CorruptObjectError(f"{path} is another block's, or was written by another version or key")
         if self._cipher is not None:
@@ -156,27 +153,14 @@ def write_buffers(descriptor: int, buffers: list[memoryview]) -> None:
     Raises:
         OSError: some may have been written.
     """
-    while buffers:
-        buffers = _behind(buffers, os.writev(descriptor, buffers))
-
-
-def _read_whole(descriptor: int, size_bytes: int, position: int, path: Path) -> bytes:
-    """Return so many bytes of a file, in memory that was not zeroed first."""
-    data = os.pread(descriptor, size_bytes, position)
-    while len(data) < size_bytes:
-        more = os.pread(descriptor, size_bytes - len(data), position + len(data))
-        if not more:
-            raise CorruptObjectError(f"{path} became shorter while it was read")
-        data += more
-    return data
-
-
-def _behind(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:
-    """Return what is left of the buffers behind their first bytes; none of it is empty."""
-    left = []
     for buffer in buffers:
-        skipped = min(done_bytes, len(buffer))
-        done_bytes -= skipped
-        if skipped < len(buffer):
-            left.append(buffer[skipped:])
-    return left
+        while buffer:
+            buffer = buffer[os.write(descriptor, buffer) :]
+
+
+def _read_whole(descriptor: int, size_bytes: int) -> bytes:
+    """Return a file's bytes, of one that is too long one byte too many, in memory that was not zeroed first."""
+    content = os.pread(descriptor, size_bytes + 1, 0)
+    while len(content) < size_bytes and (more := os.pread(descriptor, size_bytes + 1 - len(content), len(content))):
+        content += more
+    return content

@@ -123,8 +123,8 @@ class DiskBlocks:
             return None
         return self.index.find(segment_id, number, self._clock())
 
-    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
-        """The block's bytes, checked, in a buffer that nobody else holds; None if it is not there or bad."""
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> memoryview | None:
+        """The block's bytes, checked, in memory that nobody else holds; None if it is not there or bad."""
         now_s = self._clock()
         if not self._is_loaded or not self.health.may_read:
             return None

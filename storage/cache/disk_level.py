@@ -83,7 +83,7 @@ class DiskRun:
             if self._is_over:
                 break
             data = None if key in self._bad else disk.read(key, reader)
-            block = None if data is None else Block(memoryview(data))
+            block = None if data is None else Block(data)
             if block is not None:
                 self._check(key.number, block)
                 group_bytes += len(block.data)
@@ -155,15 +155,13 @@ class DiskLevel:
         """The key of the segment's block of that number, whatever its size; None if it is not on disk."""
         return self._disk.find(segment_id, number)
 
-    async def read_parsed(
-        self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytes | bytearray], V]
-    ) -> V | None:
+    async def read_parsed(self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytes], V]) -> V | None:
         """Return what `parse` makes of a block, in a worker thread; None if it is not there, or bad."""
 
         def read() -> V | None:
             data = self._disk.read(key, reader)
             try:
-                return None if data is None else parse(data)
+                return None if data is None else parse(bytes(data))
             except CorruptObjectError:
                 self._disk.drop(key)
                 return None

@@ -43,7 +43,7 @@ class GatedDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
-    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> memoryview | None:
         self._hold("read", key)
         data = self._disk.read(key, reader)
         if key in self.after_read:

@@ -38,7 +38,7 @@ class SimulatedDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
 
-    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> memoryview | None:
         self._wait(key.size_bytes)
         return self._disk.read(key, reader)
 

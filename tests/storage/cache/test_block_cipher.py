@@ -22,7 +22,7 @@ def sealed(cipher: BlockCipher) -> SealedBlock:
 def test_another_key_nonce_context_or_byte_is_corrupt() -> None:
     cipher = BlockCipher(KEY)
     block = sealed(cipher)
-    flipped = block._replace(ciphertext=block.ciphertext[:-1] + b"\xff")
+    flipped = block._replace(ciphertext=memoryview(bytes(block.ciphertext[:-1]) + b"\xff"))
     for other, nonce, about, changed in (
         (BlockCipher(bytes(32)), NONCE, b"about", block),
         (cipher, bytes(12), b"about", block),

@@ -317,16 +317,16 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_short_writes_and_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "block", None)
-    read = os.pread
+    read, write = os.pread, os.write
     for step_bytes in (1, 3, 5, 7, 99, 100):
 
-        def write_some(descriptor: int, buffers: list[memoryview], size: int = step_bytes) -> int:
-            return os.write(descriptor, b"".join(buffers)[:size])
+        def write_some(descriptor: int, buffer: memoryview, size: int = step_bytes) -> int:
+            return write(descriptor, buffer[:size])
 
         def read_some(descriptor: int, size: int, at: int, most: int = step_bytes) -> bytes:
             return read(descriptor, min(size, most), at)
 
-        monkeypatch.setattr(os, "writev", write_some)
+        monkeypatch.setattr(os, "write", write_some)
         monkeypatch.setattr(os, "pread", read_some)
         with (tmp_path / "other").open("wb") as file:
             write_buffers(file.fileno(), [memoryview(b"abcd"), memoryview(b""), memoryview(b"efghi")])

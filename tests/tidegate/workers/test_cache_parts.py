@@ -29,7 +29,7 @@ def found(path: Path, workers: int, number: int = 0) -> list[list[str]]:
     for worker in range(workers):
         with disk_cache(cache_part(path, worker), bytes_max=BUDGET) as cache:
             keys = {segment: key_of(number, segment=segment) for segment in SEGMENTS}
-            held.append([segment for segment, key in keys.items() if cache.disk.read(key) == data_of(key)])
+            held.append([segment for segment, key in keys.items() if cache.served(key)])
     return held
 
 
