@@ -27,7 +27,7 @@ from storage.cache.block_cipher import BlockCipher
 from storage.cache.block_file import BlockFiles, DiskBlockKey, cost_bytes, file_bytes, identity_digest
 from storage.cache.disk_folder import DiskFolder, FolderInUseError, ListedFile
 from storage.cache.disk_health import DiskHealth, cause_of
-from storage.cache.disk_index import DiskIndex, Doomed, Room
+from storage.cache.disk_index import DiskEntry, DiskIndex, Doomed, Room
 from storage.errors import CorruptObjectError, StorageConfigError
 from storage.model import Uuid
 
@@ -36,11 +36,14 @@ __all__ = ["BlockCipher", "DiskBlockKey", "DiskBlocks"]
 SURVIVABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """With such a disk Tidegate starts, and waits for it. Anything else at the start is a wrong configuration."""
 
+MODIFIED_INTERVAL_S = 60.0
+"""A file's time of last use is brought up to date no more often: one system call a minute for the busiest block."""
+
 _log = structlog.get_logger(__name__)
 
 
 class DiskBlocks:
-    """The disk cache. Synchronous and thread-safe; all but `holds`, `available` and `size_bytes` may block on the disk.
+    """The disk cache. Synchronous and thread-safe; all but `holds`, `find` and `available` may block on the disk.
 
     Nothing is held or written until `load` has returned.
 
@@ -77,8 +80,10 @@ class DiskBlocks:
         self.health = DiskHealth(meter, clock)
         self._folder_lock = threading.Lock()
         """Hold it to open, list or close the folder."""
+        self._is_begun = False
+        """`load` has returned."""
         self._is_loaded = False
-        self._is_lost = False
+        """The index has what is in the folder."""
         self._is_closed = False
         try:
             self.folder.open()
@@ -88,30 +93,22 @@ class DiskBlocks:
             self.health.on_trouble(cause_of(error), error)
 
     @property
-    def size_bytes(self) -> int:
-        """Return what the disk is charged with: never above `bytes_max` once loaded."""
-        return self.index.size_bytes
-
-    @property
-    def bytes_max(self) -> int:
-        return self.index.bytes_max
-
-    @property
     def available(self) -> bool:
         """Return whether a block is worth offering. True also when the disk has rested and nobody has tried it
         since."""
-        if self._is_closed or not self.health.may_write:
-            return False
-        return self._is_loaded or self._is_lost or not self.health.is_good
+        return self._is_begun and not self._is_closed and self.health.may_write
 
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def load(self) -> None:
-        """List what an earlier process left; drop what nobody can read, what has expired, what is over budget."""
+    def load(self) -> bool:
+        """Make what is missing of the folder. If its files are not known, list them; drop what nobody can read, what
+        has expired, what is over budget. False: the disk is in trouble, or closed."""
         with self._folder_lock:
-            if not self._is_loaded and not self._is_closed:
-                self._load()
+            try:
+                return not self._is_closed and self._load()
+            except (OSError, StorageConfigError) as error:
+                self.health.on_trouble(cause_of(error), error)
+                return False
+            finally:
+                self._is_begun = True
 
     def holds(self, key: DiskBlockKey) -> bool:
         """Return whether the block is on disk, as far as known without looking. No I/O."""
@@ -134,26 +131,19 @@ class DiskBlocks:
         path = self.folder.path_of(key)
         try:
             data = self._files.read(path, key)
-        except CorruptObjectError as error:
-            self._meter.on_quarantined()
-            self._meter.on_disk_error(DiskErrorCause.CORRUPT)
-            _log.warning("corrupt_block_dropped", detail=str(error))
-            self._delete(self.index.take_read(key, entry))
-            return None
-        except OSError as error:
+        except (CorruptObjectError, OSError) as error:
             self._on_unreadable(self.index.take_read(key, entry), error)
             return None
-        self._stamp(key, path, now_s)
+        self._stamp(entry, path, now_s)
         return data
 
     def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
         """Keep a block. False if it is not kept: the disk rests, is busy with this very block, or has no room.
 
-        `data` must be the whole block (ValueError); it is not kept.
+        `data` is the whole block; it is not kept.
         """
-        view = memoryview(data).cast("B")
-        if len(view) != key.size_bytes or not view:
-            raise ValueError(f"a block of {key.size_bytes} bytes has {len(view)}")
+        view = memoryview(data)
+        assert len(view) == key.size_bytes > 0, "a block is as long as its key says"
         if self.holds(key):
             return True
         room = self.index.reserve(key, cost_bytes(file_bytes(key)), self._clock()) if self._may_write() else None
@@ -166,32 +156,24 @@ class DiskBlocks:
         """Forget a block, if it is there or just being written."""
         self._delete(self.index.take([key]))
 
-    def has_segment(self, segment_id: Uuid) -> bool:
-        """Return whether `drop_segment` would find anything, as far as known without looking. No I/O."""
-        return self.index.has_segment(segment_id)
-
-    def drop_segment(self, segment_id: Uuid) -> None:
-        """Forget a segment's blocks."""
-        self._delete(self.index.take_segment(segment_id))
+    def drop_segment(self, segment_id: Uuid) -> int:
+        """Forget a segment's blocks; how many there were."""
+        room = self.index.take_segment(segment_id)
+        self._delete(room)
+        return len(room.doomed)
 
     def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget the blocks of segments that are not known; how many there were. Loads first."""
         self.load()
         segments = frozenset(self.index.segments())
-        dropped = 0
-        for segment_id in segments - known_among(segments):
-            room = self.index.take_segment(segment_id)
-            dropped += len(room.doomed)
-            self._delete(room)
-        return dropped
+        return sum(map(self.drop_segment, segments - known_among(segments)))
 
     def expire(self) -> int:
         """Drop the blocks that nobody has read for `retention_s`; how many there were."""
         room = self.index.take_idle(self._clock())
-        expired = len(room.doomed)
         self._delete(room)
-        self._meter.on_expired(CacheLevel.DISK, expired)
-        return expired
+        self._meter.on_expired(CacheLevel.DISK, len(room.doomed))
+        return len(room.doomed)
 
     def close(self) -> None:
         """Leave the folder to another process; nothing is held or written any more. Idempotent."""
@@ -201,59 +183,29 @@ class DiskBlocks:
             self.folder.close()
 
     def _may_write(self) -> bool:
-        if self._is_closed or not self.health.try_write():
+        if not self._is_begun or self._is_closed or not self.health.try_write():
             return False
-        # A lost folder is created again even if a write that was under way then has just succeeded.
-        if self._is_lost or not self.health.is_good:
-            return self._recover()
-        if not self._is_loaded:
-            return False
-        try:
-            is_held = self.folder.is_held()
-        except OSError as error:
-            self.health.on_trouble(cause_of(error), error)
-            return False
-        if not is_held:
-            self._on_vanished()
-        return is_held
+        # The folder may be gone even if a write that was under way then has just succeeded.
+        return self._is_there() if self._is_loaded and self.health.is_good else self.load()
 
-    def _recover(self) -> bool:
-        """Make the folder usable again, if it is not; list it if it may hold other files than are known."""
-        with self._folder_lock:
-            if self._is_closed:
-                return False
-            try:
-                is_news = self.folder.open()
-            except (OSError, StorageConfigError) as error:
-                self.health.on_trouble(cause_of(error), error)
-                return False
-            if is_news or not self._is_loaded:
-                self._load()
-            return self._is_loaded
-
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        if not self.folder.open() and self._is_loaded:
+            return True
         self._is_loaded = False
         self.index.clear()
         usable: list[tuple[float, DiskBlockKey]] = []
-        try:
-            if self.folder.open():
-                self.index.clear()
-            for file in self.folder.listing():
-                modified_s = min(file.modified_s, self._clock())
-                if file.key is not None and self._is_usable(file, file.key, modified_s):
-                    usable.append((modified_s, file.key))
-                else:
-                    self._delete_listed(file)
-        except (OSError, StorageConfigError) as error:
-            self.health.on_trouble(cause_of(error), error)
-            return
-        usable.sort()
-        for modified_s, key in usable:
+        for file in self.folder.listing():
+            modified_s = min(file.modified_s, self._clock())
+            if file.key is not None and self._is_usable(file, file.key, modified_s):
+                usable.append((modified_s, file.key))
+            else:
+                self._delete(Room([Doomed(file.path, cost_bytes(file.size_bytes))]))
+        for modified_s, key in sorted(usable):
             self.index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
         self._delete(self.index.shrink())
         self._is_loaded = True
-        self._is_lost = False
-        _log.info("disk_cache_loaded", blocks=len(self.index), size_bytes=self.size_bytes)
+        _log.info("disk_cache_loaded", blocks=len(self.index.entries), size_bytes=self.index.size_bytes)
+        return True
 
     def _is_usable(self, file: ListedFile, key: DiskBlockKey, modified_s: float) -> bool:
         if file.size_bytes != file_bytes(key):
@@ -263,13 +215,6 @@ class DiskBlocks:
             self._meter.on_expired(CacheLevel.DISK)
             return False
         return True
-
-    def _delete_listed(self, file: ListedFile) -> None:
-        try:
-            self.folder.delete(file.path)
-        except OSError as error:
-            self.index.add_leftover(file.path, cost_bytes(file.size_bytes))
-            self.health.on_trouble(cause_of(error), error)
 
     def _write_into(self, room: Room, key: DiskBlockKey, view: memoryview, reader: Hashable | None) -> bool:
         if not self._delete(room):
@@ -287,7 +232,7 @@ class DiskBlocks:
             return False
         unwanted = self.index.publish(room, key, reader, now_s)
         self.health.on_written()
-        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
         if unwanted is not None:
             self._delete(unwanted)
         return unwanted is None
@@ -300,10 +245,10 @@ class DiskBlocks:
             _log.warning("half_block_left_on_disk", detail=str(error))
             leftover = temporary
         self.index.release(room, leftover)
-        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
 
     def _delete(self, room: Room) -> bool:
-        """Delete what is doomed for this room. False if the block it is for cannot be written."""
+        """Delete what is doomed for this room. False if some is still there: the block it is for cannot be written."""
         undeleted: list[Doomed] = []
         for doomed in room.doomed:
             path = doomed.file if isinstance(doomed.file, Path) else self.folder.path_of(doomed.file)
@@ -313,43 +258,47 @@ class DiskBlocks:
                 undeleted.append(doomed)
                 self.health.on_trouble(cause_of(error), error)
         self._meter.on_evicted(CacheLevel.DISK, room.evictions)
-        is_settled = self.index.settle(room, undeleted)
-        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
-        return is_settled
+        self.index.settle(room, undeleted)
+        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
+        return not undeleted
 
-    def _on_unreadable(self, room: Room, error: OSError) -> None:
+    def _on_unreadable(self, room: Room, error: CorruptObjectError | OSError) -> None:
         if not room.doomed:
             # Evicted or dropped between the look into the index and the look for the file.
             return
         self._delete(room)
-        if isinstance(error, FileNotFoundError) and self._is_held():
-            self._meter.on_disk_error(DiskErrorCause.MISSING)
-        elif isinstance(error, FileNotFoundError):
-            self._on_vanished()
-        else:
+        if isinstance(error, CorruptObjectError):
+            self._meter.on_quarantined()
+            self._meter.on_disk_error(DiskErrorCause.CORRUPT)
+            _log.warning("corrupt_block_dropped", detail=str(error))
+        elif not isinstance(error, FileNotFoundError):
             self.health.on_trouble(cause_of(error), error)
+        elif self._is_there():
+            self._meter.on_disk_error(DiskErrorCause.MISSING)
 
-    def _is_held(self) -> bool:
+    def _is_there(self) -> bool:
+        """Return whether the folder still is the one that was listed. If it is not, the disk rests; then the folder is
+        made, or listed if it came back as it was, like a disk that is mounted again."""
         try:
-            return self.folder.is_held()
-        except OSError:
-            # It cannot be looked at: as good as gone.
+            if self.folder.is_held():
+                return True
+        except OSError as error:
+            self.health.on_trouble(cause_of(error), error)
             return False
-
-    def _on_vanished(self) -> None:
-        # It may come back as it was, like a disk that is mounted again: then it is listed again.
-        self._is_lost = True
         self._is_loaded = False
         self.index.clear()
-        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
         self.health.on_trouble(DiskErrorCause.MISSING, "the folder is gone")
+        return False
 
-    def _stamp(self, key: DiskBlockKey, path: Path, now_s: float) -> None:
-        if self.health.is_good and self.index.claim_stamp(key, now_s):
-            try:
-                self._files.stamp(path, now_s)
-            except FileNotFoundError:
-                # Evicted since it was read.
-                return
-            except OSError as error:
-                self.health.on_trouble(cause_of(error), error)
+    def _stamp(self, entry: DiskEntry, path: Path, now_s: float) -> None:
+        if not self.health.is_good or 0 <= now_s - entry.stamped_at_s < MODIFIED_INTERVAL_S:
+            return
+        entry.stamped_at_s = now_s
+        try:
+            self._files.stamp(path, now_s)
+        except FileNotFoundError:
+            # Evicted since it was read.
+            return
+        except OSError as error:
+            self.health.on_trouble(cause_of(error), error)

@@ -9,6 +9,7 @@ Rule 4. A block that nobody has used for `retention_s` is not here any more, eve
 Rule 5. Which block goes for another is the policy's to say (`eviction`): what stays are runs of neighbouring blocks.
 """
 
+import math
 import threading
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -17,9 +18,6 @@ from pathlib import Path
 from storage.cache.block_file import FILE_COST_BYTES_MIN, DiskBlockKey
 from storage.cache.eviction import ScanResistantPolicy, extent_blocks
 from storage.model import Uuid
-
-MODIFIED_INTERVAL_S = 60.0
-"""A file's time of last use is brought up to date no more often: one system call a minute for the busiest block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +42,51 @@ class Room:
     evictions: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class DiskEntry:
+    """A block that is here, for as long as this very file of it is. `stamped_at_s`: the file's time."""
+
+    cost_bytes: int
+    used_at_s: float
+    stamped_at_s: float
+
+
 class DiskIndex:
     """Thread-safe; no call takes long."""
 
     def __init__(self, bytes_max: int, retention_s: float | None) -> None:
         self.bytes_max = bytes_max
-        self._retention_s = retention_s
+        self._retention_s = math.inf if retention_s is None else retention_s
         self._lock = threading.Lock()
         self._held_bytes = 0
         self._is_wanted: dict[DiskBlockKey, bool] = {}
         """Busy keys; False: dropped meanwhile, so the file that is being written is not to stay."""
-        self._forget_blocks()
+        self.clear()
 
     @property
     def size_bytes(self) -> int:
         """Return what the disk is charged with now."""
         with self._lock:
-            return self._size_bytes()
-
-    def __len__(self) -> int:
-        return len(self.entries)
+            return self._policy.size_bytes + self._held_bytes + sum(self._leftovers.values())
 
     def holds(self, key: DiskBlockKey, now_s: float) -> bool:
         with self._lock:
-            entry = self.entries.get(key)
-            return entry is not None and not self._is_idle(entry, now_s)
+            return self._here(key, now_s) is not None
 
     def find(self, segment_id: Uuid, number: int, now_s: float) -> DiskBlockKey | None:
         """The key of the block of that number, whatever its size."""
         with self._lock:
-            key = next((key for key in self._keys_of.get(segment_id, ()) if key.number == number), None)
-            return None if key is None or self._is_idle(self.entries[key], now_s) else key
+            keys = self._keys_of.get(segment_id, ())
+            return next((key for key in keys if key.number == number and self._here(key, now_s)), None)
 
-    def use(self, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> "DiskEntry | None":
+    def use(self, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> DiskEntry | None:
         """Note that the block is read now; None if it is not here."""
         with self._lock:
-            entry = self.entries.get(key)
-            if entry is None or self._is_idle(entry, now_s):
-                return None
-            entry.used_at_s = now_s
-            self._policy.touch(key, reader, now_s)
+            entry = self._here(key, now_s)
+            if entry is not None:
+                entry.used_at_s = now_s
+                self._policy.touch(key, reader, now_s)
             return entry
-
-    def claim_stamp(self, key: DiskBlockKey, now_s: float) -> bool:
-        """Return whether the file's time is to be brought up to date, which the first caller does."""
-        with self._lock:
-            entry = self.entries.get(key)
-            if entry is None or 0 <= now_s - entry.stamped_at_s < MODIFIED_INTERVAL_S:
-                return False
-            entry.stamped_at_s = now_s
-            return True
 
     def reserve(self, key: DiskBlockKey, cost_bytes: int, now_s: float) -> Room | None:
         """Room for a block; None if the key is busy or here, or other writes hold what it would need.
@@ -101,15 +94,13 @@ class DiskIndex:
         What is doomed for it must be deleted before the block is written; `settle` it then.
         """
         with self._lock:
-            if key in self._is_wanted or self._held_bytes + cost_bytes > self.bytes_max:
+            is_too_much = self._held_bytes + cost_bytes > self.bytes_max
+            if is_too_much or key in self._is_wanted or self._here(key, now_s):
                 return None
-            entry = self.entries.get(key)
-            if entry is not None:
-                if not self._is_idle(entry, now_s):
-                    return None
-                self._policy.remove(key)
+            if key in self.entries:
                 self._leftovers[key] = self._remove(key)
-            room = self._make_room(cost_bytes, key)
+            room = self._make_room(cost_bytes)
+            room.key = key
             self._is_wanted[key] = True
             return room
 
@@ -118,8 +109,8 @@ class DiskIndex:
         with self._lock:
             return self._make_room(0)
 
-    def settle(self, room: Room, undeleted: list[Doomed]) -> bool:
-        """The doomed are deleted, but for some. False if the block cannot be written: nothing is held for it then."""
+    def settle(self, room: Room, undeleted: list[Doomed]) -> None:
+        """The doomed are deleted. If some are not, the block cannot be written, and nothing is held for it any more."""
         with self._lock:
             for doomed in room.doomed:
                 if isinstance(doomed.file, DiskBlockKey) and doomed.file != room.key:
@@ -127,13 +118,10 @@ class DiskIndex:
             for doomed in undeleted:
                 self._leftovers[doomed.file] = doomed.cost_bytes
             self._held_bytes -= room.held_bytes
-            room.doomed = []
+            room.held_bytes = 0 if undeleted else room.cost_bytes
+            self._held_bytes += room.held_bytes
             if undeleted:
                 self._end(room)
-                return False
-            room.held_bytes = room.cost_bytes
-            self._held_bytes += room.held_bytes
-            return True
 
     def publish(self, room: Room, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> Room | None:
         """The block is on disk. If it was dropped meanwhile: what is to be deleted and settled again."""
@@ -142,9 +130,7 @@ class DiskIndex:
             if self._is_wanted.pop(key):
                 self._insert(key, room.cost_bytes, reader, now_s)
                 return None
-            self._is_wanted[key] = False
-            self._held_bytes += room.cost_bytes
-            return Room([Doomed(key, room.cost_bytes)], held_bytes=room.cost_bytes)
+            return self._doom([Doomed(key, room.cost_bytes)])
 
     def release(self, room: Room, leftover: Path | None) -> None:
         """The block could not be written; `leftover` is what could not be deleted of it."""
@@ -159,7 +145,7 @@ class DiskIndex:
         with self._lock:
             return self._take(keys)
 
-    def take_read(self, key: DiskBlockKey, entry: "DiskEntry") -> Room:
+    def take_read(self, key: DiskBlockKey, entry: DiskEntry) -> Room:
         """Forget a block that could not be read, unless it was dropped, or even rewritten, while it was read."""
         with self._lock:
             return self._take([key] if self.entries.get(key) is entry else [])
@@ -177,8 +163,6 @@ class DiskIndex:
     def take_idle(self, now_s: float) -> Room:
         """Forget the blocks that nobody has used for `retention_s`."""
         with self._lock:
-            if self._retention_s is None:
-                return Room([])
             return self._take(self._policy.idle_since(now_s - self._retention_s))
 
     def segments(self) -> list[Uuid]:
@@ -187,7 +171,7 @@ class DiskIndex:
 
     def is_idle(self, used_at_s: float, now_s: float) -> bool:
         """Return whether a block that was last used then has been left for too long."""
-        return self._retention_s is not None and now_s - used_at_s > self._retention_s
+        return now_s - used_at_s > self._retention_s
 
     def add_listed(self, key: DiskBlockKey, cost_bytes: int, used_at_s: float) -> None:
         """A block that was found on disk, longest unused first."""
@@ -195,41 +179,28 @@ class DiskIndex:
             if key not in self.entries and key not in self._is_wanted:
                 self._insert(key, cost_bytes, None, used_at_s)
 
-    def add_leftover(self, path: Path, cost_bytes: int) -> None:
-        """A file that could not be deleted."""
-        with self._lock:
-            self._leftovers[path] = cost_bytes
-
     def clear(self) -> None:
         """The folder is gone, or about to be listed again. What is being written goes on and is still held for."""
         with self._lock:
-            self._forget_blocks()
+            self._policy: ScanResistantPolicy[DiskBlockKey] = ScanResistantPolicy()
+            self.entries: dict[DiskBlockKey, DiskEntry] = {}
+            self._keys_of: dict[Uuid, set[DiskBlockKey]] = {}
+            self._leftovers: dict[DiskBlockKey | Path, int] = {}
 
-    def _forget_blocks(self) -> None:
-        self._policy: ScanResistantPolicy[DiskBlockKey] = ScanResistantPolicy()
-        self.entries: dict[DiskBlockKey, DiskEntry] = {}
-        self._keys_of: dict[Uuid, set[DiskBlockKey]] = {}
-        self._leftovers: dict[DiskBlockKey | Path, int] = {}
+    def _here(self, key: DiskBlockKey, now_s: float) -> DiskEntry | None:
+        entry = self.entries.get(key)
+        return None if entry is None or self.is_idle(entry.used_at_s, now_s) else entry
 
-    def _size_bytes(self) -> int:
-        return self._policy.size_bytes + self._held_bytes + sum(self._leftovers.values())
-
-    def _make_room(self, cost_bytes: int, key_to_come: DiskBlockKey | None = None) -> Room:
-        doomed = [Doomed(file, cost) for file, cost in self._leftovers.items()]
+    def _make_room(self, cost_bytes: int) -> Room:
+        leftovers = [Doomed(file, cost) for file, cost in self._leftovers.items()]
         self._leftovers = {}
-        evictions = 0
+        evicted = []
         while self._policy and self._policy.size_bytes + self._held_bytes + cost_bytes > self.bytes_max:
             key = self._policy.evict()
-            doomed.append(Doomed(key, self._remove(key)))
-            evictions += 1
-        # The block to come may itself be a leftover: it is busy anyway.
-        for each in doomed:
-            if isinstance(each.file, DiskBlockKey) and each.file != key_to_come:
-                self._is_wanted[each.file] = False
-        # Whichever is more: what goes still is there, and what comes will be. Nobody else is given the difference.
-        held_bytes = max(cost_bytes, sum(each.cost_bytes for each in doomed))
-        self._held_bytes += held_bytes
-        return Room(doomed, key_to_come, cost_bytes, held_bytes, evictions)
+            evicted.append(Doomed(key, self._remove(key)))
+        room = self._doom(leftovers + evicted, cost_bytes)
+        room.evictions = len(evicted)
+        return room
 
     def _take(self, keys: Iterable[DiskBlockKey]) -> Room:
         doomed = []
@@ -237,12 +208,17 @@ class DiskIndex:
             if key in self._is_wanted:
                 self._is_wanted[key] = False
             elif key in self.entries:
-                self._policy.remove(key)
                 doomed.append(Doomed(key, self._remove(key)))
-                self._is_wanted[key] = False
-        held_bytes = sum(each.cost_bytes for each in doomed)
+        return self._doom(doomed)
+
+    def _doom(self, doomed: list[Doomed], cost_bytes: int = 0) -> Room:
+        for each in doomed:
+            if isinstance(each.file, DiskBlockKey):
+                self._is_wanted[each.file] = False
+        # Whichever is more: what goes still is there, and what comes will be. Nobody else is given the difference.
+        held_bytes = max(cost_bytes, sum(each.cost_bytes for each in doomed))
         self._held_bytes += held_bytes
-        return Room(doomed, held_bytes=held_bytes)
+        return Room(doomed, cost_bytes=cost_bytes, held_bytes=held_bytes)
 
     def _insert(self, key: DiskBlockKey, cost_bytes: int, reader: Hashable | None, now_s: float) -> None:
         blocks = extent_blocks(max(key.block_bytes, FILE_COST_BYTES_MIN), self.bytes_max)
@@ -252,6 +228,7 @@ class DiskIndex:
         self._keys_of.setdefault(key.segment_id, set()).add(key)
 
     def _remove(self, key: DiskBlockKey) -> int:
+        self._policy.remove(key)
         keys = self._keys_of[key.segment_id]
         keys.discard(key)
         if not keys:
@@ -261,17 +238,3 @@ class DiskIndex:
     def _end(self, room: Room) -> None:
         if room.key is not None:
             del self._is_wanted[room.key]
-
-    def _is_idle(self, entry: "DiskEntry", now_s: float) -> bool:
-        return self.is_idle(entry.used_at_s, now_s)
-
-
-class DiskEntry:
-    """A block that is here, for as long as this very file of it is. `stamped_at_s`: the file's time."""
-
-    __slots__ = ("cost_bytes", "stamped_at_s", "used_at_s")
-
-    def __init__(self, cost_bytes: int, used_at_s: float, stamped_at_s: float) -> None:
-        self.cost_bytes = cost_bytes
-        self.used_at_s = used_at_s
-        self.stamped_at_s = stamped_at_s

@@ -232,7 +232,7 @@ class DiskLevel:
             self._unwanted.add(self._writing)
         for run in self.runs:
             run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
-        if not self._disk.has_segment(segment_id):
+        if not self._disk.index.has_segment(segment_id):
             return
         self._deleted[segment_id] = None
         if not self._is_deleting:

@@ -101,9 +101,9 @@ async def test_the_disk_is_listed_and_written_to_while_it_runs(nursery: trio.Nur
     with disk_cache(tmp_path, bytes_max=10**6) as cache:
         tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
         await tier.read_bytes(0)
-        assert len(cache.disk) == 0
+        assert len(cache.disk.index.entries) == 0
         nursery.start_soon(tier.storage.run)
-        await until(lambda: len(cache.disk) == -(-len(SEGMENT.log) // BLOCK))
+        await until(lambda: len(cache.disk.index.entries) == -(-len(SEGMENT.log) // BLOCK))
         nursery.cancel_scope.cancel()
 
 
@@ -116,13 +116,13 @@ async def test_a_deleted_segment_leaves_every_part(nursery: trio.Nursery, tmp_pa
         await tier.read_bytes(0, max_bytes=2000)
         await tier.read_bytes(10, max_bytes=2000)
         await tier.settled()
-        await until(lambda: len(cache.disk) > 0)
+        await until(lambda: len(cache.disk.index.entries) > 0)
         tier.storage.drop_segment(metadata.segment_id.id)
         assert tier.segments.resident(metadata) is None
         assert tier.indexes.resident(metadata) is None
         assert tier.resident_bytes == 0
         assert tier.sample("tidegate_readahead_streams") == 0
-        await until(lambda: len(cache.disk) == 0)
+        await until(lambda: len(cache.disk.index.entries) == 0)
         tier.storage.drop_segment(metadata.segment_id.id)
         nursery.cancel_scope.cancel()
 
@@ -151,7 +151,7 @@ async def test_many_deletions_are_dropped_in_few_visits_to_a_thread(nursery: tri
 
         # From another thread, as a manager may that is not the application's own.
         await trio.to_thread.run_sync(remove_all)
-        await until(lambda: len(cache.disk) == 0)
+        await until(lambda: len(cache.disk.index.entries) == 0)
         trio.lowlevel.remove_instrument(counted)
         assert counted.tasks <= 2 * SEGMENTS_DELETED_AT_ONCE
         await until(lambda: not files_below(tmp_path), "the threads that remove them")

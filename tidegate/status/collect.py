@@ -379,7 +379,7 @@ class Collector:
         trouble: str | None = None
         levels = [(CacheLevel.MEMORY, memory.size_bytes + memory.unread_bytes, memory.bytes_max, trouble)]
         if disk is not None:
-            levels.append((CacheLevel.DISK, disk.size_bytes, disk.bytes_max, disk.health.trouble))
+            levels.append((CacheLevel.DISK, disk.index.size_bytes, disk.index.bytes_max, disk.health.trouble))
         found = []
         for level, size_bytes, max_bytes, trouble in levels:
             hits, misses = self._meter.looked_up(level)

@@ -47,7 +47,7 @@ def test_a_block_is_read_as_it_was_written(tmp_path: Path) -> None:
             assert cache.disk.write(FIRST, data)
         assert cache.disk.holds(FIRST)
         assert cache.served(FIRST, SECOND) == [FIRST]
-        assert (len(cache.disk), cache.disk.size_bytes) == (1, cost(1))
+        assert (len(cache.disk.index.entries), cache.disk.index.size_bytes) == (1, cost(1))
         assert cache.count("resident_bytes", level="disk") == cost(1)
         assert cache.count("disk_skipped_blocks_total") == 0
 
@@ -68,7 +68,7 @@ def test_whole_blocks_survive_a_restart_and_the_torn_ones_do_not(tmp_path: Path)
     with disk_cache(tmp_path) as cache:
         assert cache.served(*keys) == keys[3:]
         assert not any(path.exists() for path in (truncated, flipped, zeroed, half))
-        assert (len(cache.disk), cache.disk.size_bytes) == (99, cost(99))
+        assert (len(cache.disk.index.entries), cache.disk.index.size_bytes) == (99, cost(99))
         assert cache.errors("corrupt") == 3
         assert cache.count("quarantined_blocks_total") == 2
 
@@ -209,7 +209,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(work, range(4)))
-        assert cache.disk.size_bytes == cost(len(files_below(tmp_path))) <= cost(5)
+        assert cache.disk.index.size_bytes == cost(len(files_below(tmp_path))) <= cost(5)
         assert [key for key in keys if cache.disk.holds(key)] == cache.served(*keys)
         assert {cause.value for cause in DiskErrorCause if cache.errors(cause.value)} == set()
 
@@ -331,8 +331,8 @@ class DiskBlocksMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        before = len(self.cache.disk)
-        assert self.cache.disk.expire() == before - len(self.cache.disk)
+        before = len(self.cache.disk.index.entries)
+        assert self.cache.disk.expire() == before - len(self.cache.disk.index.entries)
 
     @rule(failing=st.sampled_from([errno.ENOSPC, errno.EROFS, errno.EIO]), keys=st.lists(KEYS, max_size=2))
     def fail_for_a_while(self, failing: int, keys: list[DiskBlockKey]) -> None:
@@ -366,7 +366,7 @@ class DiskBlocksMachine(RuleBasedStateMachine):
     @invariant()
     def is_within_budget(self) -> None:
         if hasattr(self, "cache"):
-            assert bytes_on_disk(self.path) <= self.cache.disk.size_bytes <= self.bytes_max
+            assert bytes_on_disk(self.path) <= self.cache.disk.index.size_bytes <= self.bytes_max
 
     @invariant()
     def leaves_what_is_foreign(self) -> None:

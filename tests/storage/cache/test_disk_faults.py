@@ -49,7 +49,7 @@ def test_a_write_that_fails_is_counted_and_leaves_nothing(tmp_path: Path, monkey
                 assert not cache.disk.write(SECOND, data_of(SECOND))
             assert (cache.errors(cause), cache.count("disk_skipped_blocks_total")) == (1, 1)
             assert [path.name for path in files_below(cache.path)] == ["1-100-100"]
-            assert cache.disk.size_bytes == cost(1)
+            assert cache.disk.index.size_bytes == cost(1)
             assert cache.disk.holds(FIRST) == (cause != "other")
             comes_back(cache)
             assert cache.served(FIRST, SECOND) == [FIRST]
@@ -69,7 +69,7 @@ def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(cache: DiskCache) -> N
     cache.file_of(FIRST).unlink()
     assert cache.served(FIRST, SECOND) == [SECOND]
     assert cache.errors("missing") == 1
-    assert cache.disk.size_bytes == cost(1)
+    assert cache.disk.index.size_bytes == cost(1)
     assert cache.disk.available
     cache.write(FIRST)
 
@@ -86,7 +86,7 @@ def test_a_vanished_folder_is_made_once_more(tmp_path: Path) -> None:
                 assert not cache.disk.write(THIRD, data_of(THIRD))
             assert cache.errors("missing") == 1, finder
             assert not cache.disk.holds(SECOND)
-            assert (len(cache.disk), cache.disk.size_bytes) == (0, 0)
+            assert (len(cache.disk.index.entries), cache.disk.index.size_bytes) == (0, 0)
             comes_back(cache)
             cache.write(FIRST)
             with disk_cache(path) as other:
@@ -109,7 +109,7 @@ def test_a_folder_that_comes_back_is_listed_and_counts(tmp_path: Path) -> None:
         assert not cache.disk.write(THIRD, data_of(THIRD))
         (tmp_path / "away").rename(path)
         comes_back(cache)
-        assert bytes_on_disk(path) <= cache.disk.size_bytes == cost(4)
+        assert bytes_on_disk(path) <= cache.disk.index.size_bytes == cost(4)
         assert len(cache.served(*keys, THIRD)) == 4
 
 
@@ -154,10 +154,10 @@ def test_what_cannot_be_deleted_is_charged_and_goes_later(tmp_path: Path, monkey
                 assert not cache.disk.write(THIRD, data_of(THIRD))
                 cache.clock.now_s += RETRY_S
             assert cache.errors("read_only") == 3
-            assert cache.disk.size_bytes == cost(2)
+            assert cache.disk.index.size_bytes == cost(2)
             assert len(cache.served(FIRST, SECOND)) == 1, "no more is given up than one block needs"
         cache.write(THIRD)
-        assert bytes_on_disk(tmp_path) <= cache.disk.size_bytes == cost(2)
+        assert bytes_on_disk(tmp_path) <= cache.disk.index.size_bytes == cost(2)
 
 
 def test_half_a_block_that_cannot_be_deleted_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_half_a_block_that_cannot_be_deleted_is_charged(tmp_path: Path, monkeypa
             refuse_deletes(patch)
             assert not cache.disk.write(FIRST, data_of(FIRST))
         assert len(files_below(tmp_path)) == 1
-        assert cache.disk.size_bytes == cost(1)
+        assert cache.disk.index.size_bytes == cost(1)
         cache.clock.now_s += RETRY_S
         cache.write(FIRST)
         assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
@@ -179,7 +179,7 @@ def test_what_cannot_be_dropped_at_the_start_is_in_the_budget(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         refuse_deletes(patch)
         with disk_cache(tmp_path, bytes_max=cost(1)) as cache:
-            assert cache.disk.size_bytes == cost(1)
+            assert cache.disk.index.size_bytes == cost(1)
             assert not cache.disk.available
             patch.undo()
             cache.clock.now_s += RETRY_S

@@ -49,7 +49,7 @@ async def sizes(tier: Tier) -> tuple[int, int, int]:
 
 async def kept(disk: DiskBlocks, count: int) -> None:
     """Until so many indexes are on disk."""
-    await until(lambda: len(disk) == count)
+    await until(lambda: len(disk.index.entries) == count)
 
 
 def files_of(path: Path, part: IndexPart) -> list[Path]:
@@ -75,7 +75,7 @@ async def test_more_indexes_than_memory_holds_cost_a_get_once(tmp_path: Path) ->
                 index = await tier.indexes.get(metadata)
                 assert index.lookup(1000 * number + 990)[0] > 1000 * number + 900
                 assert tier.indexes.size_bytes <= 5 * one_bytes
-                await kept(disk, max(number + 1, len(disk)))
+                await kept(disk, max(number + 1, len(disk.index.entries)))
         assert tier.store.index_fetches(IndexType.OFFSET) == 20
 
 
