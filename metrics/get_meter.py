@@ -95,10 +95,10 @@ class GetMeter:
         """The answer to a GET of a segment's log has begun."""
         self._first_byte_seconds.labels(self._store).observe(duration_s)
 
-    def on_gets(self, in_flight: int, queued: int) -> None:
-        """Note how many GETs are under way, and how many wait."""
-        self._in_flight.value = in_flight
-        self._queued.value = queued
+    def under_way_from(self, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
+        """Tells how many GETs are under way, and how many wait: at scrape time, since it changes with each block."""
+        self._in_flight.ask = in_flight
+        self._queued.ask = queued
 
     def on_limit(self, gets_max: int) -> None:
         """Note how many GETs may be in flight at once: all that configuration allows, or fewer as the store has

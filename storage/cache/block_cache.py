@@ -84,7 +84,7 @@ class BlockCache:
         self.meter = meter
         self.first_readers: dict[BlockKey, Hashable] = {}
         self.places: BoundedMap[Uuid, SegmentBlocks] = BoundedMap(PLACES_MAX)
-        gets.deliver_to(self.land)
+        gets.land = self.land
 
     def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int, int], int]) -> None:
         """Set what says how far beyond the byte at a position a GET may go on that this reader waits for, which is

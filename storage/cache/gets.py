@@ -89,7 +89,8 @@ class Transfer:
     The thread never waits for the trio thread: what it has lies in a queue in order, and what it holds is bounded by
     what was reserved for the GET. The trio thread takes blocks from there whenever it looks for one of them. It hears
     of each block that is waited for, and otherwise every few MiB: each message wakes the event loop. Beside the
-    queue, all that the two threads share is two flags, which only ever go from False to True.
+    queue, all that the two threads share is two flags, `is_waited_for` and `stopped`, which only ever go from
+    False to True.
 
     `sent_s`, `begun_s` and `heard_s` are the trio thread's to keep, by its clock.
 
@@ -99,52 +100,39 @@ class Transfer:
         walk: checks its batches as they come.
     """
 
-    def __init__(self, source: SegmentBlocks, numbers: range, walk: ArrivalWalk, *, is_second: bool = False) -> None:
+    def __init__(self, source: SegmentBlocks, numbers: range, walk: ArrivalWalk) -> None:
         self._walk = walk
         self.source = source
         self.numbers = numbers
-        self.is_second = is_second
         self.sent_s: float | None = None
         self.begun_s: float | None = None
         self.heard_s = 0.0
         self.numbers_read = range(numbers.start, numbers.start)
         self.is_waited_for = False
         """Set it when somebody begins to wait for a block: each block is announced from then on."""
+        self.stopped = threading.Event()
+        """Set it, and no other block is read."""
         self._read: deque[tuple[int, Block]] = deque()
-        self._stopping = threading.Event()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopping.is_set()
-
-    @property
-    def was_cut(self) -> bool:
-        """Return whether it was stopped before its end."""
-        return self.is_stopped and self.numbers_read.stop < self.numbers.stop
-
-    def stop(self) -> None:
-        """Begin to read no other block."""
-        self._stopping.set()
 
     def take(self) -> list[tuple[int, Block]]:
         """Blocks that have come since, with their numbers."""
         # The thread may append meanwhile; what it has appended before is here.
         return [self._read.popleft() for _ in range(len(self._read))]
 
-    def run(self, post: Callable[..., None], get: "_Get") -> None:
-        """The whole GET; blocks. `post` is the trio token's run_sync_soon; `get` hears of it in the trio thread.
+    def run(self, post: Callable[..., None], gets: "Gets", get: "_Get") -> None:
+        """The whole GET; blocks. `post` is the trio token's run_sync_soon; `gets` hear of it in the trio thread.
 
         Raises:
             RemoteStorageError: as the stream does; blocks before it are delivered.
         """
-        if self._stopping.is_set():
+        if self.stopped.is_set():
             return
         stream = self.source.opened.open_stream(*self.source.positions(self.numbers))
         untold_bytes = 0
         try:
-            post(get.on_begun, self)
+            post(gets.on_begun, self)
             for number in self.numbers:
-                if self._stopping.is_set():
+                if self.stopped.is_set():
                     break
                 size_bytes = self.source.size_bytes(number)
                 data = stream.read(size_bytes)
@@ -161,26 +149,20 @@ class Transfer:
                 # Otherwise this thread would keep it from being freed while it reads the next.
                 del data, block
                 if self.is_waited_for or untold_bytes >= POST_BYTES:
-                    post(get.on_blocks, self)
+                    post(gets.on_blocks, get, self)
                     untold_bytes = 0
         finally:
             if untold_bytes:
-                post(get.on_blocks, self)
+                post(gets.on_blocks, get, self)
             stream.close()
-
-
-def token_post() -> Callable[..., None]:
-    """Return what posts to the trio thread that calls this."""
-    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """A block under way."""
+    """A block under way. `flight`: of those who wait for it; None while nobody has."""
 
     get: "_Get"
     wanted_s: float
-    demanded: bool = False
     flight: Flight[Block] | None = None
 
 
@@ -188,30 +170,24 @@ class _Wanted:
 class _Get:
     """A run of blocks that one GET is to bring; those before `next_number` have come, `left` are still wanted.
 
-    `is_read_ahead`: nobody waits for one of them yet. `reserved_bytes`: what it holds of the budget.
+    `is_read_ahead`: nobody waits for one of them yet. `reserved_bytes`: what it holds of the budget. `second`: what was
+    sent because the first was late.
     """
 
-    owner: "Gets"
     source: SegmentBlocks
     next_number: int
     end_number: int
-    left: int
     is_read_ahead: bool
     reserved_bytes: int = 0
+    left: int = 0
     is_done: bool = False
-    has_second: bool = False
+    second: Transfer | None = None
     attempts: Attempts = field(default_factory=Attempts)
     transfers: list[Transfer] = field(default_factory=list)
 
     @property
     def numbers(self) -> range:
         return range(self.next_number, self.end_number)
-
-    def on_begun(self, transfer: Transfer) -> None:
-        self.owner.on_begun(transfer)
-
-    def on_blocks(self, transfer: Transfer) -> None:
-        self.owner.on_blocks(self, transfer)
 
 
 class Gets:
@@ -246,7 +222,16 @@ class Gets:
         self._throttle = throttle
         self._gets = gets
         self._cache = cache
-        self._land: Callable[[BlockKey, Block, bool], None] = lambda key, block, demanded: None
+        self.land: Callable[[BlockKey, Block, bool], None] = lambda key, block, demanded: None
+        """Gets each block in the trio thread; its flag says whether somebody had asked by then."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called whenever read-ahead may go on."""
+        self.on_ahead_failed: Callable[[Uuid], None] = lambda segment_id: None
+        """Called with the segment whenever a GET failed that nobody waited for."""
+        self.plaintext_bytes_max = max(1, inflight.bytes_max // 8)
+        """About how many bytes one GET may bring."""
+        self.read_ahead_bytes = 0
+        """Plaintext of the blocks under way that nobody has asked for yet."""
         self._batch_start = batch_start
         self._now_ms = now_ms
         # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
@@ -258,33 +243,20 @@ class Gets:
         self._line: deque[_Get] = deque()
         self._running: set[_Get] = set()
         self._ahead_running = 0
-        self._ahead_reserved_bytes = 0
-        self._undemanded_bytes = 0
         self._is_watching = False
         self._idle: trio.Event | None = None
         self._is_closed = False
-        self._on_room: Callable[[], None] | None = None
-        self._on_ahead_failed: Callable[[Uuid], None] | None = None
         inflight.when_room(self._schedule)
+        gets.under_way_from(lambda: len(self._running), lambda: len(self._line))
 
     def __len__(self) -> int:
         """Blocks under way."""
         return len(self._wanted)
 
     @property
-    def read_ahead_bytes(self) -> int:
-        """Plaintext of the blocks under way that nobody has asked for yet."""
-        return self._undemanded_bytes
-
-    @property
     def slots(self) -> Slots:
         """Return how busy the store is kept."""
         return Slots(len(self._running), self._gets_max, len(self._line))
-
-    @property
-    def plaintext_bytes_max(self) -> int:
-        """Return about how many bytes one GET may bring."""
-        return max(1, self._inflight.bytes_max // 8)
 
     @property
     def may_read_ahead(self) -> bool:
@@ -293,7 +265,7 @@ class Gets:
             not self._is_closed
             and not self._line
             and self._ahead_running < self.pace.gets
-            and len(self._running) < self._slots_now()
+            and len(self._running) < self._throttle.gets_max
         )
 
     def why_full(self) -> StallReason:
@@ -301,18 +273,6 @@ class Gets:
         if self.may_read_ahead:
             return StallReason.MEMORY
         return StallReason.CONCURRENCY if self._ahead_running >= self.pace.gets else StallReason.GET_SLOTS
-
-    def deliver_to(self, land: Callable[[BlockKey, Block, bool], None]) -> None:
-        """Set `land`, which gets each block in the trio thread; its flag says whether somebody had asked by then."""
-        self._land = land
-
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Register `call` for whenever read-ahead may go on."""
-        self._on_room = call
-
-    def when_failed(self, call: Callable[[Uuid], None]) -> None:
-        """Register `call`, which gets the segment, for whenever a GET failed that nobody waited for."""
-        self._on_ahead_failed = call
 
     def want_if_under_way(self, key: BlockKey) -> bool:
         """Return whether the block, which is not here, is in the line or being fetched; it is wanted then.
@@ -325,7 +285,6 @@ class Gets:
         if get is None:
             return False
         self._want(get, (key.number,))
-        get.left += 1
         return True
 
     def collect(self, key: BlockKey) -> None:
@@ -344,57 +303,48 @@ class Gets:
         Raises:
             RuntimeError: the application's nursery is closed.
         """
-        get = _Get(self, source, numbers.start, numbers.stop, len(missing), is_read_ahead=False)
+        get = _Get(source, numbers.start, numbers.stop, is_read_ahead=False)
         # First, because it raises once the nursery is closed: nobody may find a flight that never starts.
-        if self._line or len(self._running) >= self._slots_now():
+        if self._line or len(self._running) >= self._throttle.gets_max:
             self._line.append(get)
         else:
             self._send(get)
-        self._want(get, missing)
-        self._note_read_over(get, missing)
-        self._report()
+        self._enter(get, missing)
 
     def fetch_ahead(self, source: SegmentBlocks, numbers: range, missing: Collection[int]) -> bool:
         """The same of blocks that nobody waits for; False: the budget has no room, nothing was done."""
         size_bytes = source.reservation_bytes(numbers)
-        held_bytes = self._ahead_reserved_bytes
+        held_bytes = sum(get.reserved_bytes for get in self._running if get.is_read_ahead)
         # One that is larger than the half goes alone: otherwise it never would.
         if held_bytes and 2 * (held_bytes + size_bytes) > self._inflight.bytes_max:
             return False
         if not self._inflight.try_acquire(size_bytes):
             return False
-        get = _Get(self, source, numbers.start, numbers.stop, len(missing), True, reserved_bytes=size_bytes)
+        get = _Get(source, numbers.start, numbers.stop, is_read_ahead=True, reserved_bytes=size_bytes)
         try:
             self._send(get)  # before anything is found under way, as in `fetch`
         except BaseException:
             self._inflight.release(size_bytes)
             raise
-        self._ahead_reserved_bytes += size_bytes
         self._ahead_running += 1
-        self._want(get, missing)
-        self._note_read_over(get, missing)
-        self._report()
+        self._enter(get, missing)
         return True
 
     def wait_for(self, key: BlockKey) -> Flight[Block]:
         """Somebody waits for a block that is under way."""
         wanted = self._wanted[key]
+        get = wanted.get
         if wanted.flight is None:
             wanted.flight = Flight()
-        if not wanted.demanded:
-            wanted.demanded = True
-            self._undemanded_bytes -= wanted.get.source.size_bytes(key.number)
-        get = wanted.get
+            self.read_ahead_bytes -= get.source.size_bytes(key.number)
         if get.is_read_ahead:
             get.is_read_ahead = False
-            self._ahead_reserved_bytes -= get.reserved_bytes
             self._ahead_running -= 1
-        for transfer in get.transfers:
-            if not transfer.is_waited_for:
+            for transfer in get.transfers:
                 transfer.is_waited_for = True
                 # Blocks received since the last look were not announced.
                 trio.lowlevel.current_trio_token().run_sync_soon(self.on_blocks, get, transfer)
-        self._watch_soon()
+            self._watch_soon()
         return wanted.flight
 
     def walk_from(self, source: SegmentBlocks, number: int) -> ArrivalWalk:
@@ -409,34 +359,26 @@ class Gets:
 
     # --- what runs when ---
 
-    def _want(self, get: _Get, missing: Collection[int]) -> None:
+    def _enter(self, get: _Get, missing: Collection[int]) -> None:
+        """From now on the GET's blocks are found."""
+        self._want(get, missing)
+        self._read_over |= {get.source.key(number): get for number in set(get.numbers).difference(missing)}
+
+    def _want(self, get: _Get, numbers: Collection[int]) -> None:
         now_s = trio.current_time()
-        for number in missing:
+        for number in numbers:
             self._wanted[get.source.key(number)] = _Wanted(get, now_s)
-            self._undemanded_bytes += get.source.size_bytes(number)
-
-    def _note_read_over(self, get: _Get, missing: Collection[int]) -> None:
-        if len(missing) < len(get.numbers):
-            self._read_over |= {get.source.key(number): get for number in set(get.numbers).difference(missing)}
-
-    def _forget_read_over(self, get: _Get, key: BlockKey) -> None:
-        if self._read_over.get(key) is get:
-            del self._read_over[key]
+            self.read_ahead_bytes += get.source.size_bytes(number)
+        get.left += len(numbers)
 
     def _schedule(self) -> None:
-        while self._line and len(self._running) < self._slots_now():
+        while self._line and len(self._running) < self._throttle.gets_max:
             self._send(self._line.popleft())
-        if self._on_room is not None and self.may_read_ahead:
-            self._on_room()
-        self._report()
+        if self.may_read_ahead:
+            self.on_room()
 
-    def _slots_now(self) -> int:
-        """As few as the throttle allows: waiters here go by Rule 2, waiters there do not."""
-        return min(self._gets_max, self._throttle.gets_max)
-
-    def _send(self, get: _Get, *, delay_s: float = 0.0, is_second: bool = False) -> None:
-        walk = self.walk_from(get.source, get.next_number)
-        transfer = Transfer(get.source, get.numbers, walk, is_second=is_second)
+    def _send(self, get: _Get, delay_s: float = 0.0) -> Transfer:
+        transfer = Transfer(get.source, get.numbers, self.walk_from(get.source, get.next_number))
         transfer.is_waited_for = not get.is_read_ahead
         self._nursery.start_soon(self._run, get, transfer, delay_s)
         if self._idle is None:
@@ -444,20 +386,24 @@ class Gets:
             self._nursery.start_soon(self._guard, self._idle)
         get.transfers.append(transfer)
         self._running.add(get)
+        if not get.is_read_ahead:
+            self._watch_soon()
+        return transfer
 
     async def _run(self, get: _Get, transfer: Transfer, delay_s: float) -> None:
         error: Exception | None = None
         try:
-            if not get.reserved_bytes and not transfer.is_stopped:
+            if not get.reserved_bytes and not transfer.stopped.is_set():
                 size_bytes = get.source.reservation_bytes(get.numbers)
                 await self._inflight.acquire(size_bytes)
                 get.reserved_bytes = size_bytes
             await trio.sleep(delay_s)
             async with self._throttle.admitted():
-                if not transfer.is_stopped:
+                if not transfer.stopped.is_set():
                     transfer.sent_s = transfer.heard_s = trio.current_time()
                     self.pace.on_sent(transfer.sent_s)
-                    await trio.to_thread.run_sync(transfer.run, token_post(), get, limiter=self._limiter)
+                    post = trio.lowlevel.current_trio_token().run_sync_soon
+                    await trio.to_thread.run_sync(transfer.run, post, self, get, limiter=self._limiter)
         except Exception as raised:  # whatever it is, the GET's attempts know whether to go on
             error = raised
         except BaseException:
@@ -485,8 +431,7 @@ class Gets:
     def _on_transfer_end(self, get: _Get, transfer: Transfer, error: Exception | None) -> None:
         self._count(get, transfer, error)
         get.transfers.remove(transfer)
-        self._watch_soon()
-        if get.is_done or transfer.is_stopped or any(not each.is_stopped for each in get.transfers):
+        if get.is_done or transfer.stopped.is_set() or any(not each.stopped.is_set() for each in get.transfers):
             self._schedule()  # its success may have raised what the throttle allows
             return
         assert error is not None, "a transfer that was not stopped brings everything, or fails"
@@ -495,17 +440,17 @@ class Gets:
             self._fail(get, error)  # as the store said it: what stays away is the broker's error too
         else:
             self._gets.on_retry()
-            self._send(get, delay_s=delay_s)
+            self._send(get, delay_s)
 
     def _count(self, get: _Get, transfer: Transfer, error: Exception | None) -> None:
         if transfer.sent_s is None:
             return
         now_s = trio.current_time()
+        came = transfer.numbers_read
         if error is not None:
             outcome = outcome_of(error)
         else:
-            outcome = GetOutcome.CANCELLED if transfer.was_cut else GetOutcome.OK
-        came = transfer.numbers_read
+            outcome = GetOutcome.OK if came == transfer.numbers else GetOutcome.CANCELLED
         received_bytes = get.source.stored_bytes(came) if came else 0
         self._gets.on_end(GetObject.LOG, outcome, now_s - transfer.sent_s, received_bytes)
         if outcome is GetOutcome.OK and transfer.begun_s is not None:
@@ -515,18 +460,15 @@ class Gets:
 
     def _release(self, get: _Get, size_bytes: int) -> None:
         get.reserved_bytes -= size_bytes
-        if get.is_read_ahead:
-            self._ahead_reserved_bytes -= size_bytes
         self._inflight.release(size_bytes)
 
     def _end(self, get: _Get) -> None:
         """All has come, or the rest never will."""
         get.is_done = True
         for transfer in get.transfers:
-            transfer.stop()
-        if self._read_over:
-            for number in get.numbers:
-                self._forget_read_over(get, get.source.key(number))
+            transfer.stopped.set()
+        for number in get.numbers:  # what is left was only to be read over
+            self._take(get, get.source.key(number))
         self._running.discard(get)
         if get.is_read_ahead:
             self._ahead_running -= 1
@@ -535,9 +477,6 @@ class Gets:
         if not self._running and self._idle is not None:
             self._idle.set()
             self._idle = None
-
-    def _report(self) -> None:
-        self._gets.on_gets(len(self._running), len(self._line))
 
     # --- what becomes of a block ---
 
@@ -559,7 +498,7 @@ class Gets:
         if get.is_done or blocks[-1][0] < get.next_number:
             return
         # One that lost may still bring blocks that it read before: welcome, but the one that won goes on.
-        if not transfer.is_stopped:
+        if len(get.transfers) > 1 and not transfer.stopped.is_set():
             self._go_on_alone(get, transfer)
         for number, block in blocks:
             if number >= get.next_number:
@@ -568,26 +507,24 @@ class Gets:
             self._end(get)
 
     def _go_on_alone(self, get: _Get, transfer: Transfer) -> None:
-        others = [other for other in get.transfers if other is not transfer and not other.is_stopped]
-        if others and transfer.is_second:
-            self._gets.on_hedge_won()
-        for other in others:
-            other.stop()
+        for other in get.transfers:
+            if other is not transfer and not other.stopped.is_set():
+                other.stopped.set()
+                if transfer is get.second:
+                    self._gets.on_hedge_won()
 
     def _deliver(self, get: _Get, number: int, block: Block, now_s: float) -> None:
         get.next_number = number + 1
         get.attempts.on_progress()
         self._release(get, len(block.data))
         key = get.source.key(number)
-        wanted = self._wanted.get(key)
-        if wanted is None or wanted.get is not get:
-            self._forget_read_over(get, key)
+        wanted = self._take(get, key)
+        if wanted is None:
             return
-        self._take(get, key, wanted)
         self._cache.on_fill(len(block.data), now_s - wanted.wanted_s)
         try:
             if key.segment_id not in self._forgotten:
-                self._land(key, block, wanted.demanded)
+                self.land(key, block, wanted.flight is not None)
         except Exception as error:  # this runs in trio's own task, which must live on
             _log.warning("block_not_kept", segment=str(get.source.segment.segment_id), block=number, exc_info=True)
             if wanted.flight is not None:
@@ -602,37 +539,38 @@ class Gets:
         log = _log.debug if isinstance(error, RemoteStorageError | trio.ClosedResourceError) else _log.warning
         log("blocks_not_fetched", segment=str(get.source.segment.segment_id), blocks=get.numbers, error=repr(error))
         for number in get.numbers:
-            key = get.source.key(number)
-            wanted = self._wanted.get(key)
-            if wanted is not None and wanted.get is get:
+            wanted = self._take(get, get.source.key(number))
+            if wanted is not None:
                 self._cache.on_fill_failed()
-                self._take(get, key, wanted)
                 if wanted.flight is not None:
                     wanted.flight.fail(error)
-        if get.is_read_ahead and self._on_ahead_failed is not None:
-            self._on_ahead_failed(get.source.segment.segment_id.id)
+        if get.is_read_ahead:
+            self.on_ahead_failed(get.source.segment.segment_id.id)
         self._end(get)
 
-    def _take(self, get: _Get, key: BlockKey, wanted: _Wanted) -> None:
+    def _take(self, get: _Get, key: BlockKey) -> _Wanted | None:
+        """The block is no longer found under way; None if the GET was to read over it."""
+        wanted = self._wanted.get(key)
+        if wanted is None or wanted.get is not get:
+            if self._read_over.get(key) is get:
+                del self._read_over[key]
+            return None
         del self._wanted[key]
         get.left -= 1
-        if not wanted.demanded:
-            self._undemanded_bytes -= get.source.size_bytes(key.number)
+        if wanted.flight is None:
+            self.read_ahead_bytes -= get.source.size_bytes(key.number)
+        return wanted
 
     # --- what is late ---
 
     def _watch_soon(self) -> None:
-        if not self._is_watching and self.pace.sends_seconds and self._is_anybody_waiting:
+        if not self._is_watching and self.pace.sends_seconds:
             self._nursery.start_soon(self._watch)
             self._is_watching = True
 
-    @property
-    def _is_anybody_waiting(self) -> bool:
-        return any(not get.is_read_ahead for get in self._running)
-
     async def _watch(self) -> None:
         try:
-            while self._is_anybody_waiting:
+            while any(not get.is_read_ahead for get in self._running):
                 await trio.sleep(WATCH_S)
                 for get in tuple(self._running):
                     self._look_at(get)
@@ -641,23 +579,21 @@ class Gets:
 
     def _look_at(self, get: _Get) -> None:
         """Send a second transfer for what is late, if somebody waits for it and the store wants no fewer GETs."""
-        if get.has_second or len(get.transfers) != 1 or self._throttle.is_on or not self._is_waited_for(get):
+        if get.second is not None or len(get.transfers) != 1 or self._throttle.is_on:
             return
         transfer = get.transfers[0]
         if transfer.sent_s is None:
             return  # it waits for room, or to be tried again
+        wanted = self._wanted.get(get.source.key(get.next_number))
+        if wanted is None or wanted.get is not get or wanted.flight is None:
+            return
         next_bytes = get.source.stored_bytes(range(get.next_number, get.next_number + 1))
         now_s = trio.current_time()
         late_s = self.pace.late_after_s(now_s, transfer.begun_s is not None, next_bytes)
         if late_s is None or now_s - transfer.heard_s < late_s:
             return
-        get.has_second = True
+        get.second = self._send(get)
         if transfer.begun_s is not None:
             self._gets.on_split()
         else:
             self._gets.on_hedge()
-        self._send(get, is_second=True)
-
-    def _is_waited_for(self, get: _Get) -> bool:
-        wanted = self._wanted.get(get.source.key(get.next_number))
-        return wanted is not None and wanted.get is get and wanted.demanded

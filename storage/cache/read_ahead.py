@@ -568,8 +568,8 @@ class Prefetcher:
         self._is_asking = False
         self._is_to_ask = False
         cache.reach_by(self.reach_bytes)
-        gets.when_room(self._ask)
-        gets.when_failed(read_ahead.on_failed)
+        gets.on_room = self._ask
+        gets.on_ahead_failed = read_ahead.on_failed
 
     def on_read(self, read: Read) -> None:
         """As `ReadAhead.on_read`, and does what it wants. Neither blocks nor raises."""

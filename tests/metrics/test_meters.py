@@ -108,7 +108,7 @@ VERBS: list[tuple[Verb, str]] = [
         "get_first_byte_seconds_count{store=unknown}=1 get_first_byte_seconds_sum{store=unknown}=0.25",
     ),
     (lambda p: p.gets.on_retry(), "get_retries_total=1"),
-    (lambda p: p.gets.on_gets(3, 4), "gets_in_flight=3 gets_queued=4"),
+    (lambda p: p.gets.under_way_from(lambda: 3, lambda: 4), "gets_in_flight=3 gets_queued=4"),
     (lambda p: p.gets.on_limit(9), "gets_limit=9"),
     (lambda p: p.gets.on_hedge(), "get_hedges_total=1"),
     (lambda p: p.gets.on_hedge_won(), "get_hedges_won_total=1"),

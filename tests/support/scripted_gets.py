@@ -228,7 +228,7 @@ class GetWorld:
             cache=self.cache_meter,
             now_ms=lambda: now_ms,
         )
-        self.gets.deliver_to(land or self._land)
+        self.gets.land = land or self._land
 
     def want(self, segment: ScriptedSegment, numbers: range) -> list[Flight[Block]]:
         """One GET for those that are not under way, and a flight for each that is not here by then."""

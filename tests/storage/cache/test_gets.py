@@ -273,7 +273,7 @@ async def test_read_ahead_is_told_when_others_give_room_back(nursery: trio.Nurse
     world, told = GetWorld(nursery, budget_bytes=4 * MIB), list[bool]()
     assert world.budget.try_acquire(4 * MIB)
     assert not world.ahead(segment, range(1))
-    world.gets.when_room(lambda: told.append(world.ahead(segment, range(1))) if not told else None)
+    world.gets.on_room = lambda: told.append(world.ahead(segment, range(1))) if not told else None
     world.budget.release(4 * MIB)
     assert told == [True]
     await world.landed_at_least(1)

@@ -160,6 +160,23 @@ async def test_a_late_answer_is_waited_for_when_too_little_is_known_or_nobody_wa
         assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0), may_wait
 
 
+async def test_a_late_answer_is_found_of_a_get_that_stood_in_line(nursery: trio.Nursery) -> None:
+    """Nobody looked at it when it took the slot of read-ahead that failed, until somebody else began to wait."""
+    world, segment = GetWorld(nursery, gets_max=1, pace=knows_answers()), ScriptedSegment()
+    failing, late = Gate(), Gate()
+    segment.script(Script(begins=failing, refusal=RemoteResourceNotFoundError("404")), Script(begins=late))
+    assert world.ahead(segment, range(1))
+    await failing.reached()
+    (flight,) = world.want(segment, range(1, 2))
+    failing.release()
+    await late.reached()
+    await passes(1)
+    await segment.asked(3)
+    await flight.wait()
+    late.release()
+    assert (segment.ranges(), world.sample("get_hedges_won_total")) == ([(0, 0), (1, 1), (1, 1)], 1)
+
+
 async def test_when_both_fail_there_is_another_attempt(hedging: GetWorld, segment: ScriptedSegment) -> None:
     first, second = Gate(), Gate()
     segment.script(Script(begins=first, refusal=TROUBLE), Script(begins=second, refusal=TROUBLE))
