@@ -154,7 +154,8 @@ class MemoryBlocks:
         self.bytes_max = bytes_max
         self.unread_bytes_max = unread_bytes_max
         self._retention_s = retention_s
-        self._clock = clock
+        # Asked with each block that comes or is read, for `expire` alone.
+        self._clock = clock if retention_s is not None else lambda: 0.0
         self._meter = meter
         self._read_ahead_meter = read_ahead_meter
         self._on_wasted = on_wasted
