@@ -16,7 +16,7 @@ Hits and misses are the caller's to count; all else is counted here.
 import errno
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -156,17 +156,20 @@ class DiskBlocks:
         """Forget a block, if it is there or just being written."""
         self._delete(self.index.take([key]))
 
-    def drop_segment(self, segment_id: Uuid) -> int:
-        """Forget a segment's blocks; how many there were."""
-        room = self.index.take_segment(segment_id)
-        self._delete(room)
-        return len(room.doomed)
+    def drop_segments(self, segment_ids: Iterable[Uuid]) -> int:
+        """Forget segments' blocks; how many there were."""
+        dropped = 0
+        for segment_id in segment_ids:
+            room = self.index.take_segment(segment_id)
+            self._delete(room)
+            dropped += len(room.doomed)
+        return dropped
 
     def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget the blocks of segments that are not known; how many there were. Loads first."""
         self.load()
         segments = frozenset(self.index.segments())
-        return sum(map(self.drop_segment, segments - known_among(segments)))
+        return self.drop_segments(segments - known_among(segments))
 
     def expire(self) -> int:
         """Drop the blocks that nobody has read for `retention_s`; how many there were."""

@@ -108,7 +108,7 @@ class DiskFolder:
     def path_of(self, key: DiskBlockKey) -> Path:
         """Return where the block's file is, if there is one."""
         segment = f"{uuid_to_text(key.topic_id)}.{uuid_to_text(key.segment_id)}"
-        return self._own / segment / f"{key.number}-{key.block_bytes}-{key.size_bytes}"
+        return self._own.joinpath(segment, f"{key.number}-{key.block_bytes}-{key.size_bytes}")
 
     def temporary_path(self) -> Path:
         """A path of its own for a file that is to be written."""

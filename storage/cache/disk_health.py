@@ -69,13 +69,11 @@ class DiskHealth:
     @property
     def may_write(self) -> bool:
         """Return whether a write is worth a try."""
-        with self._lock:
-            return self._cause is None or self._has_rested()
+        return self._cause is None or self._has_rested()
 
     @property
     def may_read(self) -> bool:
-        with self._lock:
-            return self._cause is None or self._cause in _STILL_READABLE or self._has_rested()
+        return self._cause is None or self._cause in _STILL_READABLE or self._has_rested()
 
     def try_write(self) -> bool:
         """Return whether the caller may write; of those who come after a rest, only the first until that is over."""

@@ -8,6 +8,7 @@ Rule 3. Trouble with the disk is never a reader's error: it reads from the store
 Rule 4. A run of blocks costs one visit to a thread and a post to the trio thread for every few MiB, not one a block.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
@@ -48,9 +49,10 @@ class DiskRun:
     def __init__(
         self,
         keys: Sequence[DiskBlockKey],
-        deliver: Callable[[int, Block | None], None],
-        fail: Callable[[Exception], None],
+        deliver: Callable[[DiskBlockKey, Block | None], None],
+        fail: Callable[[DiskBlockKey, Exception], None],
         check: Callable[[int, Block], None],
+        meter: CacheMeter,
     ) -> None:
         assert len({key.segment_id for key in keys}) == 1, "a run is of one segment"
         self.keys = tuple(keys)
@@ -58,13 +60,10 @@ class DiskRun:
         self._deliver = deliver
         self._fail = fail
         self._check = check
+        self._meter = meter
         self._bad: set[DiskBlockKey] = set()
-        self._delivered = 0
-        self._is_over = False
-
-    def cancel(self) -> None:
-        """Nobody wants the rest: it is not read if it has not been yet, and neither `deliver` nor `fail` is called."""
-        self._is_over = True
+        self._ended = 0
+        """Keys, of the first ones, that were delivered or have failed."""
 
     def drop(self, key: DiskBlockKey) -> None:
         """The block is known to be bad: None takes its place, if it has yet to be delivered."""
@@ -80,7 +79,7 @@ class DiskRun:
         group_bytes = 0
         for at, key in enumerate(self.keys):
             trio.from_thread.check_cancelled()
-            if self._is_over:
+            if self._ended == len(self.keys):
                 break
             data = None if key in self._bad else disk.read(key, reader)
             block = None if data is None else Block(data)
@@ -97,21 +96,23 @@ class DiskRun:
 
     def hand_over(self, group: Sequence[Block | None]) -> None:
         """Deliver the blocks that come next."""
-        for read in group:
-            if self._is_over:
-                return
-            at, self._delivered = self._delivered, self._delivered + 1
-            try:
-                self._deliver(at, None if self.keys[at] in self._bad else read)
-            except Exception as error:  # it belongs to the waiters; nothing may be raised from a post
-                self.end(error)
-        self._is_over = self._is_over or self._delivered == len(self.keys)
+        try:
+            for key, read in zip(self.keys[self._ended :], group, strict=False):
+                self._ended += 1
+                block = None if key in self._bad else read
+                if block is None:
+                    self._meter.on_miss(CacheLevel.DISK)
+                else:
+                    self._meter.on_hit(CacheLevel.DISK, len(block.data))
+                self._deliver(key, block)
+        except Exception as error:  # it belongs to the waiters; nothing may be raised from a post
+            self.end(error)
 
     def end(self, error: Exception) -> None:
-        """Tell the waiters that no more comes, if any is still to come."""
-        if not self._is_over:
-            self._is_over = True
-            self._fail(error)
+        """Tell the waiters of the blocks that are still to come that they do not."""
+        rest, self._ended = self.keys[self._ended :], len(self.keys)
+        for key in rest:
+            self._fail(key, error)
 
 
 class DiskLevel:
@@ -131,10 +132,10 @@ class DiskLevel:
         self.queue_bytes = 0
         self._queued = trio.Event()
         self._writing: DiskBlockKey | None = None
-        self._unwanted: set[DiskBlockKey] = set()
+        """What is being written; None also if it was dropped since, and is not to stay."""
         self._deleted: dict[Uuid, None] = {}
-        """Deleted segments whose files have yet to go: never more than there are segments on disk."""
-        self._is_deleting = False
+        """Deleted segments whose files have yet to go: never more than there are segments on disk. A task deletes them
+        as long as there are any."""
 
     async def run(self) -> None:
         """List what an earlier process left, then write what is queued, for ever."""
@@ -173,29 +174,21 @@ class DiskLevel:
         keys: Sequence[DiskBlockKey],
         reader: Hashable,
         *,
-        deliver: Callable[[int, Block | None], None],
-        fail: Callable[[Exception], None],
-        check: Callable[[int, Block], None] = lambda number, block: None,
+        deliver: Callable[[DiskBlockKey, Block | None], None],
+        fail: Callable[[DiskBlockKey, Exception], None],
+        check: Callable[[int, Block], None],
     ) -> DiskRun:
         """Read blocks of one segment, one after another, in one visit to a worker thread; returns at once.
 
         Args:
             keys: at least one. All of them may be in memory at once, before the first is delivered.
-            deliver: called in the trio thread, in the order of `keys`, with a block's index in them, and the block, or
-                None if it is not there or bad. What it raises goes to `fail`.
-            fail: called once, in place of deliveries that will not come: trio.ClosedResourceError at the application's
-                end. It must not raise.
+            deliver: called in the trio thread, in the order of `keys`, with the block, or None if it is not there or
+                bad. What it raises goes to `fail`.
+            fail: called for each block that will not be delivered: trio.ClosedResourceError at the application's end.
+                It must not raise.
             check: called in the worker thread with each block and its number.
         """
-
-        def count_and_deliver(at: int, block: Block | None) -> None:
-            if block is None:
-                self._meter.on_miss(CacheLevel.DISK)
-            else:
-                self._meter.on_hit(CacheLevel.DISK, len(block.data))
-            deliver(at, block)
-
-        run = DiskRun(keys, count_and_deliver, fail, check)
+        run = DiskRun(keys, deliver, fail, check, self._meter)
         self.runs.add(run)
         self._nursery.start_soon(self._read_run, run, reader)
         return run
@@ -216,7 +209,7 @@ class DiskLevel:
         """Forget a block at once, wherever it is."""
         self._unqueue(key)
         if key == self._writing:
-            self._unwanted.add(key)
+            self._writing = None
         for run in self.runs:
             run.drop(key)
         self._disk.drop(key)
@@ -229,15 +222,14 @@ class DiskLevel:
         for key in [key for key in self.queue if key.segment_id == segment_id]:
             self._unqueue(key)
         if self._writing is not None and self._writing.segment_id == segment_id:
-            self._unwanted.add(self._writing)
+            self._writing = None
         for run in self.runs:
             run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
         if not self._disk.index.has_segment(segment_id):
             return
-        self._deleted[segment_id] = None
-        if not self._is_deleting:
+        if not self._deleted:
             self._nursery.start_soon(self._delete_files)
-            self._is_deleting = True
+        self._deleted[segment_id] = None
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget segments that the catalog does not have, once it is live; how many blocks there were."""
@@ -256,21 +248,12 @@ class DiskLevel:
             self.runs.discard(run)
 
     async def _delete_files(self) -> None:
-        try:
-            while self._deleted:
-                segment_ids, self._deleted = list(self._deleted), {}
-                for at in range(0, len(segment_ids), SEGMENTS_DELETED_AT_ONCE):
-                    # A limited number for each thread: the application's end waits for it.
-                    await trio.to_thread.run_sync(
-                        self._delete_segments, segment_ids[at : at + SEGMENTS_DELETED_AT_ONCE]
-                    )
-        finally:
-            self._is_deleting = False
-
-    def _delete_segments(self, segment_ids: Sequence[Uuid]) -> None:
-        """In a worker thread."""
-        for segment_id in segment_ids:
-            self._disk.drop_segment(segment_id)
+        while self._deleted:
+            # A limited number for each thread: the application's end waits for it.
+            segment_ids = list(itertools.islice(self._deleted, SEGMENTS_DELETED_AT_ONCE))
+            await trio.to_thread.run_sync(self._disk.drop_segments, segment_ids)
+            for segment_id in segment_ids:
+                del self._deleted[segment_id]
 
     async def _write_next(self) -> None:
         key, (block, reader) = next(iter(self.queue.items()))
@@ -279,10 +262,9 @@ class DiskLevel:
         try:
             await trio.to_thread.run_sync(self._disk.write, key, block.data, reader)
         finally:
-            self._writing = None
-            if key in self._unwanted:
-                self._unwanted.discard(key)
+            if self._writing != key:
                 self._disk.drop(key)
+            self._writing = None
 
     def _unqueue(self, key: DiskBlockKey) -> None:
         entry = self.queue.pop(key, None)

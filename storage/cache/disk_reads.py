@@ -52,9 +52,6 @@ class DiskReads:
         self.undemanded_bytes = 0
         """Bytes of blocks that nobody waits for."""
 
-    def __len__(self) -> int:
-        return len(self._readings)
-
     def is_under_way(self, key: BlockKey) -> bool:
         """Return whether the block is being read."""
         return key in self._readings
@@ -64,8 +61,8 @@ class DiskReads:
     ) -> None:
         """Read these blocks, none of which is on its way, in this order."""
 
-        def deliver(at: int, block: Block | None) -> None:
-            key = source.key(numbers[at])
+        def deliver(disk_key: DiskBlockKey, block: Block | None) -> None:
+            key = source.key(disk_key.number)
             flight = self._take(key)
             if block is not None:
                 if not run.is_forgotten:
@@ -73,13 +70,12 @@ class DiskReads:
                 if flight is not None:
                     flight.land(block)
             elif flight is not None:
-                flight.follow(self._otherwise(source, numbers[at]))
+                flight.follow(self._otherwise(source, key.number))
 
-        def fail(error: Exception) -> None:
-            for number in numbers:
-                key = source.key(number)
-                if key in self._readings and (flight := self._take(key)) is not None:
-                    flight.fail(error)
+        def fail(disk_key: DiskBlockKey, error: Exception) -> None:
+            flight = self._take(source.key(disk_key.number))
+            if flight is not None:
+                flight.fail(error)
 
         check = self._walk_from(source, numbers[0]).feed
         run = self._disk.read_run(disk_keys, reader, deliver=deliver, fail=fail, check=check)

@@ -123,7 +123,7 @@ class World:
 
     async def done(self) -> None:
         """Wait until nothing is on its way."""
-        await until(lambda: not len(self.reads))
+        await until(lambda: not self.level.runs)
 
     def write_soon(self, *keys: DiskBlockKey) -> None:
         for key in keys:

@@ -143,7 +143,7 @@ def test_dropped_blocks_and_segments_are_gone_at_once(tmp_path: Path) -> None:
         cache.disk.drop(FIRST)
         cache.disk.drop(FIRST)
         assert cache.served(FIRST, SECOND, THIRD, other) == [SECOND, THIRD, other]
-        cache.disk.drop_segment(SECOND.segment_id)
+        cache.disk.drop_segments([SECOND.segment_id])
         assert cache.served(SECOND, THIRD, other) == [other]
         assert len(files_below(tmp_path)) == 1
 
@@ -205,7 +205,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
                 cache.disk.write(key, data_of(key), seed)
                 cache.served(keys[(step * 5 + seed) % len(keys)])
                 if step % 20 == seed:
-                    cache.disk.drop_segment(key.segment_id)
+                    cache.disk.drop_segments([key.segment_id])
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(work, range(4)))

@@ -216,14 +216,20 @@ class Receiver:
     """What came of a run, in the order in which it came; `posts`: how many came together."""
 
     came: list[bytes | None] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
+    failures: list[tuple[DiskBlockKey, Exception]] = field(default_factory=list)
     posts: list[int] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
     on_delivery: Callable[[int], object] = lambda at: None
     run: DiskRun | None = None
 
     def read(self, world: World, keys: list[DiskBlockKey]) -> "Receiver":
-        self.run = run = world.level.read_run(keys, "a reader", deliver=self.deliver, fail=self.failures.append)
+        self.run = run = world.level.read_run(
+            keys,
+            "a reader",
+            deliver=self.deliver,
+            fail=lambda *failure: self.failures.append(failure),
+            check=lambda number, block: None,
+        )
         hand_over = run.hand_over
 
         def counted(group: Sequence[Block | None]) -> None:
@@ -233,9 +239,10 @@ class Receiver:
         run.hand_over = counted  # type: ignore[method-assign]  # one call a post
         return self
 
-    def deliver(self, at: int, block: Block | None) -> None:
-        assert at == len(self.came)
+    def deliver(self, key: DiskBlockKey, block: Block | None) -> None:
         assert self.run is not None
+        at = len(self.came)
+        assert key == self.run.keys[at]
         self.came.append(None if block is None else bytes(block.data))
         self.kept.append(not self.run.is_forgotten)
         self.on_delivery(at)
@@ -304,31 +311,39 @@ async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_ke
     assert (receiver.came, receiver.kept) == (whole(KEYS[:2]), [True, False])
 
 
-async def test_of_a_run_that_nobody_wants_the_rest_is_neither_read_nor_delivered(world: World) -> None:
-    gate, later = world.disk.after_read.setdefault(KEYS[1], Gate()), world.gate("read", KEYS[2])
-    receiver = Receiver().read(world, KEYS)
-    await gate.reached()
-    await receiver.came_to(1)
-    assert receiver.run is not None
-    receiver.run.cancel()
-    gate.release()
-    await until(lambda: not world.level.runs)
-    assert (receiver.came, receiver.failures) == (whole(KEYS[:1]), [])
-    assert not later.is_reached
+def refuse(at: int) -> None:
+    if at == 1:
+        raise ValueError("no")
 
 
-async def test_an_error_of_the_receivers_ends_its_run_alone(filled: Path) -> None:
-    def refuse(at: int) -> None:
-        if at == 1:
-            raise ValueError("no")
+async def test_an_error_of_the_receivers_ends_its_run_alone(world: World) -> None:
+    receiver = Receiver(on_delivery=refuse).read(world, KEYS)
+    await until(lambda: bool(receiver.failures))
+    other = Receiver().read(world, KEYS)
+    await other.came_to(12)
+    assert receiver.came == whole(KEYS[:2])
+    assert [(key, str(error)) for key, error in receiver.failures] == [(key, "no") for key in KEYS[2:]]
 
+
+async def test_of_a_run_that_has_failed_the_rest_is_neither_read_nor_delivered(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_level, "POST_BYTES", SIZE_BYTES)
     async with world_at(filled) as world:
+        gate, later = world.disk.after_read.setdefault(KEYS[2], Gate()), world.gate("read", KEYS[3])
         receiver = Receiver(on_delivery=refuse).read(world, KEYS)
+        await gate.reached()
         await until(lambda: bool(receiver.failures))
-        other = Receiver().read(world, KEYS)
-        await other.came_to(12)
+        gate.release()
+        await until(lambda: not world.level.runs)
         assert receiver.came == whole(KEYS[:2])
-        assert [str(failure) for failure in receiver.failures] == ["no"]
+        assert not later.is_reached
+
+
+def closed(receiver: Receiver) -> list[DiskBlockKey]:
+    """The blocks that did not come since the application ended."""
+    assert all(isinstance(error, trio.ClosedResourceError) for _, error in receiver.failures)
+    return [key for key, _ in receiver.failures]
 
 
 async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
@@ -346,7 +361,8 @@ async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
         receiver = Receiver().read(world, KEYS[1:])
         await wait_all_tasks_blocked()
     assert len(told) == 1
-    assert (receiver.came, [type(each) for each in receiver.failures]) == ([], [trio.ClosedResourceError])
+    assert receiver.came == []
+    assert closed(receiver) == KEYS[1:]
 
 
 async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path) -> None:
@@ -362,4 +378,4 @@ async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path)
         await receiver.came_to(1)
         outside.start_soon(open_soon)
     assert receiver.came == whole(KEYS[:1])
-    assert [type(failure) for failure in receiver.failures] == [trio.ClosedResourceError]
+    assert closed(receiver) == KEYS[1:]
