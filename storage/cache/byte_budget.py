@@ -85,14 +85,13 @@ class ByteBudget:
         self.bytes_max = bytes_max
         self._little_bytes = little_bytes
         self._on_held = on_held
-        self._held_bytes = 0
+        self.held = 0
+        """Bytes."""
         self._preferred_line, self._other_line = _Line(), _Line()
         self._lines = [self._preferred_line, self._other_line]
         """That whose turn it is first."""
-        self._waiting = 0
-        """In both."""
         self.wanted = 0
-        """Bytes that those want who wait."""
+        """Bytes that those want who wait; 0: nobody does."""
         self._preferred: set[Hashable] = set()
         self._on_room: list[Callable[[], None]] = []
         self._on_short: list[Callable[[], None]] = []
@@ -100,17 +99,12 @@ class ByteBudget:
     @property
     def is_short(self) -> bool:
         """Return whether somebody waits for room."""
-        return self._waiting > 0
-
-    @property
-    def held(self) -> int:
-        """Bytes."""
-        return self._held_bytes
+        return self.wanted > 0
 
     @property
     def room(self) -> int:
         """Bytes that `try_acquire` would give."""
-        return 0 if self._waiting else max(0, self.bytes_max - self._held_bytes)
+        return 0 if self.wanted else max(0, self.bytes_max - self.held)
 
     def charged(self, size_bytes: int) -> int:
         """Return what so much is charged with."""
@@ -130,7 +124,6 @@ class ByteBudget:
             return
         line = self._preferred_line if owner in self._preferred else self._other_line
         waiter = line.join(size_bytes, owner)
-        self._waiting += 1
         self.wanted += size_bytes
         for call in self._on_short:
             call()
@@ -142,14 +135,13 @@ class ByteBudget:
                 self.release(size_bytes)
             else:
                 line.leave(waiter)
-                self._waiting -= 1
                 self.wanted -= size_bytes
                 self._admit()
             raise
 
     def try_acquire(self, size_bytes: int) -> bool:
         """Hold that much more, if nobody waits and there is room at once."""
-        if size_bytes and (self._waiting or not self._fits(size_bytes)):
+        if size_bytes and (self.wanted or not self._fits(size_bytes)):
             return False
         self._hold(size_bytes)
         return True
@@ -160,7 +152,7 @@ class ByteBudget:
 
     def release(self, size_bytes: int) -> None:
         """Hold that much less."""
-        assert size_bytes <= self._held_bytes, (size_bytes, self._held_bytes)
+        assert size_bytes <= self.held, (size_bytes, self.held)
         self._hold(-size_bytes)
         self._admit()
 
@@ -181,24 +173,22 @@ class ByteBudget:
             self._preferred.discard(owner)
 
     def _admit(self) -> None:
-        while self._waiting:
+        while self.wanted:
             line = self._lines[0] or self._lines[1]
             if not self._fits(line.first.size_bytes):
-                break
+                return
             waiter = line.serve_first()
-            self._waiting -= 1
             self.wanted -= waiter.size_bytes
             self._lines.sort(key=lambda each: each is line)  # the other's turn
             self._hold(waiter.size_bytes)
             waiter.admitted.set()
-        if not self._waiting:
-            for call in self._on_room:
-                call()
+        for call in self._on_room:
+            call()
 
     def _fits(self, size_bytes: int) -> bool:
-        return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes <= self._little_bytes
+        return self.held + size_bytes <= self.bytes_max or self.held <= self._little_bytes
 
     def _hold(self, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
+        self.held += size_bytes
         if self._on_held is not None:
-            self._on_held(self._held_bytes)
+            self._on_held(self.held)

@@ -98,10 +98,9 @@ class Room:
 
     def release(self) -> None:
         """The answer is sent, or was not made. Idempotent."""
-        self._give_back_reserved()
         blocks, self.blocks = self.blocks, ()
-        if freed_bytes := self._account.let_go(blocks):
-            self._budget.release(freed_bytes)
+        self._reserved_bytes += self._account.let_go(blocks)
+        self._give_back_reserved()
 
     def _give_back_reserved(self) -> None:
         reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0

@@ -16,6 +16,7 @@ Sizes are bytes in the store, times seconds by the caller's clock.
 """
 
 import math
+import sys
 from collections import deque
 
 MIB = 1024 * 1024
@@ -79,17 +80,17 @@ class Pace:
 
     def __init__(self, gets_max: int, second_gets_per_minute_min: int = NEVER) -> None:
         self._gets_max = gets_max
-        self._gets = float(min(GETS_START, gets_max))
         self.gets = min(GETS_START, gets_max)
         """GETs of read-ahead that fill the link."""
+        self._gets = float(self.gets)
         self._usual_first_byte_s: float | None = None
         self.connection_bytes_per_s: float | None = None
         """What one connection usually achieves; None: not known yet."""
         self._best = _Best()
-        self._second_gets_per_minute_min = second_gets_per_minute_min
-        # GETs by second, so that a minute costs at most 61 entries at any rate.
-        self._sent: deque[list[int]] = deque()
-        self._sent_in_minute = 0
+        self.sends_seconds = second_gets_per_minute_min != NEVER
+        """Tells whether what is late ever gets a second GET."""
+        # When the last GETs were sent: as many as there have to be in a minute.
+        self._last_sent_s: deque[float] = deque(maxlen=max(0, second_gets_per_minute_min))
 
     @property
     def delay_bytes(self) -> int:
@@ -99,29 +100,20 @@ class Pace:
             return 0
         return round(self.connection_bytes_per_s * self._usual_first_byte_s)
 
-    def get_bytes(self, asked_bytes: int, windows_bytes: int | None = None) -> int:
+    def get_bytes(self, asked_bytes: int, windows_bytes: int = sys.maxsize) -> int:
         """Return what the next GET of a stream that has asked for so much is to transfer.
 
         Args:
             windows_bytes: that all streams together may have under way; all GETs are to fit into it.
         """
-        size_bytes = min(GET_BYTES, asked_bytes // GET_PART)
-        if windows_bytes is not None:
-            size_bytes = min(size_bytes, windows_bytes // self.gets)
-        size_bytes = max(GET_BYTES_MIN, size_bytes)
+        size_bytes = max(GET_BYTES_MIN, min(GET_BYTES, asked_bytes // GET_PART, windows_bytes // self.gets))
         if self.connection_bytes_per_s is None:
             return size_bytes
         return min(size_bytes, max(SMALL_BYTES, round(self.connection_bytes_per_s * GET_S)))
 
     def on_sent(self, now_s: float) -> None:
         """A GET is sent."""
-        second = math.floor(now_s)
-        self._forget_before(second)
-        if self._sent and self._sent[-1][0] == second:
-            self._sent[-1][1] += 1
-        else:
-            self._sent.append([second, 1])
-        self._sent_in_minute += 1
+        self._last_sent_s.append(now_s)
 
     def on_begun(self, first_byte_s: float) -> None:
         """An answer began so long after its GET was sent; also one that came second."""
@@ -141,11 +133,6 @@ class Pace:
             self._gets = min(float(self._gets_max), max(float(GETS_MIN), self._gets + step))
             self.gets = math.floor(self._gets)
 
-    @property
-    def sends_seconds(self) -> bool:
-        """Return whether what is late ever gets a second GET."""
-        return self._second_gets_per_minute_min != NEVER
-
     def late_after_s(self, now_s: float, has_begun: bool, next_bytes: float) -> float | None:
         """Return how long after a GET was last heard of (or sent) it is late; None: never.
 
@@ -157,14 +144,11 @@ class Pace:
         if has_begun:
             speed = self.connection_bytes_per_s
             return None if speed is None else max(LATE_S_MIN, LATE * next_bytes / speed)
-        self._forget_before(math.floor(now_s))
-        if self._usual_first_byte_s is None or self._sent_in_minute < self._second_gets_per_minute_min:
+        sent_s = self._last_sent_s
+        is_used = len(sent_s) == sent_s.maxlen and (not sent_s or sent_s[0] > now_s - MINUTE_S)
+        if self._usual_first_byte_s is None or not is_used:
             return None
         return max(LATE_S_MIN, LATE * self._usual_first_byte_s)
-
-    def _forget_before(self, second: int) -> None:
-        while self._sent and self._sent[0][0] <= second - MINUTE_S:
-            self._sent_in_minute -= self._sent.popleft()[1]
 
 
 class _Best:

@@ -32,7 +32,6 @@ class Throttle:
     def __init__(self, gets_max: int, meter: GetMeter) -> None:
         self._most = gets_max
         self._meter = meter
-        self._limit = math.inf
         self._in_flight = trio.CapacityLimiter(math.inf)
         self._halved_s = -math.inf
         self._not_before_s = -math.inf
@@ -49,9 +48,7 @@ class Throttle:
 
         Cancellation: it is not in flight.
         """
-        get = object()
-        await self._in_flight.acquire_on_behalf_of(get)
-        try:
+        async with self._in_flight:
             while self._not_before_s > trio.current_time():  # noqa: ASYNC110  # it may have moved on meanwhile
                 await trio.sleep_until(self._not_before_s)
             sent_s = trio.current_time()
@@ -60,9 +57,8 @@ class Throttle:
             except ThrottledError as error:
                 self._on_throttled(sent_s, error.retry_after_s or 0.0)
                 raise
-            self._on_success(sent_s)
-        finally:
-            self._in_flight.release_on_behalf_of(get)
+            if self.is_on and sent_s > self._halved_s:
+                self._set(self._limit + 1 / self._limit)
 
     def _on_throttled(self, sent_s: float, retry_after_s: float) -> None:
         now_s = trio.current_time()
@@ -70,10 +66,6 @@ class Throttle:
         if sent_s > self._halved_s:
             self._halved_s = now_s
             self._set(max(1.0, min(self._limit, self._in_flight.borrowed_tokens) // 2))
-
-    def _on_success(self, sent_s: float) -> None:
-        if sent_s > self._halved_s and self.is_on:
-            self._set(self._limit + 1 / self._limit)
 
     def _set(self, limit: float) -> None:
         self._limit = limit if limit < self._most else math.inf
