@@ -88,11 +88,11 @@ class TierStorage:
 
     def readers(self) -> list[Stream]:
         """The sequential readers themselves, the one that read longest ago first."""
-        return [*self._read_ahead]
+        return [*self._read_ahead.recent]
 
     def streams(self) -> list[dict[str, object]]:
         """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""
-        return [stream_row(stream) for stream in self._read_ahead]
+        return [stream_row(stream) for stream in self._read_ahead.recent]
 
     async def run(self) -> None:
         """Run what goes on beside the reads."""
@@ -133,8 +133,9 @@ class TierStorage:
 
 def stream_row(stream: Stream) -> dict[str, object]:
     """Return what is shown of a sequential reader."""
+    reader = stream.last.reader
     return {
-        **(stream.reader.row() if isinstance(stream.reader, ClientName) else {"client": str(stream.reader)}),
+        **(reader.row() if isinstance(reader, ClientName) else {"client": str(reader)}),
         "topic": stream.partition.topic,
         "partition": stream.partition.partition,
         "segment_start_offset": stream.segment.start_offset,
@@ -231,7 +232,6 @@ def _block_parts(
             read_ahead,
             cache=blocks,
             gets=gets,
-            memory=memory,
             open_segment=parts.opened.get,
             fetch_index=parts.offset_indexes.fetch_soon,
         )

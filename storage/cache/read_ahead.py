@@ -29,7 +29,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 
 import structlog
@@ -37,7 +37,7 @@ import trio
 
 from metrics.cache_meters import ReadAheadMeter, StallReason
 from storage.cache.block_cache import BlockCache
-from storage.cache.blocks import BlockKey, MemoryBlocks, SegmentBlocks
+from storage.cache.blocks import BlockKey, SegmentBlocks
 from storage.cache.gets import Gets
 from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
 from storage.cache.recent_speed import RecentSpeed
@@ -85,33 +85,28 @@ class Ahead:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One sequential reader: its last read was of bytes [start, end) of `segment`.
+    """One sequential reader: its `last` read was of bytes [start, end) of `segment`.
 
     `segments` begin with that one. `window_bytes` is 0 until there is a window. `asked_bytes`: what was asked for in
-    all, as stored. `is_begun`: its first read is not answered yet. `stamp`: of its place in the line; 0: it may not
-    ask.
+    all, as stored. `stamp`: of its place in the line; 0: it may not ask.
     """
 
-    reader: Hashable
+    last: "Read"
     segment: RemoteLogSegmentMetadata
     start: int
     end: int
     read_at_s: float
-    following: Following
     follower: Uuid | None = None
     window_bytes: int = 0
     smallest_bytes: int = 0  # of its window
     sequential_bytes: int = 0  # read since the window last changed
     asked_bytes: int = 0
     ahead_bytes: int = 0
-    is_begun: bool = False
-    waited: bool = False
     was_halved: bool = False
     speed: RecentSpeed = field(default_factory=lambda: RecentSpeed(0.0))
     stalled_by: StallReason = StallReason.COLD_START
     stamp: int = 0
     segments: list[Ahead] = field(default_factory=list)
-    last: "Read | None" = None
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -195,7 +190,7 @@ class ReadAhead:
     ) -> None:
         self._stream_bytes_max = min(stream_bytes_max, total_bytes_max)
         self._total_bytes_max = total_bytes_max
-        self._start_bytes = min(start_bytes, self._stream_bytes_max)
+        self._start_bytes = start_bytes
         self._streams_max = streams_max
         self._meter = meter
         self._clock = clock
@@ -204,23 +199,13 @@ class ReadAhead:
         self.by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
         self.by_segment: dict[Uuid, set[Stream]] = {}
         self.recent: OrderedDict[Stream, None] = OrderedDict()
+        """All streams, the one that was read longest ago first."""
         self._read_lately: dict[Stream, None] = {}
-        self._with_window = 0
-        self._ahead_bytes = 0
+        self.streams_with_window = 0
+        self.ahead_bytes = 0
+        """What was asked for and not read, of all streams together."""
         self.line: list[tuple[int, int, Stream]] = []
         self._stamps = itertools.count(1)
-
-    def __len__(self) -> int:
-        return len(self.recent)
-
-    @property
-    def streams_with_window(self) -> int:
-        return self._with_window
-
-    @property
-    def ahead_bytes(self) -> int:
-        """Return what was asked for and not read, of all streams together."""
-        return self._ahead_bytes
 
     @property
     def has_nearest(self) -> bool:
@@ -241,16 +226,16 @@ class ReadAhead:
         segment = read.blocks.segment
         stream = self._continued(read.reader, segment, read.start)
         is_new = stream is None
-        if read.is_begun and not is_new:
-            return []
         if stream is None:
             stream = self._add(read)
+        elif read.is_begun:
+            return []
         is_same = stream.start == read.start and stream.segment is segment
-        is_repeated = not is_new and (is_same or stream.is_begun)
-        stream.is_begun, stream.last = read.is_begun, read
+        is_repeated = not is_new and (is_same or stream.last.is_begun)
+        stream.last = read
+        stream.read_at_s = self._clock()
+        self.recent.move_to_end(stream)
         if is_repeated and stream.end == read.end:
-            stream.read_at_s = self._clock()
-            self.recent.move_to_end(stream)
             return []
         self._advance(stream, read)
         if not is_repeated and (read.is_cut or not is_new):
@@ -264,7 +249,7 @@ class ReadAhead:
         """The segment of a stream that comes to this offset, found by the same as its last read was."""
         for stream in self.by_reader.get(reader, {}).get(partition, ()):
             read = stream.last
-            if read and read.offset <= offset <= read.blocks.segment.end_offset and read.found_by == found_by:
+            if read.offset <= offset <= read.blocks.segment.end_offset and read.found_by == found_by:
                 return read.blocks
         return None
 
@@ -281,7 +266,7 @@ class ReadAhead:
 
     def window(self, stream: Stream) -> int:
         """Return how far ahead of its reader the stream may ask, in bytes."""
-        window_bytes = min(stream.window_bytes, self._total_bytes_max // (self._with_window or 1))
+        window_bytes = min(stream.window_bytes, self._total_bytes_max // (self.streams_with_window or 1))
         return max(window_bytes, stream.smallest_bytes)
 
     def get_bytes(self, stream: Stream) -> int:
@@ -289,7 +274,7 @@ class ReadAhead:
         return min(self._full_get_bytes(stream), self.window(stream) // 2)
 
     def _full_get_bytes(self, stream: Stream) -> int:
-        windows_bytes = min(self._total_bytes_max, self._with_window * self._stream_bytes_max)
+        windows_bytes = min(self._total_bytes_max, self.streams_with_window * self._stream_bytes_max)
         return self._get_bytes(stream.asked_bytes, windows_bytes)
 
     def nearest(self) -> Stream | None:
@@ -304,7 +289,7 @@ class ReadAhead:
             return
         stream.stamp = next(self._stamps)
         heapq.heappush(self.line, (stream.ahead_bytes, stream.stamp, stream))
-        if len(self.line) > 64 + 2 * self._with_window:
+        if len(self.line) > 64 + 2 * self.streams_with_window:
             self.line = [entry for entry in self.line if entry[1] == entry[2].stamp]
             heapq.heapify(self.line)
 
@@ -332,13 +317,16 @@ class ReadAhead:
         found = []
         for stream in self.by_segment.get(key.segment_id, ()):
             ahead = next(ahead for ahead in stream.segments if ahead.segment_id == key.segment_id)
-            if ahead.blocks is None or (start := ahead.blocks.grid.start(key.number)) >= ahead.position:
+            if ahead.blocks is None:
                 continue
-            if ahead is stream.segments[0]:
-                if ahead.blocks.grid.end(key.number) <= stream.end:
-                    continue
-                start = max(start, stream.end)
-            _pull_back(stream, ahead, start)
+            grid = ahead.blocks.grid
+            read_to = stream.end if ahead is stream.segments[0] else 0
+            if grid.start(key.number) >= ahead.position or grid.end(key.number) <= read_to:
+                continue
+            # Here ends what was asked for; the rest may be asked for again.
+            ahead.position = max(grid.start(key.number), read_to)
+            for later in stream.segments[stream.segments.index(ahead) + 1 :]:
+                later.position = 0
             self._measure(stream)
             found.append(stream)
         return found
@@ -373,11 +361,7 @@ class ReadAhead:
             return StallReason.COLD_START
         if frontier is None:
             return StallReason.END_OF_TIER
-        return StallReason.DEPTH if stream.waited else StallReason.CONSUMER
-
-    def __iter__(self) -> Iterator[Stream]:
-        """All streams, the one that was read longest ago first."""
-        return iter(self.recent)
+        return StallReason.DEPTH if stream.last.waited else StallReason.CONSUMER
 
     def forget_reader(self, reader: Hashable) -> None:
         """A connection closed. What was fetched for it stays for others."""
@@ -410,8 +394,8 @@ class ReadAhead:
         return max(found, key=lambda stream: (stream.end == start, stream.start), default=None)
 
     def _add(self, read: Read) -> Stream:
-        stream = Stream(read.reader, read.blocks.segment, read.start, read.end, self._clock(), read.following)
-        streams = self.by_reader.setdefault(stream.reader, {}).setdefault(stream.partition, [])
+        stream = Stream(read, read.blocks.segment, read.start, read.end, self._clock())
+        streams = self.by_reader.setdefault(read.reader, {}).setdefault(stream.partition, [])
         streams.append(stream)
         self.recent[stream] = None
         if len(streams) > STREAMS_PER_PARTITION_MAX:
@@ -434,33 +418,29 @@ class ReadAhead:
         grid = read.blocks.grid
         stream.smallest_bytes = min(2 * grid.block_bytes * grid.unit_blocks, self._stream_bytes_max)
         stream.segment, stream.start, stream.end = segment, read.start, read.end
-        stream.following = read.following
-        now_s = self._clock()
-        stream.speed.add(now_s, read.end - read.start)
-        stream.read_at_s = now_s
-        stream.waited = read.waited
+        stream.speed.add(stream.read_at_s, read.end - read.start)
         stream.was_halved = False
         follower = read.following(segment) if read.end >= segment.segment_size_bytes else None
         stream.follower = None if follower is None else follower.segment_id.id
-        self.recent.move_to_end(stream)
 
     def _drop(self, stream: Stream) -> None:
         while stream.segments:
             self._drop_segment(stream, -1)
-        self._ahead_bytes -= stream.ahead_bytes
+        self.ahead_bytes -= stream.ahead_bytes
         del self.recent[stream]
-        partitions = self.by_reader[stream.reader]
+        reader = stream.last.reader
+        partitions = self.by_reader[reader]
         streams = partitions[stream.partition]
         streams.remove(stream)
         if not streams:
             del partitions[stream.partition]
         if not partitions:
-            del self.by_reader[stream.reader]
+            del self.by_reader[reader]
         stream.stamp = 0
         self._read_lately.pop(stream, None)
         if stream.window_bytes:
-            self._with_window -= 1
-            self._meter.on_streams(self._with_window)
+            self.streams_with_window -= 1
+            self._meter.on_streams(self.streams_with_window)
 
     def _add_segment(self, stream: Stream, ahead: Ahead) -> None:
         stream.segments.append(ahead)
@@ -477,19 +457,17 @@ class ReadAhead:
 
     def _measure(self, stream: Stream) -> None:
         """Count again what was asked for and not read."""
-        self._ahead_bytes -= stream.ahead_bytes
-        stream.ahead_bytes = -stream.end
-        for ahead in stream.segments:
-            stream.ahead_bytes += ahead.position
-        self._ahead_bytes += stream.ahead_bytes
+        self.ahead_bytes -= stream.ahead_bytes
+        stream.ahead_bytes = sum([ahead.position for ahead in stream.segments]) - stream.end
+        self.ahead_bytes += stream.ahead_bytes
 
     def _grow(self, stream: Stream, read: Read) -> None:
         answer_bytes = read.end - read.start
         stream.sequential_bytes += answer_bytes
         if not stream.window_bytes:
             stream.window_bytes = max(stream.smallest_bytes, min(self._start_bytes, START_ANSWERS * answer_bytes))
-            self._with_window += 1
-            self._meter.on_streams(self._with_window)
+            self.streams_with_window += 1
+            self._meter.on_streams(self.streams_with_window)
         elif read.waited or stream.sequential_bytes >= self.window(stream):
             doubled = 2 * self.window(stream)
             stream.sequential_bytes = 0
@@ -514,7 +492,7 @@ class ReadAhead:
             end = self.window(stream) + 2 * GET_BYTES
             while distance < end and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
                 last = stream.segments[-1].segment
-                segment = stream.following(last)
+                segment = stream.last.following(last)
                 if segment is None or segment.end_offset <= last.end_offset:
                     break
                 found.append(Ahead(segment))
@@ -522,13 +500,6 @@ class ReadAhead:
                 distance += segment.segment_size_bytes
         self.changed(stream)
         return found
-
-
-def _pull_back(stream: Stream, ahead: Ahead, position: int) -> None:
-    """End here what was asked for; the rest may be asked for again."""
-    ahead.position = position
-    for later in stream.segments[stream.segments.index(ahead) + 1 :]:
-        later.position = 0
 
 
 class Prefetcher:
@@ -552,16 +523,15 @@ class Prefetcher:
         *,
         cache: BlockCache,
         gets: Gets,
-        memory: MemoryBlocks,
         open_segment: Callable[[RemoteLogSegmentMetadata], Awaitable[OpenedSegment]],
         fetch_index: Callable[[RemoteLogSegmentMetadata], None],
     ) -> None:
         self._nursery = nursery
         self._read_ahead = read_ahead
         self.blocks_at = read_ahead.blocks_at
+        self.forget_reader = read_ahead.forget_reader
         self._cache = cache
         self._gets = gets
-        self._memory = memory
         self._open_segment = open_segment
         self._fetch_index = fetch_index
         self._opening: set[Uuid] = set()
@@ -575,7 +545,10 @@ class Prefetcher:
         """As `ReadAhead.on_read`, and does what it wants. Neither blocks nor raises."""
         try:
             for ahead in self._read_ahead.on_read(read):
-                self._open_soon(ahead)
+                if ahead.segment_id not in self._opening:
+                    # First, because it raises once the nursery is closed.
+                    self._nursery.start_soon(self._open, ahead.segment)
+                    self._opening.add(ahead.segment_id)
             if not self._read_ahead.has_nearest:
                 self._read_ahead.note_stalls(self._gets.why_full)
             elif not self._is_to_ask:
@@ -601,10 +574,6 @@ class Prefetcher:
             end = min(grid.start(first + count), grid.size_bytes)
             self._cache.fetch_ahead(source, grid.start(first), end, GET_BYTES_MIN, room_bytes)
 
-    def forget_reader(self, reader: Hashable) -> None:
-        """As `ReadAhead.forget_reader`."""
-        self._read_ahead.forget_reader(reader)
-
     @property
     def room_bytes(self) -> int:
         """Return what is left for blocks that are read ahead and unread, here or under way.
@@ -612,8 +581,9 @@ class Prefetcher:
         Blocks that no stream comes to any more, because their readers have gone, take no room: they make way first,
         being the oldest.
         """
-        unread_bytes = self._memory.unread_bytes + self._cache.read_ahead_bytes
-        return max(0, self._memory.unread_bytes_max - min(unread_bytes, self._read_ahead.ahead_bytes))
+        memory = self._cache.memory
+        unread_bytes = memory.unread_bytes + self._cache.read_ahead_bytes
+        return max(0, memory.unread_bytes_max - min(unread_bytes, self._read_ahead.ahead_bytes))
 
     async def _ask_next_turn(self) -> None:
         self._is_to_ask = False
@@ -651,29 +621,16 @@ class Prefetcher:
         stream.asked_bytes += asked_bytes
         return True
 
-    def _open_soon(self, ahead: Ahead) -> None:
-        if ahead.segment_id not in self._opening:
-            # First, because it raises once the nursery is closed.
-            self._nursery.start_soon(self._open, ahead.segment)
-            self._opening.add(ahead.segment_id)
-
     async def _open(self, segment: RemoteLogSegmentMetadata) -> None:
         """One task per segment, for all streams that come to it."""
         try:
-            try:
-                opened = await self._open_segment(segment)
-            finally:
-                self._opening.discard(segment.segment_id.id)
+            opened = await self._open_segment(segment)
             if self._read_ahead.opened(self._cache.blocks_of(segment, opened)):
                 self._fetch_index(segment)
                 self._ask()
-        except Exception as error:  # the application's nursery must live on
-            _log_failure("segment_not_read_ahead", segment, error)
-
-
-def _log_failure(event: str, segment: RemoteLogSegmentMetadata, error: Exception) -> None:
-    """Trouble with the tier is the reader's to tell; anything else is a bug of ours."""
-    if isinstance(error, RemoteStorageError | trio.ClosedResourceError):
-        _log.debug(event, segment=str(segment.segment_id), error=str(error))
-    else:
-        _log.warning(event, segment=str(segment.segment_id), exc_info=error)
+        except (RemoteStorageError, trio.ClosedResourceError) as error:  # trouble with the tier is the reader's to tell
+            _log.debug("segment_not_read_ahead", segment=str(segment.segment_id), error=str(error))
+        except Exception:  # anything else is a bug of ours; the application's nursery must live on
+            _log.warning("segment_not_read_ahead", segment=str(segment.segment_id), exc_info=True)
+        finally:
+            self._opening.discard(segment.segment_id.id)

@@ -70,7 +70,6 @@ class World:
             self.read_ahead,
             cache=self.cache,
             gets=self.gets,
-            memory=self.memory,
             open_segment=self.open_segment,
             fetch_index=lambda of: self.fetches.append(self.index(of)),
         )

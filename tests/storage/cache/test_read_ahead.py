@@ -55,7 +55,7 @@ def test_a_read_that_waits_opens_its_window_before_its_answer(world: World) -> N
     assert world.read(0, 0, MIB, is_begun=True) == START_BYTES
     (stream,) = world.read_ahead.recent
     assert world.read(0, 100_000, MIB + 100_000, waited=True) <= MIB, "its answer is no second read"
-    assert (stream.window_bytes, len(world.read_ahead)) == (START_BYTES, 1)
+    assert (stream.window_bytes, len(world.read_ahead.recent)) == (START_BYTES, 1)
     assert world.read(0, MIB, 2 * MIB, is_begun=True) == 0, "a stream that is open goes by what is answered"
     world.read(0, MIB + 100_000, 2 * MIB, waited=True)
     assert stream.window_bytes == 2 * START_BYTES
@@ -64,12 +64,12 @@ def test_a_read_that_waits_opens_its_window_before_its_answer(world: World) -> N
 def test_an_answer_that_ended_with_a_cut_batch_is_read_on_from_before_its_end(world: World) -> None:
     world.read(0, 0, MIB, is_cut=False)
     assert world.read(0, MIB - 300_000, 2 * MIB - 300_000, is_cut=False) > 0
-    assert len(world.read_ahead) == 1
+    assert len(world.read_ahead.recent) == 1
 
 
 def test_the_same_read_again_is_the_same_stream_and_not_a_sequence(world: World) -> None:
     assert sum(world.read(0, 0, MIB, waited=True, is_cut=False) for _ in range(3)) == 0
-    assert len(world.read_ahead) == 1
+    assert len(world.read_ahead.recent) == 1
     world.read(0, MIB, 2 * MIB)
     assert [world.read(0, MIB, 2 * MIB, waited=True) for _ in range(3)] == [0, 0, 0], "nor does its window grow"
 
@@ -79,15 +79,15 @@ def test_a_gap_a_step_back_or_another_reader_is_another_stream(world: World) -> 
     assert world.read(0, MIB, 2 * MIB, reader="two", is_cut=False) == 0
     assert world.read(0, MIB, 2 * MIB, reader="one", is_cut=False) > 0
     world.scan(0, [10 * MIB, 11 * MIB + 1, 9 * MIB])
-    assert len(world.read_ahead) == 5
+    assert len(world.read_ahead.recent) == 5
 
 
 def test_a_read_belongs_to_the_stream_that_ended_right_there(world: World) -> None:
     world.scan(0, [0, MIB // 2])
-    assert len(world.read_ahead) == 1
+    assert len(world.read_ahead.recent) == 1
     world.scan(0, [4 * MIB, 3 * MIB])
     world.read(0, 4 * MIB, 5 * MIB)  # the third stream's next
-    assert len(world.read_ahead) == 3
+    assert len(world.read_ahead.recent) == 3
 
 
 # --- the window ---
@@ -226,7 +226,7 @@ def test_a_stream_goes_on_into_the_next_segment() -> None:
     assert world.opened == [1, 2]
     world.scan(1, mib(0, 10), waited=True)
     world.scan(2, mib(0, 30), waited=True)
-    assert len(world.read_ahead) == 1
+    assert len(world.read_ahead.recent) == 1
     assert sum(end - start for _, start, end in world.pieces) == 9 * MIB + 10 * MIB + world.ahead_bytes(0, index=2)
 
 
@@ -244,14 +244,14 @@ def test_the_next_segment_that_there_is_continues_a_stream() -> None:
         world.segments[1:] = [following]
         reads = [world.read(1, at, at + MIB, is_cut=False) for at in range(start, start + 3 * MIB, MIB)]
         assert sum(reads) > 0, following
-        assert len(world.read_ahead) == 1
+        assert len(world.read_ahead.recent) == 1
 
 
 def test_the_start_of_a_segment_that_does_not_follow_is_a_seek() -> None:
     world = World([segment(0, MIB), segment(1, GIB), segment(2, GIB)])
     for index, start in ((0, 0), (2, 0), (1, 5 * MIB)):
         world.read(index, start, start + MIB, is_cut=False)
-    assert (len(world.read_ahead), world.pieces) == (3, [])
+    assert (len(world.read_ahead.recent), world.pieces) == (3, [])
     assert world.read(1, 0, MIB, is_cut=False) > 0
 
 
@@ -283,7 +283,7 @@ def test_a_reader_has_at_most_sixteen_streams_in_a_partition(world: World) -> No
         world.read(0, number * 10 * MIB, (number * 10 + 1) * MIB)
     world.read(0, MIB, 2 * MIB)
     world.read(0, 500 * MIB, 501 * MIB)
-    assert len(world.read_ahead) == STREAMS_PER_PARTITION_MAX == world.streams()
+    assert len(world.read_ahead.recent) == STREAMS_PER_PARTITION_MAX == world.streams()
     assert world.read(0, 11 * MIB, 12 * MIB, is_cut=False) == 0, "the least recently read went"
     assert world.scan(0, mib(2, 6)) > 0, "the one read last but one stayed"
 
@@ -292,5 +292,5 @@ def test_streams_in_all_are_limited() -> None:
     world = World([segment(0)], streams_max=100)
     for reader in range(300):
         world.scan(0, mib(0, 2), reader=str(reader))
-    assert (len(world.read_ahead), world.streams()) == (100, 100)
+    assert (len(world.read_ahead.recent), world.streams()) == (100, 100)
     assert world.read(0, 2 * MIB, 3 * MIB, reader="0", is_cut=False) == 0

@@ -128,7 +128,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
         self.world.now_s += seconds
         self.read_ahead.drop_idle()
         if seconds >= IDLE_S:
-            assert (len(self.read_ahead), self.read_ahead.streams_with_window) == (0, 0)
+            assert (len(self.read_ahead.recent), self.read_ahead.streams_with_window) == (0, 0)
 
     @invariant()
     def windows_are_inside_the_limits(self) -> None:
@@ -141,7 +141,8 @@ class ReadAheadMachine(RuleBasedStateMachine):
 
     @invariant()
     def streams_are_limited(self) -> None:
-        assert self.read_ahead.streams_with_window <= len(self.read_ahead) <= min(20, 3 * STREAMS_PER_PARTITION_MAX)
+        streams_max = min(20, 3 * STREAMS_PER_PARTITION_MAX)
+        assert self.read_ahead.streams_with_window <= len(self.read_ahead.recent) <= streams_max
 
     @invariant()
     def tables_agree(self) -> None:
@@ -153,7 +154,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
             for reader, partitions in read_ahead.by_reader.items()
             for partition, of_one in partitions.items()
             for stream in of_one
-            if (stream.reader, stream.partition) == (reader, partition)
+            if (stream.last.reader, stream.partition) == (reader, partition)
         ]
         assert len(by_reader) == len(streams)
         assert set(by_reader) == set(streams)
