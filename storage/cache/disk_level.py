@@ -8,7 +8,6 @@ Rule 3. Trouble with the disk is never a reader's error: it reads from the store
 Rule 4. A run of blocks costs one visit to a thread and a post to the trio thread for every few MiB, not one a block.
 """
 
-import itertools
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
@@ -134,8 +133,8 @@ class DiskLevel:
         self._writing: DiskBlockKey | None = None
         """What is being written; None also if it was dropped since, and is not to stay."""
         self._deleted: dict[Uuid, None] = {}
-        """Deleted segments whose files have yet to go: never more than there are segments on disk. A task deletes them
-        as long as there are any."""
+        """Deleted segments whose files have yet to go: never more than there are segments on disk."""
+        self._is_deleting = False
 
     async def run(self) -> None:
         """List what an earlier process left, then write what is queued, for ever."""
@@ -227,9 +226,10 @@ class DiskLevel:
             run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
         if not self._disk.index.has_segment(segment_id):
             return
-        if not self._deleted:
-            self._nursery.start_soon(self._delete_files)
         self._deleted[segment_id] = None
+        if not self._is_deleting:
+            self._nursery.start_soon(self._delete_files)
+            self._is_deleting = True
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget segments that the catalog does not have, once it is live; how many blocks there were."""
@@ -250,10 +250,10 @@ class DiskLevel:
     async def _delete_files(self) -> None:
         while self._deleted:
             # A limited number for each thread: the application's end waits for it.
-            segment_ids = list(itertools.islice(self._deleted, SEGMENTS_DELETED_AT_ONCE))
+            count = min(len(self._deleted), SEGMENTS_DELETED_AT_ONCE)
+            segment_ids = [self._deleted.popitem()[0] for _ in range(count)]
             await trio.to_thread.run_sync(self._disk.drop_segments, segment_ids)
-            for segment_id in segment_ids:
-                del self._deleted[segment_id]
+        self._is_deleting = False
 
     async def _write_next(self) -> None:
         key, (block, reader) = next(iter(self.queue.items()))

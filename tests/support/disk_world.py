@@ -5,7 +5,7 @@ async with world_at(tmp_path) as world:
     flight = world.start_read(KEY)
 """
 
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from storage.cache.disk_reads import DiskReads
 from storage.cache.segment_entries import Flight
 from storage.log.arriving_batches import ArrivalWalk
 from storage.log.block import Block
+from storage.model import Uuid
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
 from tests.support.segments import filled_segment, metadata_of, topic_partition
@@ -37,6 +38,8 @@ class GatedDisk:
         self.gates: dict[tuple[str, DiskBlockKey], Gate] = {}
         self.after_read: dict[DiskBlockKey, Gate] = {}
         """The same, once the bytes are read."""
+        self.after_drop: Gate | None = None
+        """Holds the thread that has deleted segments."""
         self.expirations = 0
         self._disk = disk
 
@@ -53,6 +56,12 @@ class GatedDisk:
     def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
         self._hold("write", key)
         return self._disk.write(key, data, reader)
+
+    def drop_segments(self, segment_ids: Iterable[Uuid]) -> int:
+        dropped = self._disk.drop_segments(segment_ids)
+        if self.after_drop is not None:
+            self.after_drop.hold()
+        return dropped
 
     def expire(self) -> int:
         self.expirations += 1

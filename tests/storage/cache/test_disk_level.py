@@ -297,6 +297,21 @@ async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path) -> Non
             assert not never_read.is_reached
 
 
+async def test_a_segment_that_is_deleted_twice_loses_what_came_between_too(tmp_path: Path) -> None:
+    async with world_at(tmp_path) as world:
+        world.write_soon(KEY)
+        await world.written(KEY)
+        gate = world.disk.after_drop = Gate()
+        world.level.drop_segment(KEY.segment_id)
+        await gate.reached()
+        later = key_of(0, segment="later")
+        world.write_soon(KEY, later)
+        await world.written(KEY, later)
+        world.level.drop_segment(KEY.segment_id)
+        gate.release()
+        await until(lambda: not world.level.holds(KEY))
+
+
 async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_kept(world: World) -> None:
     gate = world.disk.after_read[KEYS[1]] = Gate()
     receiver = Receiver().read(world, KEYS[:2])
