@@ -8,7 +8,7 @@ from collections import defaultdict
 from tests.repository.sources import PACKAGE_FILES, ROOT, none_of, text_of
 
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
-HELPERS = {"log", "_log_failure"}
+HELPERS = {"log"}
 """Functions and variables that stand for a logger's method; their level is chosen while running."""
 
 SECTION = re.compile(r"^### (Errors|Warnings|Information|Debug)$(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
