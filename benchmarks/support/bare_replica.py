@@ -17,7 +17,7 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from crc32c import crc32c
@@ -48,18 +48,19 @@ class BareReplica:
         self._signed = _signer(url)
         self._own = threading.local()
         self._pages: list[mmap.mmap] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="tidegate-bare-")
+        self._files: dict[tuple[str, int, int], IO[bytes]] = {}
 
     def get(self, key: str, start: int, end: int) -> int:
         """Send a range of a key to the client; return its bytes."""
         if not hasattr(self._own, "store"):
             self._own.store, self._own.buffer = _Store(self._url), _memory()
-        path = Path(self._folder.name, f"{key.replace('/', '-')}-{start}-{end}")
-        if path.exists():
-            views = self._read(path)
+        file = self._files.get((key, start, end))
+        if file is not None:
+            views = self._read(file, end - start)
+        elif self._kept is Kept.DISK:
+            views = self._written(key, start, end)
         else:
             views = self._received(key, start, end)
-            views = _written(views, path) if self._kept is Kept.DISK else views
         sent_bytes = 0
         for view in views:
             crc32c(view)
@@ -78,11 +79,19 @@ class BareReplica:
             yield view
             first = b""
 
-    def _read(self, path: Path) -> Iterator[memoryview]:
-        with path.open("rb", buffering=0) as file:
-            for view in self._buffers(path.stat().st_size):
-                file.readinto(view)
-                yield view
+    def _written(self, key: str, start: int, end: int) -> Iterator[memoryview]:
+        # Without a name it is gone with the process, however that ends.
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - read until then
+        for view in self._received(key, start, end):
+            os.write(file.fileno(), view)
+            yield view
+        self._files[key, start, end] = file
+
+    def _read(self, file: IO[bytes], size_bytes: int) -> Iterator[memoryview]:
+        position = 0
+        for view in self._buffers(size_bytes):
+            position += os.preadv(file.fileno(), [view], position)
+            yield view
 
     def _buffers(self, size_bytes: int) -> Iterator[memoryview]:
         for left in range(size_bytes, 0, -_BUFFER_BYTES):
@@ -90,15 +99,6 @@ class BareReplica:
                 self._own.buffer = _memory()
                 self._pages.append(self._own.buffer)
             yield memoryview(self._own.buffer)[: min(left, _BUFFER_BYTES)]
-
-
-def _written(views: Iterator[memoryview], path: Path) -> Iterator[memoryview]:
-    begun = path.with_suffix(f".{threading.get_ident()}")
-    with begun.open("wb", buffering=0) as file:
-        for view in views:
-            file.write(view)
-            yield view
-    begun.replace(path)
 
 
 class _Store:
@@ -120,7 +120,9 @@ class _Store:
         """Receive the answer's head; return what came of the body with it."""
         received, some = b"", memoryview(bytearray(_HEAD_BYTES_MAX))
         while _HEAD_END not in received:
-            received += some[: self._receive(some, whole=False)]
+            if not (size := self._receive(some, whole=False)):
+                raise EOFError(f"the connection ended in an answer's head: {received!r}")
+            received += some[:size]
         head, _, first = received.partition(_HEAD_END)
         if b" 206 " not in head.partition(b"\r\n")[0]:
             raise OSError(f"the store says {received!r}")

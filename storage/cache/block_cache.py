@@ -78,7 +78,7 @@ class BlockCache:
         self._disk_reads = (
             None
             if disk is None
-            else DiskReads(disk, land=self._land_read, otherwise=self._read_anew, walk_from=gets.walk_from)
+            else DiskReads(disk, land=self._keep, otherwise=self._read_anew, walk_from=gets.walk_from)
         )
         self._block_bytes = block_bytes
         self.meter = meter
@@ -182,7 +182,7 @@ class BlockCache:
 
     def land(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from the store."""
-        self._land_read(key, block, demanded)
+        self._keep(key, block, demanded)
         source = self.places.get(key.segment_id)
         if self._disk is not None and source is not None:
             self._disk.write_soon(_disk_key(source, key.number), block, self.first_readers.get(key))
@@ -266,11 +266,11 @@ class BlockCache:
         while end < stop and self._place(source, end) is Place.ON_DISK:
             end += 1
         numbers = range(first, end)
-        self._disk_reads.read(source, numbers, [_disk_key(source, number) for number in numbers], reader)
+        self._disk_reads.read(source, [_disk_key(source, number) for number in numbers], reader)
         return numbers
 
-    def _land_read(self, key: BlockKey, block: Block, demanded: bool) -> None:
-        """A block has come from disk."""
+    def _keep(self, key: BlockKey, block: Block, demanded: bool) -> None:
+        """A block has come."""
         if demanded:
             self.memory.put(key, block, self.first_readers.get(key))
         else:
@@ -334,7 +334,11 @@ class BlockCache:
 
     def _missing(self, source: SegmentBlocks, numbers: range) -> list[int]:
         """Blocks of a GET that are not in memory. Those that are on disk come anyway, so that they need not be read."""
-        return [number for number in numbers if self._place(source, number) in (Place.MISSING, Place.ON_DISK)]
+        return [
+            number
+            for number in numbers
+            if not self.memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
+        ]
 
 
 class AskedBlocks:

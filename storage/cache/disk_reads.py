@@ -56,9 +56,7 @@ class DiskReads:
         """Return whether the block is being read."""
         return key in self._readings
 
-    def read(
-        self, source: SegmentBlocks, numbers: Sequence[int], disk_keys: Sequence[DiskBlockKey], reader: Hashable
-    ) -> None:
+    def read(self, source: SegmentBlocks, disk_keys: Sequence[DiskBlockKey], reader: Hashable) -> None:
         """Read these blocks, none of which is on its way, in this order."""
 
         def deliver(disk_key: DiskBlockKey, block: Block | None) -> None:
@@ -77,11 +75,11 @@ class DiskReads:
             if flight is not None:
                 flight.fail(error)
 
-        check = self._walk_from(source, numbers[0]).feed
+        check = self._walk_from(source, disk_keys[0].number).feed
         run = self._disk.read_run(disk_keys, reader, deliver=deliver, fail=fail, check=check)
-        for number in numbers:
-            self._readings[source.key(number)] = _Reading(source.size_bytes(number))
-            self.undemanded_bytes += source.size_bytes(number)
+        for each in disk_keys:
+            self._readings[source.key(each.number)] = _Reading(each.size_bytes)
+            self.undemanded_bytes += each.size_bytes
 
     def wait_for(self, key: BlockKey) -> Flight[Block]:
         """Somebody waits for a block that is on its way."""

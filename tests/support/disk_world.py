@@ -124,7 +124,7 @@ class World:
         if not self.reads.is_under_way(block_key):
             # All that it knows of a segment is which keys and sizes its blocks have.
             source = cast(SegmentBlocks, SourceOf(key))
-            self.reads.read(source, [key.number], [key], "a reader")
+            self.reads.read(source, [key], "a reader")
         return self.reads.wait_for(block_key)
 
     async def read(self, key: DiskBlockKey) -> bytes:

@@ -180,7 +180,7 @@ async def test_idle_blocks_are_looked_for_every_minute(tmp_path: Path, autojump_
 
 def read_run(world: World) -> None:
     """All of KEYS, for nobody."""
-    world.reads.read(cast(SegmentBlocks, SourceOf(KEYS[0])), [key.number for key in KEYS], KEYS, "a reader")
+    world.reads.read(cast(SegmentBlocks, SourceOf(KEYS[0])), KEYS, "a reader")
 
 
 async def test_a_run_lands_in_order_and_is_shared_by_all_who_want_it(world: World) -> None:
