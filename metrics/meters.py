@@ -10,7 +10,7 @@ The question to a broker that a tier read rides on is a probe; `RelayMeter.on_pr
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from metrics.cache_meters import CacheMeter, ReadAheadMeter
@@ -290,6 +290,9 @@ class RelayMeter:
         self._held_bytes = 0
         held = registry.gauge("tidegate_held_bytes", "Bytes of requests and responses held for clients.")
         held.ask = lambda: self._held_bytes
+        self._relay_held = registry.gauge(
+            "tidegate_relay_held_bytes", "Bytes received and not passed on yet, of what is relayed."
+        )
         self._released = registry.counter(
             "tidegate_answers_released_bytes", "Bytes that answers gave up because their clients took nothing."
         )
@@ -355,6 +358,10 @@ class RelayMeter:
     def on_held_bytes(self, byte_count: int) -> None:
         """Note how much is held of requests and responses now."""
         self._held_bytes = byte_count  # asked for at scrape time: it changes with each answer of ours
+
+    def relay_held_bytes_from(self, held_bytes: Callable[[], int]) -> None:
+        """Whom to ask, at scrape time, how much of what is relayed is in memory."""
+        self._relay_held.ask = held_bytes
 
     def on_answer_released(self, byte_count: int) -> None:
         """An answer gave up blocks that its client did not take."""

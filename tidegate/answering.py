@@ -122,6 +122,7 @@ def _accounts(process: Process, read: ReadTier) -> Accounts:
     held_bytes_max, meter = process.config.proxy.held_bytes_max, process.meters.relay
     held = ByteBudget(held_bytes_max, meter.on_held_bytes, little_bytes=held_bytes_max // 8)
     accounts = Accounts(held, read.storage.answers, process.settings.accounts, meter)
+    meter.relay_held_bytes_from(lambda: accounts.relayed_bytes)
     process.tasks.keep("accounts", accounts.run)
     return accounts
 

@@ -216,10 +216,11 @@ STORE: Final = Row(
         ),
         graph(
             "Bytes in flight",
-            "Held by GETs under way and answers not yet sent; by requests and responses for clients.",
+            "Held by GETs under way and answers not yet sent; by requests and responses; of what is relayed.",
             "bytes",
             gauge("tidegate_inflight_bytes"),
             gauge("tidegate_held_bytes"),
+            gauge("tidegate_relay_held_bytes"),
         ),
         graph(
             "Given up for others",

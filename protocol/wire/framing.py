@@ -126,6 +126,11 @@ class FrameBuffer:
             else:
                 self._give_back()
 
+    def shrink(self) -> None:
+        """Before a wait in which little is received: what is at hand moves to little storage, if it fits there."""
+        if len(self) < IDLE_BUFFER_BYTES < len(self.view) and not self._reserved_bytes:
+            self._replace(IDLE_BUFFER_BYTES, is_big=False)
+
     def prepare(self) -> memoryview:
         """Non-empty space for the next read, at the cost of moving what is left to the front."""
         size, is_big = self._next()

@@ -13,6 +13,8 @@ Rule 3. For held bytes, the connection with the longest wait ends: after `expert
         or more after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half
         of the room that is left (`Account.granted`).
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
+Rule 5. What is relayed stays in its socket, but for some KiB (`proxy.connection.frame_stream`). Where the system has no
+        memory for it and it is held here all the same, it waits for no room and ends no connection.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -65,6 +67,15 @@ class Releasable(Protocol):
         ...
 
 
+class Buffered(Protocol):
+    """What has bytes in memory that are relayed."""
+
+    @property
+    def at_hand_bytes(self) -> int:
+        """Return how many were received and not passed on yet."""
+        ...
+
+
 class Wait:
     """While it is entered a peer is waited for: it takes or sends bytes, slowly perhaps. Owned by the task that waits.
 
@@ -107,9 +118,21 @@ class Account:
     def __init__(self, accounts: "Accounts", end: Callable[[str], None], client: str = "") -> None:
         self.client = client
         self.held_bytes = 0
+        self.streams: list[Buffered] = []
         self.end = end
         self._accounts = accounts
         self._waits: list[Wait] = []
+        self._relayed_bytes = 0
+
+    @property
+    def relayed_bytes(self) -> int:
+        """Return how many bytes of what is relayed are in memory."""
+        return self._relayed_bytes + sum(stream.at_hand_bytes for stream in self.streams)
+
+    @property
+    def endable_bytes(self) -> int:
+        """Return how many held bytes the end of its connection would free (rule 5)."""
+        return self.held_bytes - self._relayed_bytes
 
     @property
     def waits_since_s(self) -> float | None:
@@ -165,6 +188,17 @@ class Account:
             self.held_bytes -= size_bytes
             self._accounts.held.release(size_bytes)
 
+    def hold_relayed(self, size_bytes: int) -> None:
+        """Hold that much of what is relayed (rule 5)."""
+        self._accounts.overdraw(size_bytes)
+        self.held_bytes += size_bytes
+        self._relayed_bytes += size_bytes
+
+    def let_go_relayed(self, size_bytes: int) -> None:
+        """Hold that much less of it."""
+        self._relayed_bytes -= size_bytes
+        self.let_go(size_bytes)
+
     def granted(self, wanted_bytes: int) -> int:
         """Return how much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""
         return min(wanted_bytes, max(GRANT_BYTES_MIN, self._accounts.held.room // 2))
@@ -202,6 +236,11 @@ class Accounts:
 
     def __iter__(self) -> Iterator[Account]:
         return iter(self._open)
+
+    @property
+    def relayed_bytes(self) -> int:
+        """Return how many bytes of what is relayed are in memory."""
+        return sum(account.relayed_bytes for account in self._open)
 
     def open(self, end: Callable[[str], None], client: str = "") -> Account:
         """The account of a new connection."""
@@ -248,18 +287,18 @@ class Accounts:
     def _relieve_held(self) -> None:
         if not self._is_held_short:
             return
-        holders = [account for account in self._open if account.held_bytes]
+        holders = [account for account in self._open if account.endable_bytes]
         share_bytes = self.held.bytes_max // (len(holders) + 1)
         waiting = [(since_s, account) for account in holders if (since_s := account.waits_since_s) is not None]
         wanted_bytes = self.held.wanted + self.held.held - self.held.bytes_max
         for since_s, account in sorted(waiting, key=lambda pair: pair[0]):
             if wanted_bytes <= 0:
                 return
-            if self._is_to_give_way(since_s, account.held_bytes >= share_bytes, SHARE_WAIT_HELD_S):
+            if self._is_to_give_way(since_s, account.endable_bytes >= share_bytes, SHARE_WAIT_HELD_S):
                 waited_s = trio.current_time() - since_s
-                wanted_bytes -= account.held_bytes  # free in a moment
+                wanted_bytes -= account.endable_bytes  # free in a moment
                 account.end(
-                    f"waited {waited_s:.1f} s for its peer and held {account.held_bytes} bytes, "
+                    f"waited {waited_s:.1f} s for its peer and held {account.endable_bytes} bytes, "
                     "which others wait for (expert.proxy.held.bytes.max)"
                 )
 

@@ -190,10 +190,9 @@ class ClientConnection:
         self._turn_to_end = turn_to_end
         self._own_bytes = 0
         """Bytes of the answers to requests of our own that this exchange got."""
-        self._requests = FrameStream(
-            client, CloseCause.CLIENT, lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size), self._account
-        )
-        self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
+        on_request_passed = partial(meter.on_relayed, Direction.CLIENT_TO_UPSTREAM)
+        self._requests = FrameStream(client, upstream, CloseCause.CLIENT, on_request_passed, self._account)
+        self._responses = FrameStream(upstream, client, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
 
     @property
     def is_signed_in(self) -> bool:
@@ -307,7 +306,7 @@ class ClientConnection:
             turn = self._sequencer.allocate()
             self._expected.append(_Expected(prefix.correlation_id, api_key, api_version, route, relay, turn))
         self._note_authority(route)
-        await self._requests.pass_on(size, self._upstream)
+        await self._requests.pass_on(size)
 
     async def _next_token(self) -> bool:
         """Handle one raw token, or find that there are no more; False when more bytes are needed to do so."""
@@ -329,7 +328,7 @@ class ClientConnection:
         route = ResponseRoute.AUTHENTICATION
         self._expected.append(_Expected(None, ApiKey.SASL_AUTHENTICATE, 0, route, relay, turn))
         self._note_authority(route)
-        await self._requests.pass_on(size, self._upstream)
+        await self._requests.pass_on(size)
         return True
 
     async def _offered(self, size: int, api_version: int | None = None) -> SignInName | None:
@@ -514,7 +513,7 @@ class ClientConnection:
             own.deliver(await self._responses.take(size))
             return
         dropper = RecordDropper(expected.api_version, held_bytes_max)
-        await self._responses.pass_on_through(size, None, dropper)
+        await self._responses.drop_through(size, dropper)
         own.deliver(dropper.frame, dropper.dropped)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
@@ -530,10 +529,10 @@ class ClientConnection:
                 self._on_signed_in()
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
             walker = FetchResponseWalker(expected.api_version, editor=expected.relay.editor)
-            await self._responses.pass_on_through(size, self._client, walker)
+            await self._responses.pass_on_through(size, walker)
         elif expected.route is ResponseRoute.RELAY and expected.relay.editor is not None:
             walker = FetchResponseWalker(expected.api_version, rename=False, editor=expected.relay.editor)
-            await self._responses.pass_on_through(size, self._client, walker)
+            await self._responses.pass_on_through(size, walker)
         elif expected.route in _REWRITTEN:
             frame = await self._held_response(size, expected)
             copy_bytes = max(0, size - SMALL_BUFFER_BYTES)  # about
@@ -545,7 +544,7 @@ class ClientConnection:
             self._meter.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
             self._responses.buffer.consume(size)
         else:
-            await self._responses.pass_on(size, self._client)
+            await self._responses.pass_on(size)
 
     async def _rewritten(self, frame: memoryview, expected: _Expected) -> bytes | memoryview:
         api_key, api_version = expected.api_key, expected.api_version

@@ -1,8 +1,10 @@
 """One direction of a connection: frames received on one transport, passed on to another.
 
-Nothing is copied between the two but what `FrameBuffer` moves to its front; a frame larger than the buffer is
-passed on in parts, so that the slower side holds back the faster one by itself. Long runs of bytes that nobody looks
-at, which are records, are not even received where both sides are plain (`proxy.upstream.pipe`).
+Nothing is copied between the two but what `FrameBuffer` moves to its front. Long runs of bytes that nobody looks at,
+which are records, are not even received where both sides are plain (`proxy.upstream.pipe`).
+
+A frame is passed on in parts. Each is what the destination certainly takes at once (`proxy.upstream.send_room`), or
+HEAD_BYTES. So a side that takes nothing leaves the frame in the socket that it came by, and HEAD_BYTES of it here.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from typing import Protocol
 from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
+from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, SMALL_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
 from proxy.upstream.pipe import PIPE_BYTES, Pipe, the_pipe
 from proxy.upstream.transport import PlainTransport, Transport
@@ -69,7 +71,8 @@ SPLICED_BYTES_MIN = 64 * 1024
 """A shorter run costs as much to splice as to copy."""
 
 HEAD_BYTES = 4 * 1024
-"""Behind a run that was spliced so much is received: the next run's head, and little of what would be copied."""
+"""Behind a run that was spliced so much is received: the next run's head, and little of what would be copied. So much
+is received too for a destination that takes nothing."""
 
 
 class Filter(Protocol):
@@ -93,21 +96,35 @@ class FrameStream:
     `close` must follow.
 
     Args:
+        destination: what frames are passed on to.
         ended: the cause to give when the source breaks.
-        on_passed: told how many bytes were passed on.
+        on_passed: is given how many bytes were passed on.
         account: charged with what the buffer holds beyond a small one, and waits for the rest of frames.
     """
 
     def __init__(
-        self, source: Transport, ended: CloseCause, on_passed: Callable[[int], None], account: Account
+        self,
+        source: Transport,
+        destination: Transport,
+        ended: CloseCause,
+        on_passed: Callable[[int], None],
+        account: Account,
     ) -> None:
         self.buffer = FrameBuffer()
         self._source = source
+        self._destination = destination
+        self._room = destination.room
         self._ended = ended
         self._on_passed = on_passed
         self._account = account
         self._charged_bytes = 0
         self._received_bytes_max = RECEIVE_BUFFER_BYTES
+        account.streams.append(self)
+
+    @property
+    def at_hand_bytes(self) -> int:
+        """Return how many bytes were received and not handled yet."""
+        return len(self.buffer)
 
     async def receive(self) -> bool:
         """Receive more bytes, between frames or in the first bytes of one; False at the source's end between frames.
@@ -119,11 +136,13 @@ class FrameStream:
         buffer = self.buffer
         buffer.rest()
         self._settle()
+        if (size_max := self._received_bytes_max) > self._room.sure_bytes:
+            size_max = self._little()
         try:
             if buffer.is_resting:
-                size = await self._source.receive_late(self._received_bytes_max, buffer.prepare)
+                size = await self._source.receive_late(size_max, buffer.prepare)
             else:
-                size = await self._source.receive_into(buffer.prepare()[: self._received_bytes_max])
+                size = await self._source.receive_into(buffer.prepare()[:size_max])
         except TransportError as error:
             raise ConnectionEnd(self._ended, str(error)) from error
         if size:
@@ -133,8 +152,8 @@ class FrameStream:
             raise PeerProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
         return False
 
-    async def receive_inside(self) -> None:
-        """Receive more bytes of a frame that has begun.
+    async def receive_inside(self, size_max: int = RECEIVE_BUFFER_BYTES) -> None:
+        """Receive more bytes of a frame that has begun, at most so many.
 
         Raises:
             PeerProtocolError: the source ended.
@@ -144,9 +163,22 @@ class FrameStream:
         while (growth := buffer.beyond_small_next - self._charged_bytes) > 0:
             await self._account.hold(growth, at_once_bytes_max=0)
             self._charged_bytes += growth
-        space = buffer.prepare()[: self._received_bytes_max]
+        space = buffer.prepare()[:size_max]
         self._settle()
         self._received(await self._receive_into(space))
+
+    async def _receive_to_pass(self) -> None:
+        """Receive more bytes of a frame that is passed on."""
+        if (size_max := self._received_bytes_max) > self._room.sure_bytes:
+            size_max = self._little()
+        await self.receive_inside(size_max)
+
+    def _little(self) -> int:
+        """How much to receive where the destination may not take at once what is usually received."""
+        room = self._room
+        if room.sure_bytes < SMALL_BUFFER_BYTES:
+            room.ask()
+        return min(self._received_bytes_max, max(HEAD_BYTES, room.sure_bytes))
 
     async def hold(self, size: int) -> memoryview:
         """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet.
@@ -200,39 +232,66 @@ class FrameStream:
             self._account.let_go(released_bytes)
             self._charged_bytes -= released_bytes
 
-    async def pass_on(self, size: int, destination: Transport) -> None:
+    async def pass_on(self, size: int) -> None:
         """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""
         left = size
         while left:
+            if left > self._room.sure_bytes < SPLICED_BYTES_MIN:
+                await self._wait_room(left)
             head = self.buffer.first(left)
-            if not (part := await self._send(head, left - len(head), destination)):
-                await self.receive_inside()
+            if not (part := await self._send(head, left - len(head))):
+                await self._receive_to_pass()
                 continue
             left -= part
             self._on_passed(part)
 
-    async def pass_on_through(self, size: int, destination: Transport | None, through: Filter) -> None:
-        """Like `pass_on`, through a filter; None: they go nowhere else."""
+    async def pass_on_through(self, size: int, through: Filter) -> None:
+        """Like `pass_on`, through a filter."""
         left = size
         with self._account.waiting() as wait:
             while left:
+                if left > self._room.sure_bytes < SPLICED_BYTES_MIN:
+                    await self._wait_room(left)
                 if head := self.buffer.first(left):
                     head = head[: through.feed(head)]
-                if destination is None:
-                    self.buffer.consume(part := len(head))
-                elif part := await self._send(head, through.unseen_bytes, destination):
-                    through.pass_unseen(part - len(head))
-                    self._on_passed(part)
-                if not part:
-                    await self.receive_inside()
+                if not (part := await self._send(head, through.unseen_bytes)):
+                    await self._receive_to_pass()
                     continue
+                through.pass_unseen(part - len(head))
+                self._on_passed(part)
                 left -= part
                 wait.passed(part)
 
-    async def _send(self, head: memoryview, unseen_bytes: int, destination: Transport) -> int:
+    async def _wait_room(self, wanted_bytes: int) -> None:
+        """Wait until the destination takes bytes, with as little in memory as may be."""
+        room = self._room
+        room.ask()
+        if room.sure_bytes < min(wanted_bytes, SPLICED_BYTES_MIN):
+            self.buffer.shrink()
+            await self._destination.wait_writable()
+            room.ask()
+
+    async def drop_through(self, size: int, through: Filter) -> None:
+        """Give the frame of `size` bytes that begins at the buffer's start to a filter, as it arrives; pass on nothing.
+
+        Raises:
+            PeerProtocolError, ConnectionEnd: as `receive_inside`.
+        """
+        left = size
+        with self._account.waiting() as wait:
+            while left:
+                head = self.buffer.first(left)
+                if not (part := through.feed(head) if head else 0):
+                    await self.receive_inside()
+                    continue
+                self.buffer.consume(part)
+                left -= part
+                wait.passed(part)
+
+    async def _send(self, head: memoryview, unseen_bytes: int) -> int:
         """Pass on what is at hand, and of the next `unseen_bytes`, which nobody looks at, what has come if they are to
         be spliced; return how many bytes went. 0: what comes next is to be received."""
-        source, head_bytes = self._source, len(head)
+        source, destination, head_bytes = self._source, self._destination, len(head)
         run_bytes_min = 1 if self._received_bytes_max == HEAD_BYTES else SPLICED_BYTES_MIN
         is_run = unseen_bytes >= run_bytes_min and head_bytes <= HEAD_BYTES
         if (
@@ -240,8 +299,8 @@ class FrameStream:
             and isinstance(source, PlainTransport)
             and isinstance(destination, PlainTransport)
             and the_pipe() is not None
+            and (size_max := self._spliced_bytes(head_bytes + unseen_bytes))
         ):
-            size_max = min(head_bytes + unseen_bytes, await destination.wait_room(), PIPE_BYTES)
             try:
                 await (source.be_fair() if head else source.wait_readable())
             except TransportError as error:
@@ -252,6 +311,14 @@ class FrameStream:
             await destination.send_all(head)
             self.buffer.consume(head_bytes)
         return head_bytes
+
+    def _spliced_bytes(self, wanted_bytes: int) -> int:
+        """How many bytes to splice; 0: too few for it are sure to go."""
+        room, wanted_bytes = self._room, min(wanted_bytes, PIPE_BYTES)
+        if room.sure_bytes < wanted_bytes:
+            room.ask()
+        size = min(wanted_bytes, room.sure_bytes)
+        return size if size >= min(wanted_bytes, SPLICED_BYTES_MIN) else 0
 
     async def _splice(
         self, head: memoryview, size_max: int, source: PlainTransport, destination: PlainTransport, pipe: Pipe
@@ -269,10 +336,12 @@ class FrameStream:
                 break
             rest = destination.drain(pipe, piped_bytes)
             left, piped_bytes = left - piped_bytes, 0
+            if left > self._room.sure_bytes:
+                break
         if rest:
-            await self._account.hold(len(rest))
+            self._account.hold_relayed(len(rest))
             await destination.send_all(rest)
-            self._account.let_go(len(rest))
+            self._account.let_go_relayed(len(rest))
         return size_max - left
 
     def _received(self, size: int) -> None:

@@ -20,7 +20,6 @@ carry their length, so a cut stream shows itself one layer up.
 import os
 import socket as stdlib_socket
 import ssl
-import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from cryptography import x509
 
 from protocol.client.errors import TransportError, UpstreamConnectionError, connect_reason, require_address
 from proxy.upstream.pipe import Pipe
+from proxy.upstream.send_room import HEAD_BYTES, SPLICE_HEADS_BYTES, UNSENT_BYTES_MAX, SendRoom, on_refused
 
 Bytes = bytes | bytearray | memoryview
 
@@ -52,12 +52,6 @@ once, and with 256 KiB a thousand clients that have read a lot keep 250 MiB."""
 
 _ciphertext, _first_record = memoryview(bytearray(TLS_BYTES_MAX)), memoryview(bytearray(TLS_BYTES_MAX))
 """For all TLS connections: nobody else runs while one is filled and emptied."""
-
-ROOM_BYTES_MIN = 64 * 1024
-"""Less is not worth a splice."""
-
-_SO_MEMINFO, _MEMINFO = 55, struct.Struct("=6I")
-"""Linux: how much a socket holds, and may hold. The fourth is the limit of what is to be sent, the last what is."""
 
 LINGER_S = 1.0
 """How long `aclose` waits for a peer to take what was sent: closing with bytes unread resets the connection, and
@@ -81,6 +75,11 @@ class Transport(Protocol):
     @property
     def peer_name(self) -> str:
         """`host:port` of the other side, for messages."""
+        ...
+
+    @property
+    def room(self) -> SendRoom:
+        """Return how much the socket takes at once."""
         ...
 
     async def receive_into(self, view: memoryview) -> int:
@@ -127,12 +126,18 @@ class Transport(Protocol):
 
 
 async def open_transport(
-    host: str, port: int, *, tls: ssl.SSLContext | None = None, server_hostname: str | None = None
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    receive_buffer_bytes: int | None = None,
 ) -> Transport:
     """Connect to host:port, with the TLS handshake done when `tls` is given. The caller sets the time limit.
 
     Args:
         server_hostname: the name for SNI and the certificate check; default is `host`.
+        receive_buffer_bytes: what the system may keep unread, or half of that; None: what it sees fit.
 
     Raises:
         UpstreamConnectionError: nobody listens, the name is none or does not resolve, or the handshake failed.
@@ -142,6 +147,8 @@ async def open_transport(
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
         raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {connect_reason(error)}") from error
+    if receive_buffer_bytes is not None:
+        stream.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_RCVBUF, receive_buffer_bytes)
     if tls is None:
         return plain_transport(stream.socket)
     secure = TlsTransport(stream.socket, tls, server_hostname=server_hostname or host)
@@ -210,10 +217,11 @@ async def tls_server_transport(
 class PlainTransport:
     """A transport over a trio socket."""
 
-    __slots__ = ("_descriptor", "_peer_name", "_since_yield_bytes", "is_sending", "socket")
+    __slots__ = ("_descriptor", "_peer_name", "_since_yield_bytes", "is_sending", "room", "socket")
 
     def __init__(self, sock: trio.socket.SocketType, peer_name: str | None = None) -> None:
         self.socket = sock
+        self.room = SendRoom(sock)
         self._descriptor = sock.fileno()
         """The socket's; negative once that is closed: nothing is done by it then."""
         self._since_yield_bytes = 0
@@ -223,8 +231,7 @@ class PlainTransport:
         if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
             sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY, 1)
             if sys.platform == "linux":
-                # trio.open_tcp_stream lowers this to 16 KiB; 0 is the system's own value again.
-                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, 0)
+                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
 
     @property
     def peer_name(self) -> str:
@@ -283,27 +290,13 @@ class PlainTransport:
     def send_now(self, buffers: Sequence[Bytes]) -> int:
         """Send what the socket takes."""
         try:
-            return self.counted(os.writev(self._descriptor, buffers))
+            size = os.writev(self._descriptor, buffers)
+            self.room.sure_bytes -= size + HEAD_BYTES
+            return self.counted(size)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise self._broken(error) from error
-
-    async def wait_room(self) -> int:
-        """Wait until a good part fits into what the socket holds to be sent; return how much does."""
-        if (room_bytes := self._room_bytes()) < ROOM_BYTES_MIN:
-            await self.wait_writable()
-            room_bytes = max(self._room_bytes(), ROOM_BYTES_MIN)
-        return room_bytes
-
-    def _room_bytes(self) -> int:
-        try:
-            memory = self.socket.getsockopt(stdlib_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-        except OSError as error:
-            raise self._broken(error) from error
-        _received, _receive, _sent, may_hold_bytes, _ahead, held_bytes = _MEMINFO.unpack(memory)
-        room_bytes: int = may_hold_bytes - held_bytes
-        return room_bytes
 
     def fill(self, pipe: Pipe, size_max: int) -> int:
         """Receive what is there into the pipe; 0: nothing is, or the stream has ended."""
@@ -317,12 +310,16 @@ class PlainTransport:
         try:
             self.begin_to_send()
             self.is_sending = False
-            return pipe.drain(self._descriptor, size)
+            rest = pipe.drain(self._descriptor, size)
         except trio.BusyResourceError:
             pipe.close()
             raise
         except OSError as error:
             raise self._broken(error) from error
+        self.room.sure_bytes -= size + SPLICE_HEADS_BYTES
+        if rest:
+            on_refused()
+        return rest
 
     async def aclose(self) -> None:
         try:
@@ -412,6 +409,11 @@ class TlsTransport:
     def socket(self) -> trio.socket.SocketType:
         """Return what it goes through."""
         return self._plain.socket
+
+    @property
+    def room(self) -> SendRoom:
+        """Return the socket's: what TLS adds is less than the heads that are taken off."""
+        return self._plain.room
 
     @property
     def server_name(self) -> str | None:

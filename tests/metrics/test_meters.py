@@ -114,6 +114,7 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.gets.on_hedge_won(), "get_hedges_won_total=1"),
     (lambda p: p.gets.on_split(), "get_splits_total=1"),
     (lambda p: p.gets.inflight_bytes_from(lambda: 900), "inflight_bytes=900"),
+    (lambda p: p.relay.relay_held_bytes_from(lambda: 900), "relay_held_bytes=900"),
     (lambda p: p.read_ahead.on_arrived(9), "readahead_bytes_total=9"),
     (lambda p: p.read_ahead.on_used(9), "readahead_used_bytes_total=9"),
     (lambda p: p.read_ahead.on_wasted(9), "readahead_wasted_bytes_total=9"),

@@ -34,6 +34,7 @@ from proxy.connection.client_reads import ClientReads
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.names import Groups
 from proxy.connection.request_handlers import RELAY, Answer, Exchange, Relay, RequestHandlers, UpstreamWire
+from proxy.upstream.send_room import SendRoom
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 from tests.support.waiting import HANG_S_MAX
@@ -55,6 +56,16 @@ AnyStream = trio.StapledStream[Any, Any]
 Handle = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay | None]]
 
 
+class EndlessRoom(SendRoom):
+    """Whatever is sent goes at once, or its sender waits: nothing asks."""
+
+    def __init__(self) -> None:
+        self.sure_bytes = 1 << 62
+
+    def ask(self) -> None:
+        raise AssertionError("there is room")
+
+
 class MemoryTransport:
     """A Transport over one end of a stream pair.
 
@@ -72,6 +83,7 @@ class MemoryTransport:
         self._name = name
         self._piece_bytes = piece_bytes
         self._sending = False
+        self.room = EndlessRoom()
 
     @property
     def peer_name(self) -> str:

@@ -1,5 +1,7 @@
 """Connections between real sockets on this machine."""
 
+from collections.abc import Callable
+
 import trio
 
 from metrics.meters import Meters
@@ -12,11 +14,23 @@ from tests.support.waiting import HANG_S_MAX
 _READ_BYTES = 1024 * 1024
 
 
-async def connected() -> tuple[trio.SocketStream, trio.SocketStream]:
-    """Return both ends of a TCP connection."""
+async def connected(
+    prepare: Callable[[trio.socket.SocketType], None] | None = None,
+) -> tuple[trio.SocketStream, trio.SocketStream]:
+    """Return both ends of a TCP connection.
+
+    Args:
+        prepare: is given the first one's socket before it connects.
+    """
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
-        near = await trio.open_tcp_stream(*listener.socket.getsockname())
+        if prepare is None:
+            near = await trio.open_tcp_stream(*listener.socket.getsockname())
+        else:
+            sock = trio.socket.socket()
+            prepare(sock)
+            await sock.connect(listener.socket.getsockname())
+            near = trio.SocketStream(sock)
         return near, await listener.accept()
 
 

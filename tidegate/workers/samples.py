@@ -50,7 +50,7 @@ RULES: Final[Mapping[str, Rule]] = {
         tidegate_cache_resident_bytes tidegate_opened_segments tidegate_gets_in_flight tidegate_gets_queued
         tidegate_gets_limit tidegate_inflight_bytes tidegate_readahead_unread_bytes tidegate_readahead_streams
         tidegate_connections_active tidegate_upstream_connect_waits tidegate_held_bytes tidegate_fetch_sessions
-        tidegate_fallback_partitions tidegate_catalog_memory_bytes tidegate_tasks
+        tidegate_relay_held_bytes tidegate_fallback_partitions tidegate_catalog_memory_bytes tidegate_tasks
         """,
     ),
     # Each worker knows the whole tier.

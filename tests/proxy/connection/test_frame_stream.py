@@ -26,7 +26,9 @@ class Ends:
         self.accounts = open_accounts()
         self.ended_for: list[str] = []
         self.account = self.accounts.open(self.ended_for.append)
-        self.stream = FrameStream(self.transport, CloseCause.UPSTREAM, self.passed.append, self.account)
+        self.stream = FrameStream(
+            self.transport, self.destination, CloseCause.UPSTREAM, self.passed.append, self.account
+        )
 
     async def feed(self, data: bytes, *, end: bool = True) -> None:
         await self.source.send_all(data)
@@ -55,7 +57,7 @@ async def test_a_frame_passes_as_it_came_and_is_counted(size: int, piece_bytes: 
     frame = framed(bytes(range(256)) * (size // 256) + bytes(size % 256))
     await ends.feed(frame + framed(b"next"))
 
-    await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+    await ends.stream.pass_on(await ends.frame_begun())
 
     assert await ends.frame_begun() == 8
     assert await ends.taken() == frame
@@ -81,7 +83,7 @@ async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
             assert size == 0
 
     await ends.feed(frame)
-    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, Capitals())
+    await ends.stream.pass_on_through(await ends.frame_begun(), Capitals())
 
     assert await ends.taken() == framed(b"A" * 5000)
 
@@ -91,7 +93,7 @@ async def test_a_silent_stream_gives_its_big_buffer_back() -> None:
     ends = Ends()
     for _ in range(2):
         await ends.feed(framed(bytes(MIB)), end=False)
-        await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+        await ends.stream.pass_on(await ends.frame_begun())
         assert ends.stream.buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -106,7 +108,7 @@ async def test_a_stream_in_the_midst_of_a_frame_keeps_its_buffer() -> None:
     await ends.feed(framed(bytes(MIB))[:-1], end=False)
     size = await ends.frame_begun()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ends.stream.pass_on, size, ends.destination)
+        nursery.start_soon(ends.stream.pass_on, size)
         await trio.testing.wait_all_tasks_blocked()
         assert ends.stream.buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
         nursery.cancel_scope.cancel()
@@ -116,5 +118,5 @@ async def test_a_stream_of_small_frames_stays_small() -> None:
     ends = Ends()
     for _ in range(200):
         await ends.feed(framed(b"heartbeat"), end=False)
-        await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+        await ends.stream.pass_on(await ends.frame_begun())
     assert ends.stream.buffer.capacity_bytes == IDLE_BUFFER_BYTES
