@@ -4,11 +4,12 @@ What it asks is learned beforehand, so that both sides are asked the same and th
 `learn_requests` reads the partitions once and notes where each answer ended.
 """
 
+import math
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Self
@@ -135,21 +136,35 @@ def read_for(
     """Ask the steps over and over for so long.
 
     Raises:
+        ValueError: as `read_steps`.
+    """
+    with BareClient(address, tls) as client:
+        client.ask(steps[0].frame)
+        return _read(client, cycle(steps), seconds)
+
+
+def read_steps(address: Address, steps: Iterable[FetchStep], tls: ssl.SSLContext | None = None) -> Transfer:
+    """Ask each of the steps once.
+
+    Raises:
         ValueError: an answer is much smaller than the one that was learned: an error, or a read that was not there
             in time, must not pass for speed.
     """
-    read_bytes, elapsed_s = 0, 0.0
     with BareClient(address, tls) as client:
-        client.ask(steps[0].frame)
-        started_s = time.perf_counter()
-        for step in cycle(steps):
-            answer_bytes = len(client.ask(step.frame))
-            if answer_bytes < _WHOLE * step.answer_bytes:
-                raise ValueError(f"an answer of {answer_bytes} bytes in place of {step.answer_bytes}")
-            read_bytes += answer_bytes
-            elapsed_s = time.perf_counter() - started_s
-            if elapsed_s >= seconds:
-                break
+        return _read(client, steps, math.inf)
+
+
+def _read(client: BareClient, steps: Iterable[FetchStep], seconds: float) -> Transfer:
+    read_bytes, elapsed_s = 0, 0.0
+    started_s = time.perf_counter()
+    for step in steps:
+        answer_bytes = len(client.ask(step.frame))
+        if answer_bytes < _WHOLE * step.answer_bytes:
+            raise ValueError(f"an answer of {answer_bytes} bytes in place of {step.answer_bytes}")
+        read_bytes += answer_bytes
+        elapsed_s = time.perf_counter() - started_s
+        if elapsed_s >= seconds:
+            break
     return Transfer(read_bytes, elapsed_s)
 
 

@@ -18,8 +18,7 @@ from typing import Final
 from benchmarks.support.stage import Address
 from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
-from tools.demo.kafka_process import JavaProcess
-from tools.demo.tidegate_process import Tidegate
+from tools.demo.tidegate_process import PROGRAM, Tidegate
 
 SUPERVISOR: Final = "supervisor"
 _TIMEOUT_S: Final = 10.0
@@ -56,12 +55,12 @@ def served_by(
         checkout: the folder of another version of Tidegate, which knows nothing of workers; None: this one.
     """
     counted = {} if checkout else {"proxy.workers": str(workers)}
-    tidegate = _Checkout(
-        checkout,
+    tidegate = Tidegate(
         work=Path(mkdtemp(prefix="tidegate-", dir=cluster.work)),
         server_properties=cluster.server_properties_path(1),
         bootstrap_servers=cluster.bootstrap_servers,
         properties={**counted, **(properties or {})},
+        program=program_of(checkout),
     )
     tidegate.start()
     try:
@@ -71,32 +70,13 @@ def served_by(
         tidegate.stop()
 
 
-class _Checkout(Tidegate):
-    """One that may be another version's."""
-
-    def __init__(
-        self,
-        checkout: Path | None,
-        *,
-        work: Path,
-        server_properties: Path,
-        bootstrap_servers: str,
-        properties: Mapping[str, str],
-    ) -> None:
-        super().__init__(
-            work=work, server_properties=server_properties, bootstrap_servers=bootstrap_servers, properties=properties
-        )
-        self._checkout = checkout
-
-    def start(self) -> None:
-        if self._checkout is None:
-            super().start()
-            return
-        self.write_properties()
-        # With -m, the folder where a command is started comes before whatever is installed.
-        package = "tidegate" if (self._checkout / "tidegate").is_dir() else "proxy"
-        command = ("env", "-C", str(self._checkout), sys.executable, "-m", package, "serve", str(self.properties_path))
-        self._process = JavaProcess("Tidegate", command, self.log_path)
+def program_of(checkout: Path | None) -> tuple[str, ...]:
+    """Return the command of another version's Tidegate; None: this one's."""
+    if checkout is None:
+        return PROGRAM
+    # With -m, the folder where a command is started comes before whatever is installed.
+    package = "tidegate" if (checkout / "tidegate").is_dir() else "proxy"
+    return ("env", "-C", str(checkout.resolve()), sys.executable, "-m", package)
 
 
 def _workers(tidegate: Tidegate) -> dict[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import copying, cost, crowd_closes, crowd_reads, fetch_exchange, growth, relay, store, warm_read
+from benchmarks.support import cost_rows
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options
 from benchmarks.support.published import load
@@ -28,12 +29,12 @@ def test_what_a_gb_costs_is_measured_beside_a_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One row of each kind of floor; the script itself ends where bytes are missing."""
-    monkeypatch.setattr(cost, "SECONDS", 0.5)
+    monkeypatch.setattr(cost_rows, "SECONDS", 0.5)
     saved = tmp_path / "cost.jsonl"
     rows = "relay-tls,memory,again-disk,slow"
     assert cost.main(["--rounds", "1", "--megabytes", "16", "--rows", rows, "--json", "--save", str(saved)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["row"] for row in found] == ["memory", "relay-tls", "again-disk", "slow"]
+    assert [row["row"] for row in found] == ["relay-tls", "memory", "again-disk", "slow"]
     assert all(row["core_s_per_gb"] > 0 <= row["floor_core_s_per_gb"] and row["ratio"] > 0 for row in found)
     assert [{**row, **each} for row, each in zip(load(saved), found, strict=True)] == load(saved)
 

@@ -162,6 +162,7 @@ _KINDS = {
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("haproxy", _command("haproxy"), "install HAProxy 2.4 or newer (Debian: apt-get install haproxy)"),
         Kind("cargo", _command("cargo"), "install Rust"),
+        Kind("cc", _command("cc"), "install a C compiler (Debian: apt-get install gcc)"),
         Kind("chromium", _command("chromium"), "install Chromium (Debian: apt-get install chromium)"),
         Kind("curl", _command("curl"), "install curl (Debian: apt-get install curl)"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
@@ -183,6 +184,7 @@ _KINDS = {
         Kind("fish", _command("fish"), "install fish (Debian: apt-get install fish)"),
         Kind("zsh", _command("zsh"), "install zsh (Debian: apt-get install zsh)"),
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
+        Kind("strace", _command("strace"), "install strace (Debian: apt-get install strace)"),
         Kind("mkdocs", lambda: find_spec("mkdocs") is not None, "run `make docs`, which installs it"),
         Kind(
             "atheris",

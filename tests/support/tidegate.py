@@ -79,7 +79,7 @@ def own_tidegate(
             server_properties=cluster.server_properties_path(1),
             bootstrap_servers=bootstrap_servers or cluster.bootstrap_servers,
             properties=properties,
-            python=tidegate_python(),
+            program=(tidegate_python(), "-m", "tidegate"),
         )
         process.start()
         try:

@@ -3,7 +3,7 @@
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from tools.demo.kafka_process import JavaProcess, KafkaClusterError
 from tools.demo.kafka_properties import HOST, properties_text
 from tools.demo.steps import StepFailed
 
+PROGRAM: Final = (sys.executable, "-m", "tidegate")
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 5.0
 METRICS_TIMEOUT_S: Final = 10.0
@@ -53,9 +54,9 @@ class Tidegate:
         server_properties: Path,
         bootstrap_servers: str,
         properties: Mapping[str, str] | None = None,
-        python: str = sys.executable,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
-        self._python = python
+        self._program = program
         self.properties_path: Final = work / "tidegate.properties"
         self.log_path: Final = work / "tidegate.log"
         self.admin_address: Final = f"{HOST}:{free_port()}"
@@ -75,7 +76,7 @@ class Tidegate:
     def start(self) -> None:
         """Start, without waiting."""
         self.write_properties()
-        command = (self._python, "-m", "tidegate", "serve", str(self.properties_path))
+        command = (*self._program, "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
 
     def wait_ready(self) -> str:
