@@ -114,6 +114,7 @@ class FrameStream:
         self._source = source
         self._destination = destination
         self._room = destination.room
+        self._room.fill_from(source.room)
         self._ended = ended
         self._on_passed = on_passed
         self._account = account
@@ -174,7 +175,7 @@ class FrameStream:
         await self.receive_inside(size_max)
 
     def _little(self) -> int:
-        """How much to receive where the destination may not take at once what is usually received."""
+        """Return how much to receive where the destination may not take as much as usual at once."""
         room = self._room
         if room.sure_bytes < SMALL_BUFFER_BYTES:
             room.ask()
@@ -268,6 +269,7 @@ class FrameStream:
         room.ask()
         if room.sure_bytes < min(wanted_bytes, SPLICED_BYTES_MIN):
             self.buffer.shrink()
+            room.limit_unsent()
             await self._destination.wait_writable()
             room.ask()
 
@@ -313,7 +315,7 @@ class FrameStream:
         return head_bytes
 
     def _spliced_bytes(self, wanted_bytes: int) -> int:
-        """How many bytes to splice; 0: too few for it are sure to go."""
+        """Return how many bytes to splice; 0: too few for it are sure to go."""
         room, wanted_bytes = self._room, min(wanted_bytes, PIPE_BYTES)
         if room.sure_bytes < wanted_bytes:
             room.ask()

@@ -45,11 +45,6 @@ OTHERS_AGE_S_MAX = 1.0
 OTHERS_ANSWER_S_MAX = 1.0
 OTHERS_ASKED_MAX = 8
 
-UNREAD_BYTES_MAX = 512 * 1024
-"""What the system keeps of an answer whose client takes nothing. Left to itself it keeps 2 MiB and more for each, and a
-few hundred of those use up what it has for TCP. Kafka's consumers ask for 64 KiB (`receive.buffer.bytes`), and its
-brokers send no more than 100 KiB ahead (`socket.send.buffer.bytes`)."""
-
 Address = tuple[str, int]
 
 _log = structlog.get_logger(__name__)
@@ -143,7 +138,7 @@ class UpstreamConnector:
     async def _connect(self, host: str, port: int, limit_s: float) -> Transport:
         try:
             with trio.fail_after(limit_s):
-                return await open_transport(host, port, tls=self._tls, receive_buffer_bytes=UNREAD_BYTES_MAX)
+                return await open_transport(host, port, tls=self._tls)
         except trio.TooSlowError:
             raise UpstreamError(
                 f"{host}:{port} does not answer within {limit_s:g} s: the host is down, or a firewall drops packets"

@@ -5,9 +5,10 @@ Rule 1. Linux takes bytes while what it counts for a socket is below the socket'
         room for a client whose packets hold 1 KiB.
 Rule 2. A packet holds a segment (TCP_MAXSEG) or more, but for the last one of a send, and for a splice, which puts at
         most PACKET_PARTS_MAX parts of the pipe into one: a pipe of PIPE_PARTS parts makes SPLICE_HEADS_BYTES more.
-Rule 3. A socket keeps UNSENT_BYTES_MAX for a peer that takes nothing (TCP_NOTSENT_LOWAT). Without that limit it grows
-        to 4 MiB. A few hundred such peers use up what the system has for TCP, and then it takes less from everybody.
-Rule 4. An answer of the system holds until so much was sent: nobody else sends, and a peer only makes room.
+Rule 3. An answer of the system holds until so much was sent: nobody else sends, and a peer only makes room.
+Rule 4. The system lets a socket keep up to 4 MiB that its peer does not take, and as many unread bytes of the socket
+        they come by. Some hundred such pairs use up what it has for TCP, and then all connections stand. So a peer that
+        has not taken PROOF_BYTES yet gets no more than those in advance, and the source keeps its first buffer.
 Rule 5. A system that is short of memory for TCP takes less, of any socket. What one did not take is in our memory then.
         So for SHORTAGE_S no socket has room for sure, and what is passed on is passed on in small parts.
 Rule 6. Another system does not say. There all is room, since nothing is spliced there.
@@ -16,6 +17,7 @@ Rule 6. Another system does not say. There all is room, since nothing is spliced
 import socket as stdlib_socket
 import struct
 import sys
+from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
@@ -25,14 +27,13 @@ HEAD_BYTES: Final = 1280
 """What Linux 4.18 to 6.18 count for a packet beside its bytes, at most."""
 
 PIPE_PARTS: Final = 256
-"""Of a pipe of 1 MiB."""
+"""A pipe of 1 MiB has so many."""
 
 PACKET_PARTS_MAX: Final = 17
 
 SPLICE_HEADS_BYTES: Final = (PIPE_PARTS // PACKET_PARTS_MAX + 2) * HEAD_BYTES
 
-UNSENT_BYTES_MAX: Final = 512 * 1024
-"""A fast peer has them before the next splice. What is sent and not acknowledged yet is not among them."""
+PROOF_BYTES: Final = 128 * 1024
 
 SHORTAGE_S: Final = 5.0
 
@@ -42,8 +43,11 @@ _TCP = stdlib_socket.IPPROTO_TCP
 _SO_MEMINFO, _MEMINFO = 55, struct.Struct("=6I")
 """Linux: how much a socket holds, and may hold. The fourth is the limit of what is to be sent, the last what is."""
 
-_UNSENT = struct.Struct("=144xI")
-"""Linux 4.6 and later: tcpi_notsent_bytes of TCP_INFO."""
+_TCP_INFO = struct.Struct("=120xQ16xI")
+"""Linux 4.6 and later, of TCP_INFO: tcpi_bytes_acked and tcpi_notsent_bytes."""
+
+_SO_BUF_LOCK, _RECEIVE_BUFFER = 72, 2
+"""Linux 5.15 and later: which buffers keep their size."""
 
 
 class _Shortage:
@@ -53,37 +57,73 @@ class _Shortage:
 
 
 class SendRoom:
-    """The room of one TCP socket. Its owner takes what it sends off `sure_bytes`, and a head for each send."""
+    """The room of one TCP socket. Its owner takes what it sends off `sure_bytes`, and a head for each send.
 
-    __slots__ = ("__weakref__", "_segment_bytes", "_socket", "sure_bytes")
+    Args:
+        sock: None: something that is no socket, and has endless room.
+    """
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
-        self._socket = sock
+    __slots__ = ("__weakref__", "_is_limited", "_is_proven", "_segment_bytes", "_socket", "_source", "sure_bytes")
+
+    def __init__(self, sock: trio.socket.SocketType | None) -> None:
+        self._socket = sock if sys.platform == "linux" else None
+        self._source: SendRoom | None = None
         self._segment_bytes = 0
-        _rooms.add(self)
-        self.sure_bytes = 0 if sys.platform == "linux" else _ANY_BYTES
+        self._is_proven = False
+        """The peer has taken PROOF_BYTES."""
+        self._is_limited = False
+        """The system counts a socket with PROOF_BYTES unsent as full."""
+        self.sure_bytes = _ANY_BYTES if self._socket is None else 0
         """The socket takes these at once; may be negative. It may take more: `ask`."""
+        _rooms.add(self)
+
+    def fill_from(self, source: "SendRoom") -> None:
+        """From now on what comes by another socket is passed on to this one (rule 4)."""
+        self._source = source
+        source.lock_unread(_RECEIVE_BUFFER)
+
+    def lock_unread(self, buffers: int) -> None:
+        """Let the system keep no more of what is unread than now, or what it sees fit."""
+        if self._socket is not None:
+            with suppress(OSError):  # an older kernel; or the socket has broken, as its next call finds out
+                self._socket.setsockopt(stdlib_socket.SOL_SOCKET, _SO_BUF_LOCK, buffers)
 
     def ask(self) -> None:
         """Ask the system how much there is now."""
-        try:
-            self.sure_bytes = self._room_bytes() if sys.platform == "linux" else _ANY_BYTES
-        except OSError:
-            self.sure_bytes = 0  # it is closed, or no TCP socket: the next send finds out which
+        if self._socket is not None:
+            try:
+                self.sure_bytes = self._room_bytes(self._socket)
+            except OSError:
+                self.sure_bytes = 0  # it is closed, or no TCP socket: the next send finds out which
 
-    def _room_bytes(self) -> int:
+    def limit_unsent(self) -> None:
+        """Before a wait until the socket takes bytes: for a peer that may take nothing it is full with PROOF_BYTES."""
+        if self._socket is not None and not self._is_proven and not self._is_limited:
+            self._is_limited = True
+            with suppress(OSError):  # it has broken, as the wait finds out
+                self._socket.setsockopt(_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, PROOF_BYTES)
+
+    def _room_bytes(self, sock: trio.socket.SocketType) -> int:
         if _Shortage.since_s is not None and _is_short():
             return 0
-        sock = self._socket
         memory = sock.getsockopt(stdlib_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
         _received, _receive, _sent, limit_bytes, _ahead, counted_bytes = _MEMINFO.unpack(memory)
-        self._segment_bytes = self._segment_bytes or sock.getsockopt(_TCP, stdlib_socket.TCP_MAXSEG)
-        unsent_bytes: int = counted_bytes  # no more than that
-        if unsent_bytes:
-            (unsent_bytes,) = _UNSENT.unpack(sock.getsockopt(_TCP, stdlib_socket.TCP_INFO, _UNSENT.size))
+        in_advance_bytes = _ANY_BYTES if self._is_proven else self._in_advance_bytes(sock)
         free_bytes: int = limit_bytes - counted_bytes - SPLICE_HEADS_BYTES
-        sure_bytes = free_bytes * self._segment_bytes // (self._segment_bytes + HEAD_BYTES)
-        return min(sure_bytes, UNSENT_BYTES_MAX - unsent_bytes)
+        return min(free_bytes * self._segment_bytes // (self._segment_bytes + HEAD_BYTES), in_advance_bytes)
+
+    def _in_advance_bytes(self, sock: trio.socket.SocketType) -> int:
+        """Return how much more a peer gets that may take nothing."""
+        self._segment_bytes = sock.getsockopt(_TCP, stdlib_socket.TCP_MAXSEG)
+        taken_bytes, unsent_bytes = _TCP_INFO.unpack(sock.getsockopt(_TCP, stdlib_socket.TCP_INFO, _TCP_INFO.size))
+        if taken_bytes < PROOF_BYTES:
+            return PROOF_BYTES - int(unsent_bytes)
+        self._is_proven = True
+        if self._is_limited:
+            sock.setsockopt(_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, 0)  # the system's own value again
+        if self._source is not None:
+            self._source.lock_unread(0)
+        return _ANY_BYTES
 
 
 _rooms: WeakSet[SendRoom] = WeakSet()

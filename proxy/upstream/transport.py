@@ -30,7 +30,7 @@ from cryptography import x509
 
 from protocol.client.errors import TransportError, UpstreamConnectionError, connect_reason, require_address
 from proxy.upstream.pipe import Pipe
-from proxy.upstream.send_room import HEAD_BYTES, SPLICE_HEADS_BYTES, UNSENT_BYTES_MAX, SendRoom, on_refused
+from proxy.upstream.send_room import HEAD_BYTES, SPLICE_HEADS_BYTES, SendRoom, on_refused
 
 Bytes = bytes | bytearray | memoryview
 
@@ -126,18 +126,12 @@ class Transport(Protocol):
 
 
 async def open_transport(
-    host: str,
-    port: int,
-    *,
-    tls: ssl.SSLContext | None = None,
-    server_hostname: str | None = None,
-    receive_buffer_bytes: int | None = None,
+    host: str, port: int, *, tls: ssl.SSLContext | None = None, server_hostname: str | None = None
 ) -> Transport:
     """Connect to host:port, with the TLS handshake done when `tls` is given. The caller sets the time limit.
 
     Args:
         server_hostname: the name for SNI and the certificate check; default is `host`.
-        receive_buffer_bytes: what the system may keep unread, or half of that; None: what it sees fit.
 
     Raises:
         UpstreamConnectionError: nobody listens, the name is none or does not resolve, or the handshake failed.
@@ -147,8 +141,6 @@ async def open_transport(
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
         raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {connect_reason(error)}") from error
-    if receive_buffer_bytes is not None:
-        stream.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_RCVBUF, receive_buffer_bytes)
     if tls is None:
         return plain_transport(stream.socket)
     secure = TlsTransport(stream.socket, tls, server_hostname=server_hostname or host)
@@ -231,7 +223,8 @@ class PlainTransport:
         if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
             sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY, 1)
             if sys.platform == "linux":
-                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+                # trio.open_tcp_stream lowers this to 16 KiB; 0 is the system's own value again.
+                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, 0)
 
     @property
     def peer_name(self) -> str:

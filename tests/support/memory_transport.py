@@ -56,16 +56,6 @@ AnyStream = trio.StapledStream[Any, Any]
 Handle = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay | None]]
 
 
-class EndlessRoom(SendRoom):
-    """Whatever is sent goes at once, or its sender waits: nothing asks."""
-
-    def __init__(self) -> None:
-        self.sure_bytes = 1 << 62
-
-    def ask(self) -> None:
-        raise AssertionError("there is room")
-
-
 class MemoryTransport:
     """A Transport over one end of a stream pair.
 
@@ -83,7 +73,7 @@ class MemoryTransport:
         self._name = name
         self._piece_bytes = piece_bytes
         self._sending = False
-        self.room = EndlessRoom()
+        self.room = SendRoom(None)
 
     @property
     def peer_name(self) -> str:

@@ -24,6 +24,7 @@ from protocol.wire.framing import IDLE_BUFFER_BYTES
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.connection import ClientConnection
+from proxy.connection.frame_stream import FrameStream
 from proxy.upstream.pipe import Pipe
 from proxy.upstream.send_room import SendRoom
 from proxy.upstream.transport import PlainTransport
@@ -61,6 +62,7 @@ class Peers:
 
     client: trio.SocketStream
     broker: trio.SocketStream
+    to_client: PlainTransport
     connection: ClientConnection
     causes: list[CloseCause] = field(default_factory=list)
 
@@ -108,8 +110,9 @@ async def crowd(
                 from_client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             for end in (far_client, far_broker):
                 stack.push_async_callback(trio.aclose_forcefully, end)
+            to_client = PlainTransport(from_client.socket)
             connection = ClientConnection(
-                PlainTransport(from_client.socket),
+                to_client,
                 PlainTransport(to_broker.socket),
                 node_id=1,
                 limits=LIMITS,
@@ -118,7 +121,7 @@ async def crowd(
                 accounts=made.accounts,
                 meter=meter,
             )
-            made.peers.append(Peers(far_client, far_broker, connection))
+            made.peers.append(Peers(far_client, far_broker, to_client, connection))
             nursery.start_soon(made.peers[-1].run)
         yield made
         nursery.cancel_scope.cancel()
@@ -133,7 +136,7 @@ ANSWERS = {
     "many short runs": lambda: fetch_answer(*[12 * KIB] * 430),
     "short and long": lambda: fetch_answer(*[12 * KIB, 300 * KIB] * 17),
 }
-"""Of 5 MiB: more than the sockets of both sides take."""
+"""5 MiB each: more than the sockets of both sides take."""
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -219,9 +222,9 @@ async def wait_until_stalled(made: Crowd, clock: MockClock | None) -> None:
 def buffers_bytes(made: Crowd) -> list[int]:
     """Return what the buffers of each connection are in memory, but for the idle one of the other direction."""
     return [
-        sum(stream.buffer.capacity_bytes for stream in (each.connection._requests, each.connection._responses))
+        sum(stream.buffer.capacity_bytes for stream in account.streams if isinstance(stream, FrameStream))
         - IDLE_BUFFER_BYTES
-        for each in made.peers
+        for account in made.accounts
     ]
 
 
@@ -283,18 +286,23 @@ async def test_where_the_system_is_short_little_is_held_and_nobody_is_ended(
 ) -> None:
     """The system is short of memory for TCP: one socket takes less than what was sure, and all of them may."""
     frame = fetch_answer(5 * MIB)
-    told = SendRoom._room_bytes
+    ask = SendRoom.ask
+
+    def lie(room: SendRoom) -> None:
+        ask(room)
+        if room is first.to_client.room:
+            room.sure_bytes = 8 * MIB
+
     async with crowd(2, little_receive_buffer) as made, trio.open_nursery() as nursery:
         first, other = made.peers
         with monkeypatch.context() as patch:
-            lied_about = first.connection._responses._room
-            patch.setattr(SendRoom, "_room_bytes", lambda room: 8 * MIB if room is lied_about else told(room))
+            patch.setattr(SendRoom, "ask", lie)
             await first.client.send_all(FETCH)
             nursery.start_soon(first.broker.send_all, frame)
             await wait_until_stalled(made, None)
         held_bytes, relayed_bytes = held_by_metrics(made)
         assert 0 < held_bytes <= relayed_bytes <= held_bytes + RELAYED_BYTES_MAX
-        assert [each.connection._responses._room.sure_bytes <= 0 for each in made.peers] == [True, True]
+        assert [each.to_client.room.sure_bytes <= 0 for each in made.peers] == [True, True]
 
         await other.client.send_all(FETCH)
         nursery.start_soon(other.broker.send_all, frame)
