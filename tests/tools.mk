@@ -8,7 +8,8 @@
 #   make differential        the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make fuzz                each decoder under bytes that coverage leads, ten minutes each  (ARGS='--seconds 60')
 #   make audit               known vulnerabilities of what is locked, from the index's advisories   (needs a network)
-#   make soak                300 connections, good, slow and hostile, for an hour             (ARGS='--seconds 120')
+#   make soak                300 connections, good, slow and hostile, for an hour             (ARGS='--seconds 120');
+#                            then 2,000 signed in by SCRAM for ten minutes    (ARGS='--clients 200 --seconds 60')
 #   make bench-others        all benchmarks but those of `make bench`
 #   make test-busy           `make test`, TIMES times beside LOOPS busy loops                 (LOOPS=2 TIMES=1)
 #   make test-workers        the suites of clients, with WORKERS (2) workers

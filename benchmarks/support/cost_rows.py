@@ -1,6 +1,14 @@
 """The rows of cost.py: on which stage each is measured, and a Tidegate that is ready for it.
 
-The client is a bare Fetch of two partitions, 1 MiB of each. What the rows are: benchmarks/README.md, "Cost".
+The client is a bare Fetch of two partitions, 1 MiB of each.
+
+- `relay`, `relay-tls`: what the broker has in its page cache, without TLS and with it on both sides.
+- `memory`: what is in the tier alone, all of it read before.
+- `cold-http`, `cold-small` (batches of 6 KiB), `cold-https`: what is in the tier alone, by a Tidegate that has just
+  started.
+- `again-memory`, `again-disk`: the second read of four times the memory cache, the latter with a disk cache that holds
+  it.
+- `slow`: `cold-http` over connections of 10 MB/s whose answers begin 30 ms late; here MB/s are compared.
 """
 
 import ssl
@@ -98,7 +106,7 @@ class RelayStage:
 
     @property
     def plain(self) -> Address:
-        """Where the broker listens without TLS."""
+        """Return where the broker listens without TLS."""
         return address_of(self.cluster.bootstrap_servers)
 
     @cached_property
@@ -189,7 +197,7 @@ def tls_cluster(certificate: tuple[Path, Path]) -> Iterator[tuple[KafkaCluster, 
 
 @contextmanager
 def cold_rows_stage(rows: Sequence[str], megabytes: int) -> Iterator[ColdStage]:
-    """What the cold ones among these rows need."""
+    """Fill what the cold ones among these rows need."""
     sizes = {SMALL_KIB if row == "cold-small" else LARGE_KIB for row in rows if row in COLD_ROWS}
     wanted = ColdOptions(
         schemes=("http", "https") if "cold-https" in rows else ("http",),

@@ -1,6 +1,7 @@
 """A bad hour: 300 connections, good, slow and hostile, while the broker restarts, lies a little, and the store fails.
 
-    python -m tests.hostile.soak --seconds 3600
+    python -m tests.hostile.soak                    # and after it a crowd of 2,000 for ten minutes: crowd_soak.py
+    python -m tests.hostile.soak --seconds 3600     # without that crowd
 
 Each minute the broker restarts, the store refuses for six seconds and hangs for six. All the time it fails one GET in
 fifty, and one bit is another in one of a thousand of the broker's answers, anywhere but in its record bytes.
@@ -23,8 +24,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from tests.hostile.crowd_soak import CLIENTS, CLIENTS_MIN, crowd_soak
+from tests.hostile.crowd_soak import SECONDS as CROWD_SECONDS
 from tests.support.aiven_tier import publish_tier
 from tests.support.broker_relay import Alterations, altering_broker
 from tests.support.differential import asker
@@ -61,6 +65,7 @@ from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 VERSION = 17
+SECONDS = 3600.0
 GOOD, SLOW, STUCK, ANNOUNCING, SENDING = 40, 60, 80, 80, 40
 """300 connections."""
 WORK_S_MAX = 2.0
@@ -360,9 +365,22 @@ def soak(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="300 connections, good, slow and hostile, and what they leave behind.")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long (default: %(default)g)")
-    return 1 if soak(parser.parse_args().seconds, say=lambda line: print(line, flush=True)) else 0
+    parser = argparse.ArgumentParser(
+        description="A bad hour of 300 connections, good, slow and hostile, and what they leave behind; then a crowd."
+    )
+    lasts = f"how long ({SECONDS:g}, and {CROWD_SECONDS:g} the crowd); alone: the hour without a crowd"
+    parser.add_argument("--seconds", type=float, help=lasts)
+    parser.add_argument("--clients", type=int, help=f"the crowd alone, of so many ({CLIENTS})")
+    chosen = parser.parse_args()
+    if chosen.clients is not None and chosen.clients < CLIENTS_MIN:
+        parser.error(f"at least {CLIENTS_MIN} clients")
+    say = partial(print, flush=True)
+    complaints = []
+    if chosen.clients is None:
+        complaints += soak(chosen.seconds or SECONDS, say=say)
+    if chosen.clients is not None or chosen.seconds is None:
+        complaints += crowd_soak(chosen.seconds or CROWD_SECONDS, chosen.clients or CLIENTS, say=say)
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":
