@@ -333,22 +333,22 @@ def cold_starts(rows: Sequence[str], megabytes: int) -> Iterator[Callable[..., A
 
 
 def count_rows(options: CostOptions) -> list[dict[str, object]]:
-    """Return the counts of each row, and of the version before behind its own."""
+    """Return the counts of each row, and of the version before behind its own. Both take turns."""
     if problem := counts.missing():
         raise SystemExit(problem)
     sides = {"": None, **({", before": options.before} if options.before else {})}
-    return [
-        counts.row_of(f"{row}{side}", [counts_of(start, checkout) for _ in range(options.rounds)])
-        for row, start in started_rows(options)
-        for side, checkout in sides.items()
-    ]
+    rows = []
+    for row, start in started_rows(options):
+        rounds = [{side: counts_of(start, sides[side]) for side in sides} for _ in range(options.rounds)]
+        rows += [counts.row_of(f"{row}{side}", [each[side] for each in rounds]) for side in sides]
+    return rows
 
 
 def counts_of(start: Start, checkout: Path | None) -> counts.Counts:
     """Return the counts of one reading by a Tidegate that counts and by one that is traced."""
-    with start(counts.counted_program(checkout)) as side:
+    with start(counts.counted_program(checkout)) as side, counts.on_one_core(side.pids):
         profiled = counts.profiled(side.process.properties_path, side.read_answers)
-    with start(program_of(checkout)) as side:
+    with start(program_of(checkout)) as side, counts.on_one_core(side.pids):
         traced = counts.traced(side.process.pid, side.read_answers)
     return counts.of_100_answers({**profiled, **traced}, side.answers)
 

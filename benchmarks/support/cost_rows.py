@@ -11,6 +11,7 @@ The client is a bare Fetch of two partitions, 1 MiB of each.
 - `slow`: `cold-http` over connections of 10 MB/s whose answers begin 30 ms late; here MB/s are compared.
 """
 
+import os
 import ssl
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,13 @@ class Side:
     """What it serves of the tier in a reading, at least."""
     answers: float = ANSWERS
     """As many as `read_answers` reads have its bytes."""
+    peers: Sequence[int] = ()
+    """Processes that it talks to, but for the client."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes that a reading needs: the client is this one."""
+        return [os.getpid(), self.process.pid, *self.peers]
 
 
 # --- read over and over ---
@@ -239,4 +247,6 @@ def cold_side(stage: ColdStage, row: str, program: Sequence[str] = PROGRAM) -> I
             read = partial(read_partitions, fresh.address, topic.name, ends)
             if row.startswith("again"):
                 read()
-            yield Side(fresh.process, read, read, log_bytes, log_bytes / ANSWER_BYTES)
+            way = stage.store.ways[scheme_of(row)]
+            peers = stage.cluster.broker(1).pid, way.server_pid, way.link_pid
+            yield Side(fresh.process, read, read, log_bytes, log_bytes / ANSWER_BYTES, peers)

@@ -1,8 +1,8 @@
 """What 100 answers cost in things that can be counted (benchmarks/cost.py --counts).
 
 An answer has 1 MiB of each of two partitions. The rows that are read over and over are asked 100 times; one that a
-Tidegate just started reads is read whole, and its counts are scaled to as many bytes. A figure is the median of the
-rounds, and beside it stand the least and the most.
+Tidegate just started reads is read whole, and its counts are scaled to as many bytes. A figure is the least of the
+rounds, since what comes between only adds; below it stand the median and the most.
 
 - *calls*: Python functions that the loop's thread enters, and C functions that Python code calls there, as
   sys.setprofile counts them (`call`, `c_call`). A coroutine or generator that goes on is entered again.
@@ -15,15 +15,16 @@ rounds, and beside it stand the least and the most.
 - *memory bytes*: what memcpy and memmove were asked for, from 4 KiB on (`copied_bytes.c`).
 - *spliced bytes*: what splice and sendfile have returned: no copy, and each byte twice, into a pipe and out of it.
 
-Calls and copies in memory are counted by one Tidegate (`counted.py`), and what strace sees by another, which is not
-profiled. The client's connection begins and ends within. Counts depend on Python's version, and where bytes are relayed
-or fetched on how fast a socket is filled: compare two versions on one machine, in one run (`--before`).
+Client, broker, store and Tidegate share one core meanwhile, and none of them interrupts another. So a sender fills the
+socket before the receiver looks at it, and chance has less to say in how often a loop turns for one answer.
 
-In `memory` the rounds differ by 1 %: what is sent is there. In the others a byte more or less in a socket makes another
-turn of a loop, and they differ by some percent; there a difference counts where the two versions' ranges do not touch.
+Calls and copies in memory are counted by one Tidegate (`counted.py`), and what strace sees by another, which is not
+profiled. The client's connection begins and ends within, and what Tidegate does by the clock counts too (3,000 calls a
+second). Counts depend on Python's version: compare two versions on one machine, in one run (`--before`).
 """
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -34,7 +35,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -109,6 +110,24 @@ def traced(pid: int, read: Callable[[], object]) -> Counts:
 
 
 @contextmanager
+def on_one_core(pids: Sequence[int]) -> Iterator[None]:
+    """Let processes with all their threads share a core, and interrupt nobody, until the block ends."""
+    cores = os.sched_getaffinity(0)
+    _schedule(pids, {max(cores)}, os.SCHED_BATCH)
+    try:
+        yield
+    finally:
+        _schedule(pids, cores, os.SCHED_OTHER)
+
+
+def _schedule(pids: Sequence[int], cores: set[int], policy: int) -> None:
+    for task in (int(each.name) for pid in pids for each in Path(f"/proc/{pid}/task").iterdir()):
+        with suppress(ProcessLookupError):  # a thread that has ended since
+            os.sched_setaffinity(task, cores)
+            os.sched_setscheduler(task, policy, os.sched_param(0))
+
+
+@contextmanager
 def _strace(pid: int, trace: Path) -> Iterator[None]:
     command = ["strace", "-f", "-s", "0", "-o", str(trace), "-p", str(pid)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -150,11 +169,11 @@ def of_100_answers(found: Counts, answers: float) -> Counts:
 
 
 def row_of(name: str, rounds: Sequence[Counts]) -> dict[str, object]:
-    """Return a row: of each figure the median of the rounds, the least and the most."""
+    """Return a row: each figure's least, median and most of the rounds."""
     return {"row": name} | {
         figure: {
-            "median": statistics.median(each[figure] for each in rounds),
             "least": min(each[figure] for each in rounds),
+            "median": statistics.median(each[figure] for each in rounds),
             "most": max(each[figure] for each in rounds),
         }
         for figure in (*PROFILED, *TRACED)
@@ -180,5 +199,5 @@ def show(rows: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
 def _cell(name: str, figure: object) -> str:
     assert isinstance(figure, dict)
     unit, places = (1e6, 1) if name.endswith("_bytes") else (1, 0)
-    median, least, most = (f"{figure[part] / unit:,.{places}f}" for part in ("median", "least", "most"))
-    return f"{median}\n{least} – {most}"
+    least, median, most = (f"{figure[part] / unit:,.{places}f}" for part in ("least", "median", "most"))
+    return f"{least}\n{median} – {most}"

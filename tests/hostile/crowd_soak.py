@@ -56,8 +56,8 @@ STALL_SHARE = 1 / 4
 IDLE_S_MAX = 240.0
 """Between two questions of an idle client: a broker ends connections that are silent for ten minutes."""
 RECEIVE_BUFFER_BYTES = 8 * 1024
-SIGNING_IN = 32
-"""At once."""
+SIGNING_IN, SIGNED_IN_PER_S_MIN = 32, 10
+"""At once, and on the slowest machine."""
 TAKING = 8
 """Stalled clients that take their answer at once: each holds 4 MiB."""
 SAMPLE_S, REPORT_S = 1.0, 30.0
@@ -121,6 +121,7 @@ class Crowd:
     empty: Counter[str] = field(default_factory=Counter)
     read_bytes: int = 0
     closed: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
     peaks: Counter[str] = field(default_factory=Counter)
     """The most of each of LIMITS that was seen."""
@@ -132,7 +133,8 @@ class Crowd:
         async with trio.open_nursery() as nursery:
             for number, role in enumerate(roles(self.clients)):
                 nursery.start_soon(self._client, role, random.Random(SEED + number), limiter)
-            await self._all_came.wait()
+            with trio.fail_after(self.clients / SIGNED_IN_PER_S_MIN + LAST_S):
+                await self._all_came.wait()
             self.say(f"{self.signed_in} clients signed in, {resident_bytes(self.tidegate) / MIB:.0f} MiB")
             await self._watch()
             self.is_over.set()
@@ -168,11 +170,15 @@ class Crowd:
                 await self._act(role, client, chosen)
                 await client.question()
         except ClosedError as error:
-            self.closed[role] += 1
-            if self.closed[role] == 1:
-                self.complaints.append(f"a client that is {role} was closed: {error}")
+            self._note(self.closed, role, f"was closed: {error}")
         except WrongBytesError as error:
-            self.complaints.append(f"{role}: {error}")
+            self._note(self.wrong, role, f"got {error}")
+
+    def _note(self, counts: Counter[str], role: str, words: str) -> None:
+        """Count it, and complain about the first of a role."""
+        counts[role] += 1
+        if counts[role] == 1:
+            self.complaints.append(f"a client that is {role} {words}")
 
     async def _act(self, role: str, client: CrowdClient, chosen: random.Random) -> None:
         logs = self.tier if role in (READING, STALLED_READING) else self.local
@@ -228,8 +234,9 @@ class Crowd:
 
     def _judge(self) -> None:
         peak = peak_resident_bytes(self.tidegate)
-        if self.closed:
-            self.complaints.append(f"closed: {dict(self.closed)} of {dict(Counter(roles(self.clients)))}")
+        for what, counts in (("closed", self.closed), ("given something else", self.wrong)):
+            if counts:
+                self.complaints.append(f"{what}: {dict(counts)} of {dict(Counter(roles(self.clients)))}")
         if peak >= RESIDENT_BYTES_MAX:
             self.complaints.append(f"peak {peak / MIB:.0f} MiB, below {RESIDENT_BYTES_MAX / MIB:.0f} MiB wanted")
         for name, limit in LIMITS.items():

@@ -73,7 +73,9 @@ class KnownLog:
         """
         begin = self.batches[number][1]
         if memoryview(self.log)[begin : begin + len(records)] != records:
-            raise WrongBytesError(f"{self.topic}-{self.partition}: other bytes from {self.batches[number]} on")
+            raise WrongBytesError(
+                f"other bytes of {self.topic}-{self.partition} than its broker's from {self.batches[number]} on"
+            )
         ends = begin + len(records)
         while number < len(self.batches) - 1 and self.batches[number + 1][1] <= ends:
             number += 1
@@ -111,8 +113,16 @@ class CrowdClient:
             client = cls(stream)
             async with limiter:
                 await connected.connect(address)
-                await drive_async(sign_in(credentials), client._take_step)
+                await client.sign_in(credentials)
             yield client
+
+    async def sign_in(self, credentials: SaslCredentials) -> None:
+        """Sign in.
+
+        Raises:
+            UpstreamAuthenticationError: the broker refuses the credentials.
+        """
+        await drive_async(sign_in(credentials), self._take_step)
 
     async def question(self) -> None:
         """Ask for what needs no work, ApiVersions, and take the answer."""
