@@ -248,5 +248,5 @@ def cold_side(stage: ColdStage, row: str, program: Sequence[str] = PROGRAM) -> I
             if row.startswith("again"):
                 read()
             way = stage.store.ways[scheme_of(row)]
-            peers = stage.cluster.broker(1).pid, way.server_pid, way.link_pid
+            peers = [stage.cluster.broker(1).pid, way.server_pid, *([way.link_pid] if way.link_pid else [])]
             yield Side(fresh.process, read, read, log_bytes, log_bytes / ANSWER_BYTES, peers)
