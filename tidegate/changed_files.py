@@ -33,6 +33,11 @@ class FileWatch:
         self._done = seen
         self._last = seen
 
+    @property
+    def done(self) -> Seen:
+        """Return what was last acted upon; empty: nothing yet."""
+        return self._done
+
     def has_settled(self, seen: Seen) -> bool:
         """Return whether what was seen differs from what was last acted upon, and has stopped changing."""
         settled = seen == self._last

@@ -115,7 +115,9 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch the files and the certificates; until cancelled."""
-        self._watch.acted_upon(await self._look())
+        seen = await self._look()
+        if not self._watch.done:
+            self._watch.acted_upon(seen)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._certificates.run, self._chains)
             while True:
@@ -128,14 +130,28 @@ class Reloader:
         async with self._reading:
             _log.info("config_reload", cause=cause.value)
             # Before they are read: a change in between is then one that is still to be acted upon.
-            self._watch.acted_upon(await self._look())
-            outcome = await self._reload()
-            self._meter.on_reload(outcome, time.time(), len(self._restart_needed))
-            return outcome
+            return await self._act_upon(await self._look(), self._load)
 
-    async def _reload(self) -> ReloadOutcome:
+    @property
+    def followed(self) -> tuple[Config, Seen]:
+        """Return the configuration that is followed, and the state of its files that was acted upon."""
+        return self._last, self._watch.done
+
+    async def take_over(self, config: Config, seen: Seen) -> None:
+        """Follow what another process of ours follows, as it has it in memory; files that have changed since are read
+        as any that change."""
+        async with self._reading:
+            await self._act_upon(seen, lambda: config)
+
+    async def _act_upon(self, seen: Seen, load: Callable[[], Config]) -> ReloadOutcome:
+        self._watch.acted_upon(seen)
+        outcome = await self._reload(load)
+        self._meter.on_reload(outcome, time.time(), len(self._restart_needed))
+        return outcome
+
+    async def _reload(self, load: Callable[[], Config]) -> ReloadOutcome:
         try:
-            wanted = await trio.to_thread.run_sync(self._load)
+            wanted = await trio.to_thread.run_sync(load)
             has_tls = self._tls is not None
             differences = [*changes(self._last, wanted, has_tls=has_tls)]
             self._follow(wanted)

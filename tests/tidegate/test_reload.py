@@ -210,3 +210,23 @@ async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, moc
             nursery.cancel_scope.cancel()
     assert world.said("config_changed", "key") == [("expert.tier.linger.ms",)]
     assert world.said("config_restart_needed", "key") == [("rsm.config.a",)]
+
+
+async def test_what_another_process_follows_is_taken_over_without_the_file(
+    tmp_path: Path, mock_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Failed before: the file was read, which may be half edited."""
+    supervisor, worker = World(tmp_path, "proxy.connections.max=5\n"), World(tmp_path, "proxy.connections.max=5\n")
+    await supervisor.reload("proxy.connections.max=6\n")
+    worker.write("proxy.connections.max=half edi\n")
+    nursery.start_soon(worker.reloader.run)
+    await worker.reloader.take_over(*supervisor.reloader.followed)
+    assert [config.proxy.connections_max for config in worker.followed] == [6]
+    assert worker.troubles == []
+    # What has changed since is read as any change is.
+    worker.write("proxy.connections.max=7\n")
+    await settled()
+    for _ in range(2):
+        mock_clock.jump(WATCH_INTERVAL_S)
+        await settled()
+    assert [config.proxy.connections_max for config in worker.followed] == [6, 7]
