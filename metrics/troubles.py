@@ -31,6 +31,8 @@ class TroubleId(enum.StrEnum):
     BROKER_WITHHELD = "broker_withheld"
     TIER_UNAVAILABLE = "tier_unavailable"
     TASK_FAILS = "task_fails"
+    NO_NEW_WORKER = "no_new_worker"
+    WORKER_DIES = "worker_dies"
     WORKER_DOWN = "worker_down"
     CATALOG_FULL = "catalog_full"
     METADATA_PARTITION_NOT_READ = "metadata_partition_not_read"
@@ -142,9 +144,17 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
     TroubleId.TASK_FAILS: Trouble(
         _CRITICAL, "tasks", "monitor#tidegatetaskfails",
         "a background task ends again and again by a fault of Tidegate's", "report log `task_failed`, and restart"),
+    TroubleId.NO_NEW_WORKER: Trouble(
+        _CRITICAL, "workers", "size#workers", "no worker can be started any more; those that run serve on",
+        "look for what killed processes of Tidegate's (the kernel, if memory is short), and restart when it suits",
+        degrades=True),
+    TroubleId.WORKER_DIES: Trouble(
+        _CRITICAL, "workers", "size#workers", "a worker dies again and again; the others serve on",
+        "look for its last log lines and for the clients in `worker_died`; a reload (SIGHUP) tries it at once",
+        degrades=True),
     TroubleId.WORKER_DOWN: Trouble(
         _WARNING, "workers", "size#workers", "a worker has ended or says nothing; it is started again",
-        "look for its last log lines; if memory was short, lower `memory.max.bytes`"),
+        "look for its last log lines; if memory was short, lower `memory.max.bytes`", degrades=True),
     TroubleId.CATALOG_FULL: Trouble(
         _WARNING, "catalog", "monitor#tidegatedegraded",
         "there are more segments than the catalog may hold, and brokers read what is left out",

@@ -76,7 +76,7 @@ def ours(connections: int, workers: int, brokers: int) -> float:
         assignment.on_up(worker)
     for number in range(connections):
         broker = number % brokers + 1
-        chosen = assignment.choose(broker)
+        chosen = assignment.choose(broker, assignment.up)
         assert chosen is not None, "all are up"
         assignment.on_given(chosen, broker)
     return max(assignment.connections(worker) for worker in range(workers)) / connections

@@ -16,6 +16,7 @@ from tests.support.serving import START_S_MAX, Serving, before_kafka, serving
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import all_are_ready, connections_of, workers_of
 from tidegate import exit_codes
+from tidegate.workers.crew import DEATHS_MAX
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 PATIENCE = {"reconnect.backoff.max.ms": 500}
@@ -85,6 +86,34 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
         again.wait_log("ready: ")
         assert again.metric("tidegate_catalog_snapshot_loads_total", outcome="used") == 2
         assert again.metric("tidegate_cache_resident_bytes", level="disk") > 0
+
+
+def has_ended(served: Serving, pid: int) -> bool:
+    return pid not in {each["pid"] for each in workers_of(served)}
+
+
+def test_beside_a_worker_that_rests_the_others_are_ready_and_degraded(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Failed before: its fifth death drained and ended all."""
+    properties = at_ports({**before_kafka(kafka), "proxy.workers": "2"})
+    with serving(tmp_path, properties) as served:
+        served.wait_log("ready: ")
+        wait_until(lambda: all_are_ready(served), "both workers are ready")
+        for _ in range(DEATHS_MAX):
+            pid = wait_until(lambda: all_are_ready(served) and workers_of(served)[1]["pid"], "its next life")
+            os.kill(pid, signal.SIGKILL)
+            wait_until(partial(has_ended, served, pid), "its end")
+        wait_until(lambda: "worker_dies" in served.page("/readyz")[1], "the trouble")
+        status, body = served.page("/readyz")
+        report = json.loads(body)
+        assert (status, report["ready"], report["degraded"]) == (200, True, True)
+        (complaint,) = report["complaints"]
+        assert complaint == (
+            "1 of 2 workers serve; worker 1 died 5 times within 60 s, the last time: killed by SIGKILL"
+        )
+        with served.client() as client:
+            assert client.metadata().brokers
+        served.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: all_are_ready(served), "its next try")
 
 
 def check_status(served: Serving, tiered: TieredTopic) -> None:

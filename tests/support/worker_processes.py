@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.serving import Serving
+from tests.support.waiting import wait_until
 
 
 def report_of(served: Serving) -> dict[str, Any]:
@@ -31,9 +32,20 @@ def all_are_ready(served: Serving) -> bool:
 
 
 def family_of(served: Serving) -> list[int]:
-    """The process ids of the template and the workers."""
-    (template,) = _children_of(served.process.pid)
-    return [template, *_children_of(template)]
+    """The process ids of the templates and the workers: all are the supervisor's children."""
+    pid = served.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def templates_of(served: Serving) -> list[int]:
+    """The process ids of the two templates, once there are two."""
+    workers = {each["pid"] for each in workers_of(served)}
+
+    def found() -> list[int]:
+        pids = [pid for pid in family_of(served) if pid not in workers]
+        return pids if len(pids) == 2 else []
+
+    return wait_until(found, "two templates")
 
 
 def have_ended(pids: list[int]) -> bool:
@@ -46,7 +58,3 @@ def have_ended(pids: list[int]) -> bool:
             return False
 
     return not any(map(runs, pids))
-
-
-def _children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -23,6 +23,7 @@ so that one worker gets most of them by chance, and it could not follow rule 1.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 ItemT = TypeVar("ItemT", bound=Hashable)
@@ -79,9 +80,10 @@ class Assignment:
             return tuple(worker for worker, own in sorted(self._belongs.items()) if own == broker)
         return tuple(range(len(self._connections)))
 
-    def choose(self, broker: int | None) -> int | None:
-        """The worker for a new connection of this broker's listener; None: no worker is up that is not full."""
-        free = self.free
+    def choose(self, broker: int | None, among: AbstractSet[int]) -> int | None:
+        """The worker for a new connection of this broker's listener, of those that it may have; None: none of them is
+        up and not full."""
+        free = self.free & among
         candidates = [worker for worker in self.workers_of(broker) if worker in free] or sorted(free)
 
         def load(worker: int) -> tuple[int, int, int]:

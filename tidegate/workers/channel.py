@@ -61,6 +61,7 @@ class Channel:
         sock: connected; closed when `run` ends.
         answer: what a question of the other end is answered with; runs in a task of its own.
         hear: gets each TELL and GIVE in order, and owns a GIVE's descriptor.
+        end: called when nothing more comes, in the very turn of the loop that finds it so.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class Channel:
         *,
         answer: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
         hear: Callable[[Frame], None],
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = sock
         self._answer = answer
         self._hear = hear
+        self._end = end
         self._outgoing: deque[_Outgoing] = deque()
         self._more = trio.Event()
         self._ids = itertools.count(1)
@@ -185,6 +188,7 @@ class Channel:
                 for frame in frames:
                     self._take(frame, nursery)
         finally:
+            self._end()
             for descriptor in decoder.left_descriptors():
                 os.close(descriptor)
 

@@ -4,15 +4,15 @@ Rule 1. It binds every listener, the admin listener among them, and gives each a
         (`tidegate.workers.assignment`); it reads none of its bytes.
 Rule 2. Workers are `tidegate.workers.crew`'s. While none is up, connections wait in the kernel's queue.
 Rule 3. SIGTERM drains as without workers: readiness fails, listeners close after the delay, workers finish.
-        While one worker starts again and another is ready, all together are ready, and degraded: a balancer that left
-        this host for one worker's death would take its work from all the others.
-Rule 4. When it dies, workers find their channel's end and drain; the template ends. When the template ends, it drains.
+        While a worker is down and another is ready, all together are ready, and degraded: a balancer that left this
+        host for one worker's death would take its work from all the others.
+Rule 4. When it dies, workers find their channel's end and drain; the templates end.
 """
 
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -48,10 +48,10 @@ from tidegate.start_lines import say_end, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
 from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged, shown_troubles
 from tidegate.upkeep import follow_brokers
-from tidegate.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
+from tidegate.workers.crew import REST_S, STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
 from tidegate.workers.samples import Collected, Together
 from tidegate.workers.template import Template
-from tidegate.workers.worker import prepare
+from tidegate.workers.worker import frozen, prepare
 
 if TYPE_CHECKING:
     from proxy.connection.connection import Advertiser
@@ -67,6 +67,9 @@ PAGE_S_MAX: Final = 5.0
 
 
 _STARTS: Final = "is starting"
+
+Report = Mapping[str, Any] | str
+"""What a worker says of itself, or why it says nothing."""
 
 _log = structlog.get_logger(__name__)
 
@@ -170,10 +173,11 @@ class Acceptor:
             scope.cancel()
 
     async def _give(self, sock: trio.socket.SocketType, target: Target) -> None:
+        client = own_address(sock)
         if self._limits is None:
-            await self._crew.give(sock, target, lambda: None)
+            await self._crew.give(sock, target, client.host, lambda: None)
             return
-        client, limits = own_address(sock), self._limits()
+        limits = self._limits()
         refusal = self._by_address.refusal(
             client.host, connections_max=limits.connections_max_per_address, rate_max=limits.rate_max_per_address
         )
@@ -186,7 +190,7 @@ class Acceptor:
         self._by_address.entered(client.host)
         is_given = False
         try:
-            await self._crew.give(sock, target, lambda: self._by_address.left(client.host))
+            await self._crew.give(sock, target, client.host, lambda: self._by_address.left(client.host))
             is_given = True
         finally:
             if not is_given:
@@ -344,16 +348,19 @@ class Supervisor:
         now_s = trio.current_time()
         members = self._crew.members
         reports = {member.name: _report(member, now_s) for member in members}
-        starting_again = {member.name for member in members if member.last_death and not member.has_been_ready}
-        others_are_ready = any(not isinstance(report, str) and report["ready"] for report in reports.values())
+        down = stood_in_for(
+            reports, {member.name for member in members if member.last_death and not member.has_been_ready}
+        )
         for name in ConditionName:
             found = {
-                f"worker {worker}": condition_of(report, name, is_excused=others_are_ready and worker in starting_again)
+                f"worker {worker}": condition_of(report, name)
                 for worker, report in reports.items()
+                if worker not in down
             }
             if name in (ConditionName.UPSTREAM, ConditionName.TASKS):
                 found["supervisor"] = self._own_view.conditions[name]
             self.readiness.take(name, worst(found))
+        self._tell_deaths(down, sum(not isinstance(report, str) and report["ready"] for report in reports.values()))
         limits = self._acceptor.addresses_at_limit()
         self._own_view.tell(TroubleId.LIMIT_REACHED, shown_troubles(limits, (), ())[TroubleId.LIMIT_REACHED])
         workers = (
@@ -361,16 +368,27 @@ class Supervisor:
         )
         self.readiness.take_told([self._own_view.told, *workers])
 
+    def _tell_deaths(self, down: Mapping[str, str], ready: int) -> None:
+        members, tell = self._crew.members, self._own_view.tell
+        serve = f"{ready} of {len(members)} workers serve"
+        often = {member.name: self._crew.often(member) for member in members if member.deaths.is_repeated}
+        tell(TroubleId.WORKER_DIES, [f"{serve}; {reason}" for reason in often.values()])
+        once = {worker: reason for worker, reason in down.items() if worker not in often}
+        tell(TroubleId.WORKER_DOWN, [f"{serve}; worker {worker}: {reason}" for worker, reason in once.items()])
+        gone = ["the processes that workers are forked from have ended"] if self._crew.template.has_gone else []
+        tell(TroubleId.NO_NEW_WORKER, gone)
+
     def _on_death(self, member: Member) -> None:
         self._together.ended(member.name)
         self._meters.workers.on_death(member.name)
 
 
-def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
+def _report(member: Member, now_s: float) -> Report:
     """Return what the worker says of itself, or why it says nothing."""
     if member.state is None:
         if member.last_death is not None:
-            return f"starts again ({member.last_death})"
+            when = f"is tried again every {REST_S / 60:g} min" if member.is_resting else "starts again"
+            return f"{when} ({member.last_death})"
         return "has ended" if member.starts and member.channel is None else _STARTS
     if now_s - member.heard_at_s > SILENT_S_MAX:
         return f"has not answered for {SILENT_S_MAX:g} s"
@@ -382,16 +400,37 @@ def _groups(answers: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
     return [told for answer in answers.values() for told in answer.get("groups", ())]
 
 
-def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:
-    """One worker's condition. `is_excused`: others do its work until it can, so all together are not unready."""
-    pending = ConditionState.DEGRADED if is_excused else ConditionState.PENDING
+def stood_in_for(reports: Mapping[str, Report], not_ready_again: Collection[str]) -> dict[str, str]:
+    """Return the workers that are down while another serves, and why.
+
+    Args:
+        reports: what each says of itself.
+        not_ready_again: those that have not been ready since they died.
+    """
+    if not any(not isinstance(report, str) and report["ready"] for report in reports.values()):
+        return {}
+    down = {}
+    for worker, report in reports.items():
+        if isinstance(report, str):
+            if report != _STARTS:
+                down[worker] = report
+        elif report["state"] == Stage.DRAINING.value:
+            down[worker] = "is draining"
+        elif worker in not_ready_again and not report["ready"]:
+            down[worker] = "is not ready again yet"
+    return down
+
+
+def condition_of(report: Report, name: ConditionName) -> Condition:
+    """One worker's condition."""
+    pending = ConditionState.PENDING
     if isinstance(report, str):
         return Condition(pending, report, TroubleId.STARTING if report == _STARTS else TroubleId.WORKER_DOWN)
     if name is ConditionName.CATALOG and report["state"] == Stage.DRAINING.value:
         return Condition(pending, "is draining", TroubleId.DRAINING)
     told = report["conditions"][name.value]
-    state, trouble = ConditionState(told["state"]), told["trouble"] and TroubleId(told["trouble"])
-    return Condition(pending if state is ConditionState.PENDING else state, told["reason"], trouble)
+    trouble = told["trouble"] and TroubleId(told["trouble"])
+    return Condition(ConditionState(told["state"]), told["reason"], trouble)
 
 
 def worst(found: Mapping[str, Condition]) -> Condition:
@@ -427,10 +466,15 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
         try:
             listening = await front.listen(cluster, acceptor, own_view, tasks)
             bootstrap, addresses = listening.bootstrap, listening.addresses
-            reloader = Reloader(config, front.load, settings.follow, process.meters, own_view)
+
+            def follow(wanted: Config) -> None:
+                settings.follow(wanted)
+                crew.try_again()
+
+            reloader = Reloader(config, front.load, follow, process.meters, own_view)
             supervisor = Supervisor(process, crew, acceptor, reloader)
             supervisor.bootstrap, supervisor.addresses = bootstrap, addresses
-            crew.start(tasks, partial(_answer, bootstrap, addresses))
+            crew.start(tasks, partial(_answer, bootstrap, addresses, reloader))
             await front.show(supervisor, tasks)
             tasks.keep("configuration", reloader.run)
             known, words = listening.known, process.reasons.no_broker
@@ -442,11 +486,15 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
                 await crew.stop()
 
 
-async def _answer(bootstrap: tuple[str, int], addresses: Book, question: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _answer(
+    bootstrap: tuple[str, int], addresses: Book, reloader: Reloader, question: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Answer a question of a worker."""
     match question["what"]:
         case "listening":
             return {"host": bootstrap[0], "port": bootstrap[1]}
+        case "configuration":
+            return {"pickle": frozen(reloader.followed)}
         case "advertise":
             nodes = [NodeAddress(int(node_id), str(host), int(port)) for node_id, host, port in question["nodes"]]
             told = await addresses.advertise(nodes)

@@ -4,16 +4,21 @@ Rule 1. It listens nowhere. Before clients hear of a broker, the supervisor is a
         first: so all workers tell the same.
 Rule 2. Signals are ignored. The supervisor says `drain` (again: at once) and `reload`; its end means `drain`.
 Rule 3. It has its part of the host's budgets, at the start and after each reload. One that is started again begins with
-        the configuration of the supervisor's start, and then follows what may be followed.
+        the configuration of the supervisor's start, and then follows what the supervisor follows by now, as that has it
+        in memory: FILE may be half edited.
 """
 
+import base64
+import copyreg
 import importlib
 import os
+import pickle  # noqa: TID251  # no file: both ends are forked from one process
 import signal
 import socket as stdlib_socket
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -33,13 +38,13 @@ from storage.metadata.snapshot import Snapshot, SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
 from tidegate.admin import OwnPages
 from tidegate.application import Application
+from tidegate.changed_files import Seen
 from tidegate.config.load import load
 from tidegate.config.model import Config
 from tidegate.front import Listening, bootstrap_target, server_names
 from tidegate.life_cycle import LifeCycle, SystemdNotify, exit_code_of
 from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
-from tidegate.reload import Cause
 from tidegate.serve import run
 from tidegate.status.model import Query
 from tidegate.workers.channel import Channel, ChannelClosedError
@@ -102,6 +107,24 @@ async def _work(
     return await exit_code_of(live(), (OSError, ChannelClosedError))
 
 
+def _read_only(items: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(items)
+
+
+copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))  # Python cannot by itself
+
+
+def frozen(followed: tuple[Config, Seen]) -> str:
+    """Return a configuration, and the state of its files, for another process of the same build. It has secrets."""
+    return base64.b64encode(pickle.dumps(followed)).decode()
+
+
+def thawed(text: str) -> tuple[Config, Seen]:
+    """Return what was `frozen`. The text must be the supervisor's."""
+    followed: tuple[Config, Seen] = pickle.loads(base64.b64decode(text))
+    return followed
+
+
 class WorkerFront:
     """Implements `tidegate.front.Front` by way of the supervisor."""
 
@@ -123,10 +146,12 @@ class WorkerFront:
     @asynccontextmanager
     async def start(self, snapshot: Snapshot | None, is_first: bool) -> AsyncIterator["WorkerApplication"]:
         """The application, known to the supervisor."""
+        followed = None if is_first else await self._channel.ask("configuration")
         async with run(self._config, front=self, snapshot=snapshot) as application:
             self._application = application
-            if not is_first:
-                await application.reloader.reload(Cause.FILES)
+            if followed is not None:
+                config, seen = thawed(followed["pickle"])
+                await application.reloader.take_over(share_of(config, self._worker, self._workers), seen)
             self._channel.tell("started")
             try:
                 yield WorkerApplication(application)

@@ -20,7 +20,7 @@ def given_to(assignment: Assignment, broker: int | None, times: int) -> list[int
     """The workers that so many connections go to, one after another."""
     chosen = []
     for _ in range(times):
-        worker = assignment.choose(broker)
+        worker = assignment.choose(broker, assignment.up)
         assert worker is not None
         assignment.on_given(worker, broker)
         chosen.append(worker)

@@ -1,31 +1,43 @@
 """Small rules of supervisor and workers: deaths, conditions of several, ends in words, what a worker's book asks."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from metrics.troubles import TroubleId
 from protocol.wire.addresses import NodeAddress
 from proxy.readiness import Condition, ConditionName, ConditionState
+from tests.support.tier_config_files import tier_file
+from tidegate.changed_files import look
+from tidegate.config import load
 from tidegate.workers.channel import Channel, ChannelClosedError
-from tidegate.workers.crew import BACKOFF_S, DEATHS_MAX, DEATHS_WINDOW_S, Deaths
-from tidegate.workers.supervisor import condition_of, worst
-from tidegate.workers.worker import SupervisorsBook
+from tidegate.workers.crew import BACKOFF_S, DEATHS_MAX, DEATHS_WINDOW_S, LONE_S, REST_S, Deaths
+from tidegate.workers.supervisor import condition_of, stood_in_for, worst
+from tidegate.workers.worker import SupervisorsBook, frozen, thawed
 
 MET, DEGRADED, PENDING = ConditionState.MET, ConditionState.DEGRADED, ConditionState.PENDING
 ONE, TWO = NodeAddress(1, "broker-1", 9092), NodeAddress(2, "broker-2", 9092)
 
 
-def test_a_worker_starts_later_each_time_and_not_after_five_deaths_in_a_minute() -> None:
+def test_a_worker_starts_later_each_time_and_rests_after_five_deaths_in_a_minute() -> None:
     deaths = Deaths()
-    assert [deaths.on_death(100.0 + number) for number in range(DEATHS_MAX)] == [*BACKOFF_S, None]
+    assert [deaths.on_death(100.0 + number) for number in range(DEATHS_MAX)] == [*BACKOFF_S, REST_S]
+    assert deaths.is_repeated
 
 
 def test_deaths_that_are_a_minute_old_do_not_count() -> None:
     deaths = Deaths()
     for number in range(20):
-        pause_s = deaths.on_death(number * DEATHS_WINDOW_S / 3)
-        assert pause_s is not None
-        assert pause_s <= BACKOFF_S[2]
+        assert deaths.on_death(number * DEATHS_WINDOW_S / 3) <= BACKOFF_S[2]
+    assert not deaths.is_repeated
+
+
+def test_deaths_with_suspects_make_no_worker_rest() -> None:
+    """It would refuse the honest ones among them."""
+    deaths = Deaths()
+    assert [deaths.on_death(100.0, suspects=2) for _ in range(9)] == [*BACKOFF_S, *[BACKOFF_S[-1]] * 5]
+    assert (deaths.on_death(100.0, suspects=1), deaths.rests, deaths.is_repeated) == (LONE_S, False, True)
+    assert deaths.on_death(100.0) == REST_S
 
 
 def test_a_condition_of_several_is_the_worst() -> None:
@@ -44,20 +56,36 @@ def test_a_condition_of_several_is_the_worst() -> None:
 
 def report(state: ConditionState, reason: str, stage: str = "serving") -> Mapping[str, Any]:
     trouble = None if state is MET else "starting"
-    return {"state": stage, "conditions": {"catalog": {"state": state.value, "reason": reason, "trouble": trouble}}}
+    return {
+        "state": stage,
+        "ready": state is not PENDING and stage != "draining",
+        "conditions": {"catalog": {"state": state.value, "reason": reason, "trouble": trouble}},
+    }
 
 
-def test_a_worker_that_starts_again_beside_others_only_degrades() -> None:
+def test_a_worker_that_is_down_beside_one_that_serves_keeps_nobody_from_being_ready() -> None:
     """A balancer that left the host for one worker's death would take its work from all the others."""
-    for told, alone, beside_others in (
-        ("starts again (killed by SIGKILL)", PENDING, DEGRADED),
-        (report(PENDING, "the catalog is being loaded", "starting"), PENDING, DEGRADED),
-        (report(MET, "7 segments", "draining"), PENDING, DEGRADED),
-        (report(DEGRADED, "the catalog is full"), DEGRADED, DEGRADED),
-        (report(MET, "7 segments"), MET, MET),
+    loading, serves = report(PENDING, "the catalog is being loaded", "starting"), report(MET, "7 segments")
+    for told, why in (
+        ("starts again (killed by SIGKILL)", "starts again (killed by SIGKILL)"),
+        ("has not answered for 5 s", "has not answered for 5 s"),
+        (loading, "is not ready again yet"),
+        (report(MET, "7 segments", "draining"), "is draining"),
+        (report(DEGRADED, "the catalog is full"), None),
+        (serves, None),
     ):
-        states = [condition_of(told, ConditionName.CATALOG, is_excused=excused).state for excused in (False, True)]
-        assert states == [alone, beside_others], told
+        assert stood_in_for({"0": told, "1": serves}, {"0"}) == ({} if why is None else {"0": why}), told
+        assert stood_in_for({"0": told, "1": loading}, {"0"}) == {}
+        alone = PENDING if why is not None else ConditionState(cast(Any, told)["conditions"]["catalog"]["state"])
+        assert condition_of(told, ConditionName.CATALOG).state is alone
+    # Those that have never died are waited for: a rollout would pass with a part of its workers.
+    assert stood_in_for({"0": loading, "1": serves, "2": "is starting"}, set()) == {}
+
+
+def test_a_configuration_comes_to_a_worker_as_the_supervisor_has_it(tmp_path: Path) -> None:
+    file = tier_file(tmp_path, "proxy.connections.max=7\n")
+    followed = load(file, {}), look([file])
+    assert thawed(frozen(followed)) == followed
 
 
 class ScriptedChannel:

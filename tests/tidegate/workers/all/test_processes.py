@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from tests.support.memory_transport import HEARTBEAT
 from tests.support.raw_client import RawClient
 from tests.support.serving import START_S_MAX, Serving, serving, without_kafka
 from tests.support.waiting import wait_until
-from tests.support.worker_processes import connections_of, family_of, have_ended, report_of
+from tests.support.worker_processes import connections_of, family_of, have_ended, report_of, templates_of, workers_of
 from tidegate import exit_codes
+from tidegate.workers.crew import DEATHS_MAX, REST_S
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes in /proc")
 
@@ -57,8 +59,8 @@ def wait_heard(broker: socket.socket, request: bytes, kept: ExitStack) -> None:
 def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
     with serving(tmp_path, two_workers(tmp_path)) as served:
         served.wait_log('"worker_started"', times=2)
-        family = family_of(served)
-        assert len(family) == 3
+        family = [*templates_of(served), *(each["pid"] for each in workers_of(served))]
+        assert sorted(family) == sorted(family_of(served))
         served.process.kill()
         wait_until(lambda: have_ended(family), "the workers' and the template's end")
         assert {event.get("worker") for event in served.events("draining")} == {"0", "1"}
@@ -102,15 +104,135 @@ def test_after_a_kill_the_next_serves_at_once_and_without_the_disk(tmp_path: Pat
             wait_until(lambda: have_ended(family), "the first ones' end")
 
 
-def test_when_the_template_is_killed_all_drain_and_the_reason_is_told(tmp_path: Path) -> None:
-    with serving(tmp_path, two_workers(tmp_path)) as served:
+def worker_pids(served: Serving) -> list[int]:
+    return [each["pid"] for each in workers_of(served)]
+
+
+def test_when_a_template_is_killed_another_takes_its_place(tmp_path: Path) -> None:
+    """Failed before: everything drained and ended."""
+    properties = two_workers(tmp_path)
+    with serving(tmp_path, properties) as served, ExitStack() as clients:
         served.wait_log('"worker_started"', times=2)
+        pids = worker_pids(served)
+        client = clients.enter_context(RawClient(*address_of(properties)))
+        wait_until(lambda: sum(connections_of(served)) == 1, "it is served")
+        for killed in range(1, 4):  # the first one, and those that came after it
+            os.kill(templates_of(served)[0], signal.SIGKILL)
+            served.wait_log('"template_died"', times=killed)
+            templates_of(served)
+        assert worker_pids(served) == pids
+        assert sum(connections_of(served)) == 1
+
+        os.kill(pids[1], signal.SIGKILL)
+        served.wait_log('"worker_started"', times=3)
+        assert [event["reason"] for event in served.wait_events("worker_died")] == ["killed by SIGKILL"]
+        assert worker_pids(served)[0] == pids[0]
+        client.close()
         family = family_of(served)
-        os.kill(family[0], signal.SIGKILL)
-        assert served.process.wait(START_S_MAX) == exit_codes.FOUND_WRONG
-        assert "no worker can be started" in served.events("workers_failed")[0]["reason"]
-        wait_until(lambda: have_ended(family), "the workers' end")
+        served.terminate()
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
+        assert have_ended(family)
         assert "Traceback" not in served.log()
+
+
+def test_without_a_template_workers_serve_on_until_the_last_ends(tmp_path: Path) -> None:
+    properties = two_workers(tmp_path)
+    with serving(tmp_path, properties) as served:
+        served.wait_log('"worker_started"', times=2)
+        pids, templates = worker_pids(served), templates_of(served)
+        served.process.send_signal(signal.SIGSTOP)  # so that neither can make up for the other
+        for pid in templates:
+            os.kill(pid, signal.SIGKILL)
+        served.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "no_new_worker" in troubles_of(served), "the trouble")
+        assert "no_new_worker" in served.page("/")[1]
+        assert worker_pids(served) == pids
+        os.kill(pids[1], signal.SIGKILL)
+        wait_until(lambda: "worker_dies" in troubles_of(served), "that it rests")
+        assert worker_pids(served) == [pids[0], None]
+        with RawClient(*address_of(properties)):
+            wait_until(lambda: connections_of(served) == [1, 0], "it is served")
+        wait_until(lambda: connections_of(served) == [0, 0], "its end")
+        os.kill(pids[0], signal.SIGKILL)
+        assert served.process.wait(START_S_MAX) == exit_codes.FOUND_WRONG
+        assert "no worker is left" in served.events("workers_failed")[0]["reason"]
+        assert "Traceback" not in served.log()
+
+
+def has_another(served: Serving, number: int, pid: int) -> bool:
+    """Return whether the worker is in its next life, or in none."""
+    return worker_pids(served)[number] != pid
+
+
+def kill_often(served: Serving, number: int) -> None:
+    """Kill a worker in each of its lives until it is not started again."""
+    for _ in range(DEATHS_MAX):
+        pid = wait_until(lambda: workers_of(served)[number]["up"] and worker_pids(served)[number], "its next life")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(partial(has_another, served, number, pid), "its end")
+
+
+def test_a_worker_that_dies_five_times_rests_until_a_reload(tmp_path: Path) -> None:
+    """Failed before: everything drained and ended."""
+    properties = two_workers(tmp_path)
+    with serving(tmp_path, properties) as served:
+        served.wait_log('"worker_started"', times=2)
+        first = worker_pids(served)[0]
+        kill_often(served, 1)
+        wait_until(lambda: "worker_dies" in troubles_of(served), "the trouble")
+        last: dict[str, object] = {**served.wait_events("worker_died", times=DEATHS_MAX)[-1]}
+        assert last["again_in_s"] == REST_S
+        with RawClient(*address_of(properties)):
+            wait_until(lambda: connections_of(served) == [1, 0], "it is served")
+        served.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: workers_of(served)[1]["up"], "its next try")
+        assert worker_pids(served)[0] == first
+        assert "Traceback" not in served.log()
+
+
+def test_a_client_that_kills_its_worker_again_and_again_meets_no_other(tmp_path: Path) -> None:
+    """Failed before: it was given to the next worker, which died of it, too."""
+    properties = two_workers(tmp_path)
+    with serving(tmp_path, properties) as served, ExitStack() as clients:
+        served.wait_log('"worker_started"', times=2)
+
+        def connect(source: str) -> socket.socket:
+            return clients.enter_context(
+                socket.create_connection(address_of(properties), START_S_MAX, source_address=(source, 0))
+            )
+
+        connect("127.0.0.2")
+        wait_until(lambda: connections_of(served) == [1, 0], "the honest client")
+        survivor = worker_pids(served)[0]
+        for lives in (1, 2):
+            killer = connect("127.0.0.3")
+            wait_until(lambda: connections_of(served) == [1, 1], "the other one, at the same worker each time")
+            os.kill(worker_pids(served)[1], signal.SIGKILL)
+            assert killer.recv(1) == b""
+            served.wait_events("worker_died", times=lives)
+        connect("127.0.0.3")  # it waits
+        connect("127.0.0.4")
+        wait_until(lambda: connections_of(served)[0] == 2, "a third client")
+        assert worker_pids(served)[0] == survivor
+        last: dict[str, object] = {**served.events("worker_died")[-1]}
+        assert last["examples"] == ["127.0.0.3"]
+        wait_until(lambda: "connections of 127.0.0.3" in served.page("/readyz")[1], "that it is named")
+
+
+def test_a_worker_that_is_started_again_follows_what_is_in_memory(tmp_path: Path) -> None:
+    """Failed before: it read FILE, and without one it had the configuration of the start."""
+    properties = two_workers(tmp_path)
+    with serving(tmp_path, properties) as served:
+        served.wait_log('"worker_started"', times=2)
+        served.write({**properties, "log.level": "debug"})
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_events("config_changed", times=3)
+        served.write({**properties, "log.level": "half edi"})
+        for pid in (templates_of(served)[0], worker_pids(served)[1]):
+            os.kill(pid, signal.SIGKILL)
+        served.wait_log('"worker_started"', times=3)
+        followed = served.wait_events("config_changed", times=4)[3]
+        assert (followed["worker"], followed["key"], followed["new"]) == ("1", "log.level", "debug")
 
 
 def test_a_configuration_that_workers_refuse_is_exit_2_at_once(tmp_path: Path) -> None:
