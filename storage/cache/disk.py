@@ -153,15 +153,30 @@ class DiskBlocks:
         return True
 
     def drop(self, key: DiskBlockKey) -> None:
-        """Forget a block, if it is there or just being written."""
-        self._delete(self.index.take([key]))
+        """Forget a block, if it is there or just being written. Without I/O: `index.take`, and `delete` later."""
+        self.delete(self.index.take([key]))
+
+    def delete(self, room: Room) -> bool:
+        """Delete what is doomed for this room. False if some is still there: the block it is for cannot be written."""
+        undeleted: list[Doomed] = []
+        for doomed in room.doomed:
+            path = doomed.file if isinstance(doomed.file, Path) else self.folder.path_of(doomed.file)
+            try:
+                self.folder.delete(path)
+            except OSError as error:
+                undeleted.append(doomed)
+                self.health.on_trouble(cause_of(error), error)
+        self._meter.on_evicted(CacheLevel.DISK, room.evictions)
+        self.index.settle(room, undeleted)
+        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
+        return not undeleted
 
     def drop_segments(self, segment_ids: Iterable[Uuid]) -> int:
         """Forget segments' blocks; how many there were."""
         dropped = 0
         for segment_id in segment_ids:
             room = self.index.take_segment(segment_id)
-            self._delete(room)
+            self.delete(room)
             dropped += len(room.doomed)
         return dropped
 
@@ -174,7 +189,7 @@ class DiskBlocks:
     def expire(self) -> int:
         """Drop the blocks that nobody has read for `retention_s`; how many there were."""
         room = self.index.take_idle(self._clock())
-        self._delete(room)
+        self.delete(room)
         self._meter.on_expired(CacheLevel.DISK, len(room.doomed))
         return len(room.doomed)
 
@@ -202,10 +217,10 @@ class DiskBlocks:
             if file.key is not None and self._is_usable(file, file.key, modified_s):
                 usable.append((modified_s, file.key))
             else:
-                self._delete(Room([Doomed(file.path, cost_bytes(file.size_bytes))]))
+                self.delete(Room([Doomed(file.path, cost_bytes(file.size_bytes))]))
         for modified_s, key in sorted(usable):
             self.index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
-        self._delete(self.index.shrink())
+        self.delete(self.index.shrink())
         self._is_loaded = True
         _log.info("disk_cache_loaded", blocks=len(self.index.entries), size_bytes=self.index.size_bytes)
         return True
@@ -220,7 +235,7 @@ class DiskBlocks:
         return True
 
     def _write_into(self, room: Room, key: DiskBlockKey, view: memoryview, reader: Hashable | None) -> bool:
-        if not self._delete(room):
+        if not self.delete(room):
             return False
         temporary = self.folder.temporary_path()
         now_s = self._clock()
@@ -237,7 +252,7 @@ class DiskBlocks:
         self.health.on_written()
         self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
         if unwanted is not None:
-            self._delete(unwanted)
+            self.delete(unwanted)
         return unwanted is None
 
     def _abandon(self, room: Room, temporary: Path) -> None:
@@ -250,26 +265,11 @@ class DiskBlocks:
         self.index.release(room, leftover)
         self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
 
-    def _delete(self, room: Room) -> bool:
-        """Delete what is doomed for this room. False if some is still there: the block it is for cannot be written."""
-        undeleted: list[Doomed] = []
-        for doomed in room.doomed:
-            path = doomed.file if isinstance(doomed.file, Path) else self.folder.path_of(doomed.file)
-            try:
-                self.folder.delete(path)
-            except OSError as error:
-                undeleted.append(doomed)
-                self.health.on_trouble(cause_of(error), error)
-        self._meter.on_evicted(CacheLevel.DISK, room.evictions)
-        self.index.settle(room, undeleted)
-        self._meter.on_resident(CacheLevel.DISK, self.index.size_bytes)
-        return not undeleted
-
     def _on_unreadable(self, room: Room, error: CorruptObjectError | OSError) -> None:
         if not room.doomed:
             # Evicted or dropped between the look into the index and the look for the file.
             return
-        self._delete(room)
+        self.delete(room)
         if isinstance(error, CorruptObjectError):
             self._meter.on_quarantined()
             self._meter.on_disk_error(DiskErrorCause.CORRUPT)

@@ -3,14 +3,14 @@
 Rule 1. Nobody waits for a write. What the disk does not keep up with is not written, and counted: the cache of a disk
         that is slower than the store is of no use anyway.
 Rule 2. A block that turns out bad, on disk or in a reader's hands, is gone from here before anyone asks again, also
-        when it is just being written.
+        when it is just being written. Its file goes in a thread, before the next block is written.
 Rule 3. Trouble with the disk is never a reader's error: it reads from the store.
 Rule 4. A run of blocks costs one visit to a thread and a post to the trio thread for every few MiB, not one a block.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -20,6 +20,9 @@ from storage.errors import CorruptObjectError
 from storage.log.block import Block
 from storage.model import Uuid
 from storage.tasks import TaskNursery
+
+if TYPE_CHECKING:
+    from storage.cache.disk_index import Room
 
 V = TypeVar("V")
 
@@ -132,18 +135,20 @@ class DiskLevel:
         self._queued = trio.Event()
         self._writing: DiskBlockKey | None = None
         """What is being written; None also if it was dropped since, and is not to stay."""
+        self._dropped: list[Room] = []
+        """Dropped blocks whose files have yet to go. Until then the index lets nobody write them again."""
         self._deleted: dict[Uuid, None] = {}
         """Deleted segments whose files have yet to go: never more than there are segments on disk."""
         self._is_deleting = False
 
     async def run(self) -> None:
-        """List what an earlier process left, then write what is queued, for ever."""
+        """List what an earlier process left, then delete what is dropped and write what is queued, for ever."""
         await trio.to_thread.run_sync(self._disk.load)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._expire)
             while True:
-                while self.queue:
-                    await self._write_next()
+                while self._dropped or self.queue:
+                    await (self._delete_dropped() if self._dropped else self._write_next())
                 self._queued = trio.Event()
                 await self._queued.wait()
 
@@ -205,13 +210,13 @@ class DiskLevel:
         self._queued.set()
 
     def drop(self, key: DiskBlockKey) -> None:
-        """Forget a block at once, wherever it is."""
+        """Forget a block at once, wherever it is; its file goes soon."""
         self._unqueue(key)
         if key == self._writing:
             self._writing = None
         for run in self.runs:
             run.drop(key)
-        self._disk.drop(key)
+        self._forget(key)
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment's blocks; their files go in a thread, those of many segments one after another.
@@ -263,8 +268,18 @@ class DiskLevel:
             await trio.to_thread.run_sync(self._disk.write, key, block.data, reader)
         finally:
             if self._writing != key:
-                self._disk.drop(key)
+                self._forget(key)
             self._writing = None
+
+    def _forget(self, key: DiskBlockKey) -> None:
+        room = self._disk.index.take([key])
+        if room.doomed:
+            self._dropped.append(room)
+            self._queued.set()
+
+    async def _delete_dropped(self) -> None:
+        rooms, self._dropped = self._dropped, []
+        await trio.to_thread.run_sync(lambda: [self._disk.delete(room) for room in rooms])
 
     def _unqueue(self, key: DiskBlockKey) -> None:
         entry = self.queue.pop(key, None)

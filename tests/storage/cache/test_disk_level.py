@@ -1,6 +1,7 @@
 """The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back;
 blocks on their way from it, one by one and in runs, and whatever happens meanwhile everybody who waits hears of it."""
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.cache import disk_level
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlockKey
+from storage.cache.disk_folder import DiskFolder
 from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskRun
 from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
@@ -129,6 +131,54 @@ async def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(tmp_pat
             world.write_soon(later)
             await world.written(later)
             assert (world.level.holds(KEY), world.level.holds(OTHER)) == (False, drop == "block")
+
+
+async def test_no_file_goes_in_the_loops_thread(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed before: `drop` waited for the disk, and every client with it."""
+    deleted: list[tuple[Path, int]] = []
+    delete = DiskFolder.delete
+
+    def noting(folder: DiskFolder, path: Path) -> None:
+        deleted.append((path, threading.get_ident()))
+        delete(folder, path)
+
+    monkeypatch.setattr(DiskFolder, "delete", noting)
+    async with world_at(filled) as world:
+        early = world.gate("write", key_of(20))
+        world.write_soon(key_of(20))
+        await early.reached()
+        world.level.drop(key_of(20))  # the thread has yet to look at the index
+        early.release()
+        world.level.drop(KEY)
+        assert not world.level.holds(KEY)
+        paths = [world.disk.folder.path_of(key) for key in (KEY, key_of(20))]
+        await until(lambda: {path for path, _ in deleted}.issuperset(paths))
+        assert not any(path.exists() for path in paths)
+    assert threading.get_ident() not in [thread for _, thread in deleted]
+
+
+async def test_a_block_that_is_dropped_and_written_again_stays(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its former file goes before the new one comes, however long the disk takes for that."""
+    gate, delete = Gate(), DiskFolder.delete
+
+    def slow(folder: DiskFolder, path: Path) -> None:
+        gate.hold()
+        delete(folder, path)
+
+    async with world_at(filled) as world:
+        monkeypatch.setattr(DiskFolder, "delete", slow)
+        for _ in range(2):
+            world.level.drop(KEY)
+            world.write_soon(KEY)
+        await gate.reached()
+        world.level.drop(KEY)
+        world.write_soon(KEY, OTHER, key_of(20))
+        gate.release()
+        await world.written(KEY, key_of(20))
+        assert await world.read(KEY) == data_of(KEY)
+        assert world.sample("cache_disk_skipped_blocks_total") == 0
+    with disk_cache(filled, bytes_max=cost(100)) as cache:
+        assert cache.disk.read(KEY) == data_of(KEY)
 
 
 async def test_a_fresh_block_replaces_the_one_that_was_dropped_while_it_was_written(tmp_path: Path) -> None:
