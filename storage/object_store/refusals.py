@@ -1,6 +1,8 @@
-"""What an HTTP status means where a store's own code for the error says nothing else, and when to ask again."""
+"""What an HTTP status means where a store's own code for the error says nothing else, when to ask again, and why there
+was no answer."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
@@ -14,6 +16,8 @@ from storage.errors import (
 )
 
 _CAUSES_MAX = 10
+_PYTHONS_OWN = re.compile(r"^\[[^\]]*\] | \(_ssl\.c:\d+\)$")
+"""What Python's ssl puts around OpenSSL's words."""
 
 RETRY_AFTER_S_MAX = 300.0
 """No store's wish keeps us away for longer."""
@@ -56,14 +60,19 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return min(max(seconds, 0.0), RETRY_AFTER_S_MAX)
 
 
-def proxy_words(error: BaseException) -> str:
-    """Return what a SOCKS proxy said, where an error came of that; empty otherwise. PySocks' words hold no secret."""
+def cause_words(error: BaseException) -> str:
+    """Return why TLS failed, or what a SOCKS proxy said, where an error came of that; empty otherwise. Neither
+    OpenSSL's words nor PySocks' hold a secret."""
     found: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if found is None:
             break
         if type(found).__module__ == "socks":
             return f" (through the proxy of storage.proxy.host: {type(found).__name__}: {str(found)[:100]})"
+        if isinstance(found, ssl.SSLEOFError):
+            return " (TLS: the connection ended without TLS's own end)"
+        if isinstance(found, ssl.SSLError):
+            return f" (TLS: {_PYTHONS_OWN.sub('', found.strerror or str(found))[:200]})"
         # Azure's errors are raised far from where they came from, and keep that themselves.
         found = found.__cause__ or found.__context__ or getattr(found, "inner_exception", None)
     return ""

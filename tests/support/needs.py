@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.session import java_problems, missing_packages
+from storage.object_store.http import tls
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
@@ -191,6 +192,12 @@ _KINDS = {
             lambda: find_spec("atheris") is not None,
             "run `make fuzz`, which installs it where there is a wheel: Linux, x86-64, Python before 3.14",
             may_lack=sys.version_info >= (3, 14) or platform.machine() != "x86_64" or sys.platform != "linux",
+        ),
+        Kind(
+            "shared-openssl",
+            lambda: tls.library() is not None,
+            "run a Python whose OpenSSL is a library of its own",
+            may_lack=sys.version_info >= (3, 14),  # Maven's has it built in
         ),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),

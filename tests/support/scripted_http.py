@@ -5,8 +5,8 @@
         server.answer(response(206, b"abc", headers={"Content-Length": "10"}), then="close")
 
 Each answer serves one request, in the order they were added; the last one serves all further requests. After an
-answer the connection goes on ("keep"), is closed ("close"), is reset ("reset"), or goes silent until the server is
-closed ("stall").
+answer the connection goes on ("keep"), is closed ("close"), is closed as TLS closes ("end"), is reset ("reset"), or
+goes silent until the server is closed ("stall").
 """
 
 import socket
@@ -21,7 +21,7 @@ from typing import Literal
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
 HOLD_S_MAX = 30.0
 
-Then = Literal["keep", "close", "reset", "stall"]
+Then = Literal["keep", "close", "end", "reset", "stall"]
 
 
 def response(status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
@@ -48,6 +48,7 @@ class ScriptedHttp:
     bodies: list[bytes] = field(default_factory=list)
     connections: int = 0
     _answers: list[tuple[bytes, Then]] = field(default_factory=list)
+    _open: set[socket.socket] = field(default_factory=set)
     _closed: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -81,10 +82,16 @@ class ScriptedHttp:
             thread.join(HOLD_S_MAX)
 
     def close(self) -> None:
-        """End what stalls."""
+        """End what stalls, also what waits for room to send: a client that closed may leave no word of that."""
         self._closed.set()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):  # it has ended already
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _serve_connection(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.add(connection)
         # A client that goes away is the end of a connection, not of a test.
         with connection, suppress(OSError):
             while not self._closed.is_set():
@@ -101,6 +108,8 @@ class ScriptedHttp:
                 connection.sendall(data[: data.find(b"\r\n\r\n") + 4] if head.startswith("HEAD ") else data)
                 if then == "reset":
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if then == "end" and isinstance(connection, ssl.SSLSocket):
+                    connection.unwrap()
                 if then == "stall":
                     self._closed.wait(HOLD_S_MAX)
                 if then != "keep":

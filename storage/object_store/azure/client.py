@@ -34,7 +34,7 @@ from storage.object_store.http.get import OpenSockets
 from storage.object_store.http.session import StoreSession
 from storage.object_store.http.store import RefusedAnswer, translated_transport
 from storage.object_store.http.tokens import Token, Tokens
-from storage.object_store.refusals import proxy_words
+from storage.object_store.refusals import cause_words
 
 SCOPE = "https://storage.azure.com/.default"
 
@@ -113,7 +113,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
     if isinstance(error, HttpResponseError) and error.response is not None:
         return translated(_refused(error.response), what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
+    message = f"{what}: {type(error).__name__}{cause_words(error)}"
     if isinstance(error, ServiceResponseTimeoutError):
         return StalledTransferError(message)
     if isinstance(error, IncompleteReadError) or (isinstance(error, AzureError) and error.inner_exception is not None):

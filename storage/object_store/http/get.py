@@ -56,6 +56,11 @@ class ConnectionEndedError(ConnectionError):
     """The server closed the connection before the whole head of an answer had come."""
 
 
+class TlsBrokenError(ConnectionError):
+    """TLS failed after its handshake: a record that does not verify, an alert, an end that is not TLS's. Its cause is
+    the SSLError."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
     """What the head of a plain answer says. `content_range`: None if it has none."""
@@ -96,6 +101,8 @@ class Connection:
         self._is_plain = type(opened) is socket.socket
         self.records = Records.of(opened) if isinstance(opened, ssl.SSLSocket) else None
         self._waits_in_kernel = self._is_plain or self.records is not None
+        if isinstance(opened, ssl.SSLSocket):
+            opened.suppress_ragged_eofs = False  # an end without TLS's own is an error
         self._ahead = b""
         self._limit_s = 0.0
         self.has_answered = False
@@ -111,20 +118,24 @@ class Connection:
         Raises:
             TimeoutError: no byte came for limit_s.
             ConnectionEndedError: the server closed the connection.
+            TlsBrokenError: it ended otherwise, with TLS.
             OSError: it was reset.
         """
         self.has_answered = False
         self._wait_at_most(limit_s)
-        self.socket.sendall(request)
         head = b""
-        while not head.endswith(_HEAD_END):
-            if len(head) > HEAD_BYTES_MAX:
-                raise ConnectionEndedError(f"an answer whose head has more than {HEAD_BYTES_MAX} bytes")
-            piece = self._head_piece(head)
-            if not piece:
-                raise ConnectionEndedError("the connection ended before an answer")
-            head += piece
-            self.has_answered = True
+        try:
+            self.socket.sendall(request)
+            while not head.endswith(_HEAD_END):
+                if len(head) > HEAD_BYTES_MAX:
+                    raise ConnectionEndedError(f"an answer whose head has more than {HEAD_BYTES_MAX} bytes")
+                piece = self._head_piece(head)
+                if not piece:
+                    raise ConnectionEndedError("the connection ended before an answer")
+                head += piece
+                self.has_answered = True
+        except ssl.SSLError as error:
+            raise TlsBrokenError from error
         return head
 
     def receive(self, view: memoryview, silence_s: float) -> int:
@@ -132,50 +143,74 @@ class Connection:
 
         Raises:
             TimeoutError: nothing came for silence_s.
-            OSError: the connection was reset.
+            TlsBrokenError: the connection ended otherwise, with TLS.
+            OSError: it was reset.
         """
         count = len(self._ahead)
         if count:
             count = min(count, len(view))
             view[:count] = self._ahead[:count]
             self._ahead = self._ahead[count:]
-        if self._waits_in_kernel:
-            return self._receive_whole(view, count, silence_s)
-        self._wait_at_most(silence_s)
-        while count < len(view):
-            received = self.socket.recv_into(view[count:])
-            if not received:
-                break
-            count += received
+        try:
+            if self._waits_in_kernel:
+                return self._receive_whole(view, count, silence_s)
+            self._wait_at_most(silence_s)
+            while count < len(view):
+                received = self.socket.recv_into(view[count:])
+                if not received:
+                    break
+                count += received
+        except ssl.SSLError as error:
+            raise TlsBrokenError from error
         return count
 
     def replay(self, head: bytes, limit_s: float) -> "Replay":
         """The answer from its first byte on; it owns the connection."""
         if self._waits_in_kernel:
             self._set_receive_limit(0.0)
+        if isinstance(self.socket, ssl.SSLSocket):
+            self.socket.suppress_ragged_eofs = True  # a body without a size ends as it likes
         self.socket.settimeout(limit_s)
         return Replay(head + self._ahead, self.socket)
 
     def is_quiet(self) -> bool:
         """Return whether nothing has come since the last answer: no end of the connection, no byte that nobody asked
-        for. With TLS, only what was decrypted is known."""
+        for. What TLS sends for itself (tickets, new keys) is taken in, and is no reason to part."""
         if self._ahead:
             return False
-        if self.records is not None:
-            return self.records.is_empty
-        if isinstance(self.socket, ssl.SSLSocket):
-            return not self.socket.pending()
+        if self._is_plain:
+            return self._nothing_came()
+        if self.records is None:
+            return self._nothing_is_said()
+        if self.records.is_empty and self._nothing_came():
+            return True
+        return self._nothing_is_said() and self.records.is_empty
+
+    def close(self) -> None:
+        """Close it."""
+        self.socket.close()
+
+    def _nothing_came(self) -> bool:
         try:
-            self.socket.recv(1, _LOOK_NOW)
+            socket.socket.recv(self.socket, 1, _LOOK_NOW)  # not the method of a socket that decrypts
         except BlockingIOError:
             return True
         except OSError:
             return False
         return False
 
-    def close(self) -> None:
-        """Close it."""
-        self.socket.close()
+    def _nothing_is_said(self) -> bool:
+        """The same of what comes out of TLS."""
+        self.socket.settimeout(0.0)
+        try:
+            self.socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        finally:
+            self.socket.settimeout(None if self._waits_in_kernel else self._limit_s)
+        return False
 
     def _head_piece(self, head: bytes) -> bytes:
         """More of the head, never a byte of the body; b"" when the server has closed."""

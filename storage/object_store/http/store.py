@@ -26,7 +26,7 @@ from storage.object_store.http.get import Answer, ConnectionPool, OpenSocket, Op
 from storage.object_store.http.tokens import Token, Tokens
 from storage.object_store.multipart import parts
 from storage.object_store.object_store import ObjectHead
-from storage.object_store.refusals import DELETE, DELETE_MANY, proxy_words
+from storage.object_store.refusals import DELETE, DELETE_MANY, cause_words
 from storage.object_store.uploads import PartUpload, UploadRetries, upload_parts
 
 REFUSAL_BYTES_MAX = 64 * 1024
@@ -260,7 +260,7 @@ def translated_transport(error: Exception, what: str) -> RemoteStorageError | No
     from urllib3 import exceptions as urllib3
 
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
+    message = f"{what}: {type(error).__name__}{cause_words(error)}"
     if isinstance(error, requests.ReadTimeout | urllib3.ReadTimeoutError | TimeoutError):
         return StalledTransferError(message)
     if isinstance(error, requests.RequestException | urllib3.HTTPError | http.client.HTTPException | OSError):

@@ -20,7 +20,7 @@ from storage.object_store.clock import StoreClock
 from storage.object_store.config_keys import SocksProxy
 from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.http.get import OpenSockets, noting
-from storage.object_store.refusals import proxy_words
+from storage.object_store.refusals import cause_words
 from storage.object_store.s3.config import AnonymousCredentials, S3Settings, StaticCredentials
 from storage.object_store.s3.errors import REGION_KEY, Refusal, connection_hint
 
@@ -160,7 +160,9 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
         return _refusal(error).error(what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
     name = type(error).__name__
-    message = f"{what}: {name}{proxy_words(error) or connection_hint(name, prefix=prefix)}"
+    words = cause_words(error)
+    hint = connection_hint(name, prefix=prefix) if not words or "SSL" in name else ""
+    message = f"{what}: {name}{words}{hint}"
     if isinstance(error, exceptions.ReadTimeoutError | ReadTimeoutError | TimeoutError):
         return StalledTransferError(message)
     if isinstance(

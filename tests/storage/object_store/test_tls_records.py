@@ -1,10 +1,11 @@
 """Bodies over TLS that OpenSSL receives by itself: bytes, ends and silence as Python's ssl has them."""
 
 import itertools
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.certificates import server_certificate
 from tests.support.http_stores import OPENERS
 from tests.support.s3_stores import BODY, ranged
 from tests.support.scripted_http import ScriptedHttp, Then, response, scripted_http
+from tests.support.tampering import Harm, Middle, Tamper, tampering
 
 LARGE = bytes(range(256)) * 16 * 1024
 """More than the records that are received at once."""
@@ -52,6 +54,15 @@ def s3(https: ScriptedHttp, timeout_s: float = 30.0) -> Any:
     return closing(OPENERS["s3"](https.endpoint_url, read_timeout_s=timeout_s))
 
 
+@pytest.fixture(params=[pytest.param("openssl", marks=pytest.mark.needs("shared-openssl")), "python"])
+def receiver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who receives."""
+    if request.param == "python":
+        monkeypatch.setattr(tls, "library", lambda: None)
+    return str(request.param)
+
+
+@pytest.mark.needs("shared-openssl")
 @pytest.mark.parametrize("kind", OPENERS)
 def test_openssl_receives_the_bodies_of_every_store(
     kind: str, https: ScriptedHttp, opened: list[get.Connection]
@@ -105,6 +116,99 @@ def test_an_answer_that_does_not_begin_ends_with_its_time(
         store.get("a", 0, 1)
 
 
+NO_END = "TLS: the connection ended without TLS's own end"
+REASONS = {
+    Harm.FLIP: "TLS: decryption failed or bad record mac",
+    Harm.CUT: NO_END,
+    Harm.END: NO_END,
+    Harm.RESET: "ConnectionResetError",
+}
+PYTHONS = {
+    Harm.FLIP: "TLS: record layer failure",  # OpenSSL's last word from 3.2 on, which is not its first
+    Harm.RESET: NO_END,  # before Python 3.13
+}
+
+
+def is_told(harm: Harm, receiver: str, error: Exception) -> bool:
+    return REASONS[harm] in str(error) or (receiver == "python" and PYTHONS.get(harm, NO_END) in str(error))
+
+
+def behind(https: ScriptedHttp, harm: Harm, at: int) -> AbstractContextManager[Middle]:
+    return tampering(int(https.endpoint_url.rpartition(":")[2]), Tamper(harm, at))
+
+
+def through(middle: Middle, kind: str = "s3") -> Any:
+    return closing(OPENERS[kind](f"https://127.0.0.1:{middle.port}", read_timeout_s=30.0))
+
+
+@pytest.mark.parametrize("at", [1, 60])
+@pytest.mark.parametrize("harm", Harm)
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_connection_that_breaks_in_a_body_says_how(
+    kind: str, harm: Harm, at: int, receiver: str, https: ScriptedHttp
+) -> None:
+    """Failed before: with OpenSSL a record that does not verify, a reset and an end were all "the body ended after"."""
+    https.answer(ranged(LARGE))
+    with behind(https, harm, at) as middle, through(middle, kind) as store:
+        with closing(store.get("a", 0, len(LARGE))) as stream, pytest.raises(RetriableRemoteStorageError) as found:
+            stream.readinto(memoryview(bytearray(len(LARGE))))
+        assert is_told(harm, receiver, found.value)
+        assert "check" not in str(found.value)
+        assert fetched(store, "a", 0, len(LARGE)) == LARGE
+        assert middle.connections == 2
+
+
+@pytest.mark.parametrize("harm", Harm)
+@pytest.mark.parametrize("kind", OPENERS)
+def test_a_connection_that_breaks_before_an_answer_says_how(
+    kind: str, harm: Harm, receiver: str, https: ScriptedHttp
+) -> None:
+    https.answer(ranged(LARGE))
+    with behind(https, harm, 0) as middle, through(middle, kind) as store:
+        with pytest.raises(RetriableRemoteStorageError) as found:
+            store.get("a", 0, len(LARGE))
+    is_sdks = kind == "s3" and harm is Harm.RESET and "ConnectionClosedError" in str(found.value)
+    assert is_sdks or is_told(harm, receiver, found.value)
+    assert "check" not in str(found.value)
+
+
+@pytest.mark.usefixtures("receiver")
+def test_the_servers_alert_is_the_reason(https: ScriptedHttp, opened: list[get.Connection]) -> None:
+    whole = ranged(LARGE)
+    https.answer(whole[: len(whole) // 2])
+    with s3(https) as store, closing(store.get("a", 0, len(LARGE))) as stream:
+        stream.readinto(memoryview(bytearray(1000)))
+        record = b"\x17\x03\x03\x00\x40" + bytes(64)
+        socket.socket.sendall(opened[0].socket, record)  # which the server cannot verify
+        with pytest.raises(RetriableRemoteStorageError, match=r"\(TLS: .*alert bad record mac\)"):
+            stream.readinto(memoryview(bytearray(len(LARGE) - 1000)))
+
+
+@pytest.mark.usefixtures("receiver")
+def test_a_body_that_ends_as_tls_ends_was_cut_by_the_server(https: ScriptedHttp) -> None:
+    whole = ranged(LARGE)
+    https.answer(whole[:-100], then="end")
+    with s3(https) as store, closing(store.get("a", 0, len(LARGE))) as stream:
+        with pytest.raises(RetriableRemoteStorageError, match="the body ended after 4194204 of 4194304 bytes"):
+            stream.readinto(memoryview(bytearray(len(LARGE))))
+
+
+@pytest.mark.needs("shared-openssl")
+def test_a_reason_is_that_of_its_connection_and_stays(https: ScriptedHttp) -> None:
+    """OpenSSL's list of errors and the system's last error are the thread's. OpenSSL names a reason once."""
+    https.answer(ranged(LARGE))
+    found = []
+    for harm in (Harm.RESET, Harm.END, Harm.FLIP, Harm.END, Harm.RESET):
+        with behind(https, harm, 1) as middle, through(middle) as store:
+            source = store.get("a", 0, len(LARGE)).source
+            for _ in range(2):
+                with pytest.raises(OSError) as raised:
+                    source.receive(memoryview(bytearray(len(LARGE))))
+            found.append(type(raised.value.__cause__ or raised.value))
+            source.give_up()
+    assert found == [ConnectionResetError, ssl.SSLEOFError, ssl.SSLError, ssl.SSLEOFError, ConnectionResetError]
+
+
 def test_closing_the_store_wakes_who_waits_for_a_body(https: ScriptedHttp) -> None:
     whole = ranged(LARGE)
     https.answer(whole[: len(whole) // 2], then="stall")
@@ -150,6 +254,7 @@ def test_a_refusal_is_read_by_the_sdk(status: int, https: ScriptedHttp) -> None:
         assert fetched(store, "a", 0, len(LARGE)) == LARGE
 
 
+@pytest.mark.needs("shared-openssl")
 def test_what_an_earlier_call_left_in_openssls_list_of_errors_is_no_end(https: ScriptedHttp) -> None:
     """The list is the thread's. Its last entry is what OpenSSL takes for the reason that nothing came."""
     whole = ranged(LARGE)
@@ -162,6 +267,7 @@ def test_what_an_earlier_call_left_in_openssls_list_of_errors_is_no_end(https: S
             stream.readinto(memoryview(bytearray(len(LARGE))))
 
 
+@pytest.mark.needs("shared-openssl")
 def test_another_layout_or_none_is_left_to_pythons_ssl(https: ScriptedHttp, opened: list[get.Connection]) -> None:
     https.answer(ranged(LARGE))
     with s3(https) as store:
