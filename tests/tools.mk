@@ -15,6 +15,7 @@
 #   make test-workers        the suites of clients, with WORKERS (2) workers
 #   make test-installed      `make test-all ARGS=tests/integration` with the wheel, installed, in place of the tree
 #   make test-containers     images and compose's services, built and run        (as root: podman, buildah, mmdebstrap)
+#   make test-pythons        TLS to the store on each other Python that can be had: 3.12, 3.13, 3.14
 #   make test-python-3.14    `make test` on a CPython 3.14 that Maven fetches                 (Linux, x86-64)
 
 CLASSES := build/kafka/classes.jsa
@@ -27,6 +28,7 @@ NEXT_SPARK_LOCK := tests/spark/pyspark-4.3.txt
 # The newest that Maven's index has: it works with a Spark that is newer by one.
 NEXT_SPARK_CONNECTOR := 4.2.0
 PYTHON_3_14 := build/python-3.14
+OTHER_PYTHONS := $(patsubst %,build/python-%/.installed,3.12 3.13)
 PYTHON_3_14_JAR := org.bytedeco:cpython:3.14.3-1.5.13:jar:linux-x86_64
 REGISTRY := build/schema-registry
 REGISTRY_VERSION := 3.0.9
@@ -62,7 +64,8 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 	client_sign_in fetch_sessions group_offsets relayed_features two_brokers versions))
 
 .PHONY: audit doctor docs fuzz bench-others \
-	spark spark-package test-tools test-busy test-containers test-installed differential test-workers test-python-3.14 soak
+	spark spark-package test-tools test-busy test-containers test-installed differential test-workers \
+	test-python-3.14 test-pythons soak
 
 doctor:
 	@$(PYTHON) tools/doctor.py
@@ -150,7 +153,7 @@ test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-serve
 	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete $(TOOLS)/strimzi/.complete \
 	$(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
 	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete \
-	$(NEXT_SPARK)/.complete
+	$(NEXT_SPARK)/.complete $(OTHER_PYTHONS) $(PYTHON_3_14)/.installed
 
 # Go names a command after its folder, which is `server` here.
 $(TOOLS)/toxiproxy-server: tests/tools.mk
@@ -244,6 +247,17 @@ soak: $(VENV)/.dev $(JARS)/.complete
 
 test-workers: $(VENV)/.dev $(JARS)/.complete
 	TIDEGATE_PROXY_WORKERS=$(or $(WORKERS),2) $(BIN)/pytest $(CLIENT_SUITES) $(ARGS)
+
+# The machine's own, where it has them; pyenv's shims ask for the version.
+$(OTHER_PYTHONS): build/python-%/.installed: tests/tools.mk requirements/dev.txt
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@if PYENV_VERSION=$* python$* -m venv $(@D)/venv 2> /dev/null; then \
+		echo "tools: the lock into a Python $*"; \
+		$(@D)/venv/bin/python tools/install_packages.py --require-hashes --only-binary :all: \
+			-r requirements/dev.txt && touch $@; fi
+
+test-pythons: $(OTHER_PYTHONS) $(PYTHON_3_14)/.installed
+	$(BIN)/pytest tests/storage/object_store/all/test_other_pythons.py $(ARGS)
 
 # A whole interpreter, which its project publishes for Java programs that embed one. Maven leaves a folder behind in the
 # one that it runs in.

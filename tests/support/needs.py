@@ -39,6 +39,9 @@ STRIMZI_JARS = TOOLS / "strimzi"
 KUBECONFORM, KUBERNETES_SCHEMAS = TOOLS / "kubeconform", TOOLS / "kubernetes-schemas"
 
 
+OTHER_PYTHONS = ("3.12", "3.13", "3.14")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One thing that a test may need. `how` completes the sentence "needs X: ..."."""
@@ -138,6 +141,17 @@ def _old_python_client(name: str, package: str, *, until: tuple[int, int] | None
     )
 
 
+def _python(version: str) -> Kind:
+    """Another one, with the whole lock. 3.14 is Maven's, for one platform."""
+    is_mavens = version == "3.14" and sys.platform == "linux" and platform.machine() == "x86_64"
+    return Kind(
+        f"python-{version}",
+        (ROOT / "build" / f"python-{version}" / ".installed").exists,
+        "run `make test-tools`, which installs it where it can be had",
+        may_lack=not is_mavens and shutil.which(f"python{version}") is None,
+    )
+
+
 _KINDS = {
     found.name: found
     for found in (
@@ -160,6 +174,7 @@ _KINDS = {
         _old_python_client("confluent-kafka-2.10", "confluent_kafka"),
         _old_python_client("confluent-kafka-2.11", "confluent_kafka"),
         _old_python_client("kafka-python-2.0", "kafka"),
+        *map(_python, OTHER_PYTHONS),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("haproxy", _command("haproxy"), "install HAProxy 2.4 or newer (Debian: apt-get install haproxy)"),
         Kind("cargo", _command("cargo"), "install Rust"),
