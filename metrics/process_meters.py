@@ -106,7 +106,7 @@ class ConfigMeter:
 
 
 class TlsMeter:
-    """Certificates in use."""
+    """Certificates in use, and who receives from the store."""
 
     def __init__(self, registry: Registry) -> None:
         expiry = registry.gauges(
@@ -115,10 +115,17 @@ class TlsMeter:
             "key",
         )
         self._expiry = Children[str](expiry, LabelLimit(_CERTIFICATES_MAX))
+        self._python = registry.gauge(
+            "tidegate_store_tls_python", "1 while Python's ssl receives TLS from the store, not OpenSSL."
+        )
 
     def on_certificate(self, key: str, expires_at_s: float) -> None:
         """The certificate that configuration key `key` names is in use until `expires_at_s`, Unix time."""
         self._expiry[key].value = expires_at_s
+
+    def on_store(self, *, is_python: bool) -> None:
+        """Note who receives from the store over TLS."""
+        self._python.value = is_python
 
 
 class AuditOutcome(enum.StrEnum):

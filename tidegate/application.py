@@ -28,6 +28,8 @@ class Application:
     cluster: Cluster
     settings: LiveSettings
     reloader: Reloader
+    python_tls: str | None = None
+    """See `start_lines.python_tls`."""
     closing: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     @property
@@ -42,10 +44,13 @@ class Application:
     def ready_line(self) -> str:
         """Return what is said at the first readiness."""
         listened = self.cluster.brokers.keys() - self.addresses.withheld.keys()
-        return ready_line(self.bootstrap, len(listened), len(self.cluster.brokers), self.catalog.finished_count)
+        known = len(self.cluster.brokers)
+        return ready_line(self.bootstrap, len(listened), known, self.catalog.finished_count, self.python_tls)
 
 
-def ready_line(bootstrap: tuple[str, int], listened: int, known: int, segments: int) -> str:
+def ready_line(
+    bootstrap: tuple[str, int], listened: int, known: int, segments: int, python_tls: str | None = None
+) -> str:
     """Return what others wait for on standard error (docs/protocol.md).
 
     Args:
@@ -54,4 +59,5 @@ def ready_line(bootstrap: tuple[str, int], listened: int, known: int, segments: 
     host, port = bootstrap
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     brokers = f"{known}" if listened == known else f"{listened} of {known}"
-    return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
+    rest = "" if python_tls is None else f", {python_tls}"
+    return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}{rest}"

@@ -10,6 +10,7 @@ from tidegate.front import Front
 from tidegate.process import Process
 from tidegate.read_tier import ReadTier
 from tidegate.reload import Reloader
+from tidegate.start_lines import python_tls
 from tidegate.status.collect import Collector, TierSide
 from tidegate.upkeep import take_gauges
 
@@ -35,6 +36,7 @@ async def open_operators_side(
         read.disk,
         answering.fallback,
         read.manager.identity,
+        python_tls(config),
         partial(stored_bytes, config.remote_storage_manager_class_name),
         copying,
     )

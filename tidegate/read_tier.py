@@ -20,6 +20,7 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tidegate.catalog import StartedCatalog, start_catalog
 from tidegate.config.model import INDEXES_SHARE, Config, memory_share
 from tidegate.process import Process
+from tidegate.start_lines import python_tls
 from tidegate.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from tidegate.upkeep import watch_tier
 
@@ -52,6 +53,7 @@ async def open_read_tier(
     """
     config, meters, readiness, tasks = process.config, process.meters, process.readiness, process.tasks
     manager = open_manager_of(process, open_manager)
+    meters.tls.on_store(is_python=python_tls(config) is not None)
     disk = _disk_blocks(config, manager.identity, meters)
     if disk is not None:
         process.at_end.callback(disk.close)

@@ -24,7 +24,7 @@ from tidegate.logs import configure_logs
 from tidegate.operators_side import open_operators_side
 from tidegate.process import open_process
 from tidegate.read_tier import OpenManager, open_read_tier
-from tidegate.start_lines import say_end, say_start
+from tidegate.start_lines import python_tls, say_end, say_start
 from tidegate.topics import follow_topics
 from tidegate.upkeep import follow_brokers
 
@@ -87,6 +87,7 @@ async def run(
             cluster,
             process.settings,
             reloader,
+            python_tls(config),
         )
         yield application
         with application.closing:

@@ -3,6 +3,7 @@
 `ready:` is not among them: others wait for that line as it is (docs/protocol.md), so it is never JSON.
 """
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,6 +12,7 @@ import structlog
 from metrics.troubles import TroubleId
 from proxy.readiness import Readiness
 from storage.config.masking import without_credentials
+from storage.object_store.http.tls import why_python
 from tidegate.config.model import Config
 from tidegate.memory_limit import memory_bytes, memory_shortage
 from tidegate.open_files import raise_limit, shortage
@@ -42,6 +44,17 @@ def store_words(config: Config) -> Mapping[str, str]:
             text = given[key].strip()
             words[word] = without_credentials(text) if word == "endpoint" else text
     return words
+
+
+def python_tls(config: Config) -> str | None:
+    """Return a sentence that Python's ssl receives from the store, and why; None: OpenSSL does, or there is no TLS."""
+    words, given = store_words(config), config.remote_storage_config
+    addresses = f"{words.get('endpoint', '')} {given.get('storage.azure.connection.string', '')}"
+    is_plain = re.search(r"(^|BlobEndpoint=)http://|DefaultEndpointsProtocol=http(;|\s*$)", addresses, re.IGNORECASE)
+    reason = why_python(config.tier.tls_native)
+    if reason is None or is_plain or not words.keys() & {"bucket", "container"}:
+        return None
+    return f"TLS from the store is received by Python's ssl: {reason}"
 
 
 def say_start(config: Config, workers: int = 1) -> None:

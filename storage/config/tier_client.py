@@ -17,7 +17,8 @@ from storage.config.plugin_settings import plugin_warnings
 from storage.config.schema_registry import SchemaRegistryConfig, SchemaRegistryKeys, schema_registry_config
 from storage.config.security import UpstreamKeys, metadata_clients, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
-from storage.config.value_kinds import FILE, MIB, TEXT, TIB, integer, one_of, optional, size
+from storage.config.value_kinds import BOOLEAN, FILE, MIB, TEXT, TIB, integer, one_of, optional, size
+from storage.object_store.http.tls import NATIVE_KEY
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
 """Five seconds cap a tier read (docs/protocol.md#l3)."""
@@ -126,6 +127,12 @@ class TierReadsConfig:
         "From this rate on, a GET that begins four times later than usual gets a second. −1: never.",
         default="60",
     )
+    tls_native: bool = key(
+        NATIVE_KEY,
+        BOOLEAN,
+        "`false`: Python's `ssl` receives TLS from the store, for more processor time.",
+        default="true",
+    )
 
 
 TIER_CLIENT_KEYS: Final = KeyTable(
@@ -188,6 +195,8 @@ def tier_client_fields(settings: Settings, values: Values) -> dict[str, Any]:
     clients = metadata_clients(settings, upstream, values)
     # What could not be resolved was reported.
     storage = {name: setting.text for name, setting in settings.storage.items() if setting.text is not None}
+    if not values[NATIVE_KEY]:
+        storage[NATIVE_KEY] = "false"
     return {
         "upstream": upstream,
         "metadata_client": clients.consumer,

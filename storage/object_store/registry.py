@@ -10,6 +10,7 @@ from pathlib import Path
 from storage.errors import StorageConfigError
 from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.files.store import FileSystemStore
+from storage.object_store.http import tls
 from storage.object_store.nearest import which_is_known
 from storage.object_store.object_store import ObjectStore
 
@@ -42,6 +43,7 @@ def open_object_store(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX
     if opener is None:
         known = which_is_known(name, [*_STORES, *_STORES_TO_COME])
         raise StorageConfigError(f"{prefix}{BACKEND_CLASS_KEY}={name} is not a class that Tidegate knows; {known}")
+    tls.is_native = config.get(tls.NATIVE_KEY) != "false"
     return opener(config, prefix)
 
 

@@ -29,7 +29,8 @@ COLUMNS = 24
 
 NOT_SHOWN = {
     "kafka_server_delayedremotelistoffsetsmetrics_expires": "by partition, and only once one expires: deadline misses "
-    "has it"
+    "has it",
+    "tidegate_store_tls_python": "it does not change: the ready line and the status page have it",
 }
 """Families without a panel, and why."""
 

@@ -195,6 +195,7 @@ VERBS: list[tuple[Verb, str]] = [
         lambda p: p.tls.on_certificate("proxy.tls.certificate.file", 1.8e9),
         "certificate_expiry_timestamp_seconds{key=proxy.tls.certificate.file}=1.8e9",
     ),
+    (lambda p: p.tls.on_store(is_python=True), "store_tls_python=1"),
 ]
 
 MOVED_OTHERWISE = {

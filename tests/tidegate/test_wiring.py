@@ -136,6 +136,25 @@ async def test_ready_says_of_how_many_brokers_it_has_the_ports(tmp_path: Path, k
             await until(lambda: ", brokers 3, " in application.ready_line, "all of them")
 
 
+async def test_tls_by_pythons_ssl_is_said_in_every_place(tmp_path: Path, kafka: FakeKafka) -> None:
+    """Failed before: it was silent."""
+    kafka.add(1, "a")
+    words = "TLS from the store is received by Python's ssl: tier.tls.native=false"
+    # The bucket alone says that there is TLS; the tier is in a folder all the same.
+    lines = "rsm.config.storage.s3.bucket.name=logs\ntier.tls.native=false\n"
+    async with serve.run(config_of(tmp_path, lines)) as application:
+        await application.readiness.wait_ready()
+        assert application.ready_line.endswith(f", brokers 1, segments 0, {words}")
+        assert application.meters.registry.sample_value("tidegate_store_tls_python", {}) == 1
+        host, port = application.admin
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as pages:
+            assert (await pages.get("/status.json")).json()["about"]["store_tls"] == words
+            assert html.escape(words) in (await pages.get("/")).text
+    async with serve.run(config_of(tmp_path)) as application:
+        assert application.ready_line.endswith(", segments 0")
+        assert application.meters.registry.sample_value("tidegate_store_tls_python", {}) == 0
+
+
 async def test_clients_that_refuse_the_certificate_are_told_of_in_every_place(tmp_path: Path, kafka: FakeKafka) -> None:
     """Failed before: the page was green, nothing was counted, and every client was refused."""
     kafka.add(1, "a")

@@ -22,7 +22,7 @@ from tidegate.commands.check_writing import check_writing
 from tidegate.commands.report import Report
 from tidegate.config.model import Config
 from tidegate.reasons import Reasons
-from tidegate.start_lines import store_words
+from tidegate.start_lines import python_tls, store_words
 from tidegate.upkeep import try_tier
 
 SEGMENTS_MAX = 200
@@ -58,6 +58,8 @@ def _check_store(
         return
     words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
     report.ok(f"the store answers ({words})")
+    if (slower := python_tls(config)) is not None:
+        (report.warning if config.tier.tls_native else report.ok)(slower)
     if config.mode is Mode.STANDALONE and (config.copy.is_enabled or config.copy.topics is not None):
         check_writing(folder_of(manager), report)
     ends = _oldest_and_newest(catalog)

@@ -105,7 +105,7 @@ _log = structlog.get_logger(__name__)
 class TierSide:
     """What there is of the tier. `disk` None: the cache is in memory only; `copying` None: nothing is copied here.
 
-    `identity`: format, store and prefix.
+    `identity`: format, store and prefix. `python_tls`: see `start_lines`.
     """
 
     catalog: Catalog
@@ -115,6 +115,7 @@ class TierSide:
     disk: DiskBlocks | None
     fallback: Fallback
     identity: str
+    python_tls: str | None
     stored_bytes: Callable[[RemoteLogSegmentMetadata], int | None]
     """What a segment takes in the store, if that is known without asking it."""
     copying: "Copying | None" = None
@@ -366,7 +367,10 @@ class Collector:
     # --- this process's own ---
 
     async def _about(self) -> AboutStatus:
-        return AboutStatus(**{**about(), "cluster_id": self._cluster.cluster_id, "tier": self._tier.identity})
+        found = about()
+        found["cluster_id"], found["tier"] = self._cluster.cluster_id, self._tier.identity
+        found["store_tls"] = self._tier.python_tls
+        return found
 
     async def _traffic_now(self) -> TrafficStatus:
         return self._traffic.status()
@@ -490,7 +494,12 @@ def empty_status(readiness: Readiness, query: Query) -> Status:
 def about() -> AboutStatus:
     """Return what this process knows of itself."""
     return AboutStatus(
-        instance=socket.gethostname(), version=own_version(), started_ms=_STARTED_MS, cluster_id=None, tier=None
+        instance=socket.gethostname(),
+        version=own_version(),
+        started_ms=_STARTED_MS,
+        cluster_id=None,
+        tier=None,
+        store_tls=None,
     )
 
 

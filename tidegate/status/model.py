@@ -52,6 +52,7 @@ class AboutStatus(TypedDict):
     started_ms: int
     cluster_id: str | None
     tier: str | None
+    store_tls: str | None
 
 
 class TrafficStatus(TypedDict):

@@ -105,6 +105,7 @@ def _answers(status: Status) -> str:
 
 def _glance(status: Status) -> str:
     about, traffic = status["about"], status["traffic"]
+    store_tls = f"; {about['store_tls']}" if about["store_tls"] else ""
     up_ms = max(0, status["time_ms"] - about["started_ms"])
     readers = _n(status["streams"]["total"])
     lines = {
@@ -114,7 +115,7 @@ def _glance(status: Status) -> str:
         "catalog": _metadata_read(status),
         "failed": _last_failure(status),
         "this is": f"version {_e(about['version'])}, up for {_age(up_ms)}, before cluster "
-        f"{_e(about['cluster_id'] or '?')}, with the tier {_e(about['tier'] or '?')}",
+        f"{_e(about['cluster_id'] or '?')}, with the tier {_e(about['tier'] or '?')}{_e(store_tls)}",
     }
     rows = "".join(f'<dt>{word}</dt><dd id="{word.replace(" ", "-")}">{html}</dd>' for word, html in lines.items())
     return f"<dl>{rows}</dl>"

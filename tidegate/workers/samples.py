@@ -61,7 +61,7 @@ RULES: Final[Mapping[str, Rule]] = {
         tidegate_catalog_snapshot_timestamp_seconds tidegate_catalog_snapshot_bytes
         kafka_server_brokertopicmetrics_remotelogmetadatacount kafka_server_brokertopicmetrics_remotelogsizebytes
         tidegate_metadata_partition_problems tidegate_config_reload_timestamp_seconds tidegate_config_restart_needed
-        tidegate_build_info
+        tidegate_build_info tidegate_store_tls_python
         """,
     ),
     **_rules(Rule.LOWEST, "tidegate_cache_disk_available tidegate_certificate_expiry_timestamp_seconds"),

@@ -44,7 +44,7 @@ from tidegate.log_lines import lines_in_thread
 from tidegate.logs import configure_logs
 from tidegate.process import Process, open_process
 from tidegate.reload import Cause, Reloader
-from tidegate.start_lines import say_end, say_start
+from tidegate.start_lines import python_tls, say_end, say_start
 from tidegate.status.collect import addresses_at_limit, empty_status
 from tidegate.status.model import FailedStatus, LimitStatus, Query, Status, merged, shown_troubles
 from tidegate.upkeep import follow_brokers
@@ -237,6 +237,7 @@ class Supervisor:
         self.server = self.reloader = self
         self.closing = trio.CancelScope()
         self.bootstrap = ("", 0)
+        self._config = process.config
         self.addresses: Book | None = None
         self._crew, self._acceptor, self._cluster = crew, acceptor, process.cluster
         self._settings, self._own_reloader, self._meters = process.settings, reloader, process.meters
@@ -264,7 +265,8 @@ class Supervisor:
         segments = max((member.state["segments"] for member in self._crew.members if member.state), default=0)
         withheld = () if self.addresses is None else self.addresses.withheld.keys()
         known = self._cluster.brokers.keys()
-        return ready_line(self.bootstrap, len(known - withheld), len(known), segments)
+        slower = python_tls(self._config)
+        return ready_line(self.bootstrap, len(known - withheld), len(known), segments, slower)
 
     @property
     def connections(self) -> int:

@@ -102,7 +102,8 @@ class Connection:
         self.records = Records.of(opened) if isinstance(opened, ssl.SSLSocket) else None
         self._waits_in_kernel = self._is_plain or self.records is not None
         if isinstance(opened, ssl.SSLSocket):
-            opened.suppress_ragged_eofs = False  # an end without TLS's own is an error
+            # An end without TLS's own is an error.
+            opened.suppress_ragged_eofs = False  # type: ignore[attr-defined]  # documented, and not in its stub
         self._ahead = b""
         self._limit_s = 0.0
         self.has_answered = False
@@ -169,7 +170,8 @@ class Connection:
         if self._waits_in_kernel:
             self._set_receive_limit(0.0)
         if isinstance(self.socket, ssl.SSLSocket):
-            self.socket.suppress_ragged_eofs = True  # a body without a size ends as it likes
+            # A body without a size ends as it likes.
+            self.socket.suppress_ragged_eofs = True  # type: ignore[attr-defined]  # as above
         self.socket.settimeout(limit_s)
         return Replay(head + self._ahead, self.socket)
 

@@ -7,7 +7,7 @@ that is done here is to receive.
 
 It takes where CPython keeps OpenSSL's own object: one place from 3.6 to 3.15, and what lies beside it is compared each
 time. Where that differs, or OpenSSL's functions are not to be had (linked into Python itself), `library` gives none,
-and Python's ssl receives. A read that fails raises what Python's ssl raises.
+and Python's ssl receives, as it does where `tier.tls.native` says so. A read that fails raises what it would raise.
 """
 
 import ctypes
@@ -21,6 +21,12 @@ from typing import Any
 READ_AHEAD_BYTES = 64 * 1024
 """What one system call receives. By itself OpenSSL takes a record's head and then its body. More than a core's nearest
 caches hold is slower again."""
+
+NATIVE_KEY = "tier.tls.native"
+"""Handed on among the storage manager's own keys, so that it reaches Spark's executors too."""
+
+is_native = True
+"""What that key says: set when a store is opened, and one for the process, which has one tier."""
 
 _POINTER, _INT, _LONG, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_size_t
 _CODE = ctypes.c_ulong
@@ -50,7 +56,7 @@ _CTRL_PENDING, _C_SET_SSL = 10, 109
 _FLAGS_SHOULD_RETRY = 0x08
 
 _NO_ERRORS = (0, errno.EAGAIN, errno.EINTR)
-"""Of the system's, those that end no connection: the thread's last one may be older than the read that failed."""
+"""The system's errors that end no connection: the thread's last one may be older than the read that failed."""
 _EOF = "unexpected eof while reading"
 """OpenSSL 3's words for a connection that ends without TLS's own end; before, it had no words for that."""
 
@@ -73,7 +79,7 @@ class Records:
     @classmethod
     def of(cls, opened: ssl.SSLSocket) -> "Records | None":
         """None: they have to be received by the socket itself."""
-        openssl, inner = library(), getattr(opened, "_sslobj", None)
+        openssl, inner = library() if is_native else None, getattr(opened, "_sslobj", None)
         if openssl is None or inner is None:
             return None
         connection = _inside(openssl, inner, opened.fileno())
@@ -131,6 +137,13 @@ class Records:
         if kind == ssl.SSL_ERROR_SYSCALL and error_number not in _NO_ERRORS:
             return OSError(error_number, os.strerror(error_number))
         return ssl.SSLEOFError(ssl.SSL_ERROR_EOF, _EOF)
+
+
+def why_python(is_native: bool) -> str | None:
+    """Return why Python's ssl receives, to follow a colon; None: OpenSSL does."""
+    if not is_native:
+        return f"{NATIVE_KEY}=false"
+    return "this Python has OpenSSL built in, or keeps it elsewhere" if library() is None else None
 
 
 @functools.cache

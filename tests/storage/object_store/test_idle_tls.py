@@ -18,7 +18,6 @@ from tests.support.scripted_http import response
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 RECORD_HEAD_BYTES = 5
 WAIT_S = 10.0
-LIBRARY = tls.library()
 
 
 class Peer:
@@ -56,7 +55,7 @@ class Peer:
 
     def openssl(self, function: str, *arguments: int) -> None:
         """Call a function of OpenSSL's that Python has no name for; what comes of it is to be sent."""
-        openssl = LIBRARY
+        openssl = tls.library()
         assert openssl is not None
         called = getattr(openssl, function)
         called.argtypes = [tls._POINTER, *(tls._INT for _ in arguments)]
@@ -70,8 +69,7 @@ Connect = Callable[[], tuple[get.Connection, Peer]]
 @pytest.fixture(params=[pytest.param("openssl", marks=pytest.mark.needs("shared-openssl")), "python"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
     """Opens connections with TLS 1.3."""
-    if request.param == "python":
-        monkeypatch.setattr(tls, "library", lambda: None)
+    monkeypatch.setattr(tls, "is_native", request.param == "openssl")
     certificate, key = server_certificate(tmp_path)
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)

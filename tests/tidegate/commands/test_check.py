@@ -20,6 +20,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
+from storage.object_store.http import tls
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.aiven_writer import make_key_pair
 from tests.support.certificates import make_certificate
@@ -241,6 +242,16 @@ def test_an_empty_tier_is_asked_whether_it_answers(world: World) -> None:
     # Failed before: without a segment the store was never asked, and nothing was wrong.
     world.root.rmdir()
     world.assert_wrong("kafka-tiered-storage: there is no such folder")
+
+
+def test_tls_by_pythons_ssl_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning where nobody asked for it."""
+    words = "TLS from the store is received by Python's ssl: "
+    world.lines = "rsm.config.storage.s3.bucket.name=logs\ntier.tls.native=false\n"
+    world.assert_done(f"ok      {words}tier.tls.native=false")
+    world.lines = "rsm.config.storage.s3.bucket.name=logs\n"
+    monkeypatch.setattr(tls, "library", lambda: None)
+    world.assert_done(f"warning {words}this Python has OpenSSL built in")
 
 
 def test_only_finished_segments_are_read(world: World) -> None:
