@@ -10,5 +10,5 @@ exchange ───────▶ probe on the client's own connection: may it? 
                     ▼
                   reads of the tier, for what is left of the limit (tier); fallback: who reads what fails
                     ▼
-                  answer: one for each partition, in request order
+                  answer: one for each partition, in the broker's order
 """

@@ -1,12 +1,13 @@
 """What a Fetch is answered with, before and after it is bytes.
 
 Offsets are the broker's live ones, from the probe; record bytes are the tier's, or the broker's own. Every partition of
-the request has one answer, in request order.
+the request has one answer, in the order in which the broker would answer (docs/protocol.md#order-of-answers).
 """
 
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from protocol.fetch.messages import (
     NO_SESSION_ID,
@@ -33,11 +34,19 @@ from storage.reading.reader import TierRecords
 TOP_LEVEL_ERROR_VERSION_MIN = 7
 """Before, an error of the whole request stands in every partition."""
 
+PLACES_BY_ERROR: Final[Mapping[int, int]] = {
+    ErrorCode.UNKNOWN_TOPIC_ID: 1,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2,
+}
+"""The broker answers what it does not read last: first ids without a name, then what it refuses or has not. What is
+not here is read, place 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """Answers to the partitions of a request, in its order; none in a throttled answer, or one with an error of the
-    whole request.
+    """Answers to the partitions of a request, in the broker's order; none in a throttled answer, or one with an error
+    of the whole request.
 
     `sections` are the tagged sections of the responses that it is made of: they name nodes, at upstream's addresses.
     """
@@ -177,10 +186,12 @@ def starved_behind(
 
 
 def assemble(request: FetchRequest, answers: Mapping[PartitionKey, PartitionAnswer], said: BrokersWord) -> FetchAnswer:
-    """One answer per partition of the request."""
+    """Return one answer per partition of the request, in the broker's order."""
     # What upstream left out, although it was asked for it: nothing is known of it.
     unknown = ErrorCode.UNKNOWN_SERVER_ERROR
     assembled = [answers.get(key_of(asked)) or refusal(asked, unknown) for asked in request.partitions]
+    if [answer for answer in assembled if answer.error_code]:
+        assembled.sort(key=lambda answer: PLACES_BY_ERROR.get(answer.error_code, 0))
     return FetchAnswer(assembled, said.throttle_time_ms, sections=said.sections)
 
 

@@ -77,6 +77,30 @@ def test_one_request_over_a_topic_that_may_be_read_and_one_that_may_not(
     }
 
 
+@pytest.mark.parametrize("version", [12, 17])
+def test_what_is_refused_is_answered_in_the_brokers_place(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes, version: int
+) -> None:
+    """Failed before: in the request's place."""
+    local = fresh_name("order")
+    guarded.cluster.create_topic(local)
+    with RawClient(HOST, guarded.ports["PLAINTEXT"]) as client:
+        local_id = client.topic_id(local)
+    targets = [
+        (guarded.topic.name, topic_id, 99, 0, PARTITION_BYTES),
+        (local, local_id, 0, 0, PARTITION_BYTES),
+        ("absent", bytes(range(1, 17)), 0, 0, PARTITION_BYTES),
+        (guarded.topic.name, topic_id, 0, 0, PARTITION_BYTES),
+    ]
+    orders_seen = []
+    for address in ((HOST, guarded.ports["SASL_PLAINTEXT"]), gate.address):
+        with signed_in(address, "reader") as client:
+            result = client.patient_fetch(version, targets)
+            orders_seen.append([(each.topic, each.partition, each.error_code) for each in result.partitions])
+    assert orders_seen[0] == orders_seen[1]
+    assert TOPIC_AUTHORIZATION_FAILED in [code for _, _, code in orders_seen[0]]
+
+
 def test_a_second_sign_in_as_somebody_else_reads_nothing_more(
     guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
 ) -> None:

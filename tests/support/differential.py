@@ -2,8 +2,9 @@
 
 Both sides get the same bytes. Several connections to each side have one question each under way.
 
-What must be equal: every field, tagged ones too, every record byte, and the aborted transactions as a set. A broker's
-addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
+What must be equal: every field, tagged ones too, every record byte, the order of the partitions, and the aborted
+transactions as a set. A broker's addresses (NodeEndpoints) must be each side's own for the same node. Two differences
+are Kafka's own freedom:
 
 - Partitions of a Fetch take from its max_bytes in request order. Where tier and local log share it, Tidegate gives
   local partitions their part by number (proxy.fetch.plan): only where the limits together are more than max_bytes,
@@ -57,7 +58,6 @@ STREAMED_BYTES_MIN = 64 * 1024
 """`expert.relay.rewrite.bytes.max`: beyond, Tidegate streams a Fetch response and hides its addresses
 (docs/protocol.md#l7)."""
 
-NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 RENAMED_ENDPOINTS = bytes((1, UNUSED_TAG))
 
 Nodes = Mapping[tuple[str, int], int]
@@ -268,8 +268,8 @@ def compare(
     theirs, ours = ({_key(each): each for each in side.partitions} for side in (expected, found))
     if theirs.keys() != ours.keys() or len(expected.partitions) != len(found.partitions):
         complaints.append(f"partitions: {sorted(map(str, theirs))} and {sorted(map(str, ours))}")
-    if _order(theirs) != _order(ours):
-        complaints.append(f"order: {_order(theirs)} and {_order(ours)}")
+    if [*theirs] != [*ours]:
+        complaints.append(f"order: {[*theirs]} and {[*ours]}")
     given = [answer.records_bytes for answer in ours.values() if answer.records_bytes]
     if sum(given[1:]) > max(0, question.max_bytes):  # the first may exceed it by a batch
         complaints.append(f"more than max_bytes: {given}")
@@ -294,11 +294,6 @@ def _endpoints(response: FetchResponse, version: int, nodes: Nodes) -> list[tupl
     without_topics = bytes(10) + b"\x01" + bytes(response.tags)
     endpoints = decode(schema(FETCH, version), without_topics).node_endpoints
     return [(int(each.node_id), nodes.get((str(each.host), int(each.port))), each.rack) for each in endpoints]
-
-
-def _order(answers: Mapping[Key, PartitionAnswer]) -> list[Key]:
-    """A broker answers last for what is not there, Tidegate in the request's place: clients look partitions up."""
-    return [key for key, answer in answers.items() if answer.error_code not in NOT_THERE]
 
 
 def _charged_bytes(question: FetchQuestion, answers: Mapping[Key, PartitionAnswer]) -> int:

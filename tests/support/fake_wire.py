@@ -208,7 +208,7 @@ class FakeBrokerLog:
                     ]
             if log is None or log.partition not in self.left_out:
                 answers.append(answer)
-        return answers
+        return sorted(answers, key=_place)
 
     def _judge(self, asked: FetchPartition, api_version: int) -> tuple[PartitionAnswer, FakePartitionLog | None]:
         """The answer without records, and the log to read them from if all is well."""
@@ -292,6 +292,16 @@ class FakeBrokerLog:
             )
         response = kio_frames.fill(kio_frames.schema(header.api_key, header.api_version), {"topics": topics})
         return kio_frames.response_frame(response, header.correlation_id)
+
+
+def _place(answer: PartitionAnswer) -> int:
+    """KafkaApis answers what it reads, then ids without a name, then what it refuses or does not have."""
+    match answer.error_code:
+        case ErrorCode.UNKNOWN_TOPIC_ID:
+            return 1
+        case ErrorCode.TOPIC_AUTHORIZATION_FAILED | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return 2
+    return 0
 
 
 Logs = Mapping[tuple[str | None, int], FakePartitionLog]

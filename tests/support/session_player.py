@@ -1,9 +1,10 @@
 """Session conversations, played to a broker and to Tidegate at once; the answers must tell a client the same.
 
 Both sides are sent the same steps, each under the session id that it gave itself. What must be equal: error codes,
-whether there is a session, and of each partition in an answer its error, offsets and record bytes. Kafka leaves it
-open how often a partition without news is sent, and Tidegate sends each once when a session becomes its own
-(docs/protocol.md#l4): so much more may be in its answers, in just that request, and without records.
+whether there is a session, and of each partition in an answer its error, offsets and record bytes; of a session that
+upstream never had, also their order. Kafka leaves it open how often a partition without news is sent, and Tidegate
+sends each once when a session becomes its own (docs/protocol.md#l4): so much more may be in its answers, in just that
+request, and without records.
 
 A read from the tier that took longer than either side waits for is answered empty: then records may be missing, on
 the side that took so long (`late` counts them).
@@ -85,6 +86,7 @@ class SessionPlayer:
         self._session: dict[Place, bool] = {}
         """Partitions of the session; whether the tier has what is wanted of each."""
         self._is_ours = False
+        self._was_relayed = False
         self.sessions = [(0, 0), (0, 0)]
 
     def play(self, step: Step, played: Played) -> tuple[FetchResult, FetchResult]:
@@ -137,7 +139,7 @@ class SessionPlayer:
             return
         if step.session in ("open", "close"):
             self._session = {}
-            self._is_ours = False
+            self._is_ours = self._was_relayed = False
         named = {partition.place: 0 <= offset < partition.tier_end for partition, offset in step.named}
         gone = [partition.place for partition in step.forgotten] if step.session == "go on" else []
         self._session.update(named)
@@ -145,19 +147,22 @@ class SessionPlayer:
             self._session.pop(place, None)
             named.pop(place, None)
         self._is_ours = any(self._session.values() if self._is_ours else named.values())
+        self._was_relayed |= not self._is_ours
 
     def _complaints(
         self, expected: FetchResult, found: FetchResult, step: Step, played: Played, *, became_ours: bool, late: bool
     ) -> list[str]:
         complaints = []
+        theirs_by_place, ours_by_place = _by_place(expected), _by_place(found)
+        has_order = (step.session == "open" or not self._was_relayed) and not late
         for what, theirs, ours in (
+            ("order", [*theirs_by_place] if has_order else [], [*ours_by_place] if has_order else []),
             ("error", expected.error_code, found.error_code),
             ("session", expected.session_id > 0, found.session_id > 0),
             ("throttle", expected.throttle_time_ms, found.throttle_time_ms),
         ):
             if theirs != ours:
                 complaints.append(f"{what} {theirs} and {ours}")
-        theirs_by_place, ours_by_place = _by_place(expected), _by_place(found)
         if len(ours_by_place) != len(found.partitions):
             complaints.append("a partition twice")
         for place, theirs_told in theirs_by_place.items():

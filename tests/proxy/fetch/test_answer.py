@@ -17,6 +17,7 @@ from proxy.fetch.answer import (
     encode_answer,
     lacks_aborts,
     pass_whole,
+    refusal,
     tier_answer,
     withhold_excess,
 )
@@ -99,6 +100,15 @@ def test_an_error_of_the_request_is_where_the_version_looks_for_it(version: int,
         asked.topic_id = None if version < 13 else asked.topic_id
     response = decoded(encode_answer(request, pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
+
+
+def test_what_the_broker_does_not_read_is_answered_last() -> None:
+    """First ids without a name, then what is refused or not there; what it reads keeps its place, errors too."""
+    codes = [29, 0, 100, 6, 3, 100, 1, 29, 0]
+    asked = [ask(topic_partition("orders", number), 17) for number in range(len(codes))]
+    answers = {key_of(each): refusal(each, code) for each, code in zip(asked, codes, strict=True)}
+    assembled = assemble(fetch_of(asked), answers, BrokersWord()).partitions
+    assert [answer.partition for answer in assembled] == [1, 3, 6, 8, 2, 5, 0, 4, 7]
 
 
 @for_each(

@@ -105,7 +105,8 @@ TIERED, LOCAL, IDLE, REFUSED, FENCED = "tiered", "local", "idle", "refused", "fe
 async def sizes_of(
     world: TierWorld, kinds: list[str], max_bytes: int, *, limit: int = 1000, fetches: int = 1
 ) -> list[int]:
-    """The size of each answer in the last of these Fetches of partitions of these kinds, in this order."""
+    """Return the size of each answer in the last of these Fetches of partitions of these kinds, in the request's
+    order."""
     partitions = [world.add_partition(kind, number, high_watermark=1500) for number, kind in enumerate(kinds)]
     offsets = {TIERED: 17, LOCAL: 1100, IDLE: 1500, REFUSED: 17, FENCED: 1100}
     errors = {REFUSED: ErrorCode.TOPIC_AUTHORIZATION_FAILED, FENCED: ErrorCode.FENCED_LEADER_EPOCH}
@@ -114,7 +115,8 @@ async def sizes_of(
     asked = [ask(each, offsets[kind], max_bytes=limit) for each, kind in zip(partitions, kinds, strict=True)]
     client = world.client()
     responses = [await client.fetch(asked, max_bytes=max_bytes) for _ in range(fetches)]
-    return [len(records) for records in records_of(responses[-1])]
+    sizes = {answer.partition: answer.records_bytes for answer in responses[-1].partitions}
+    return [sizes[each.partition] for each in asked]
 
 
 @for_each("fetches", [1, 2])
