@@ -6,6 +6,8 @@ Rules, held for structlog and for the standard library's logging alike (storage 
 3. Secrets are masked by the name of their key, at any depth of a mapping.
 4. A value is cut at `VALUE_CHARS_MAX` characters, a list or mapping at `ENTRIES_MAX` entries.
 5. An exception is its type and message; the stack trace is given at level debug only.
+6. A line that is equal to an earlier one but for its time is left out within REPEAT_S of that. The next one that is
+   written has the number of those left out, `repeated`.
 
 The last warnings and errors are kept, as they were written, for the status page (`recent_errors`).
 
@@ -14,20 +16,25 @@ Libraries' loggers pass from WARNING on, whatever the level of ours.
 
 import json
 import logging
+import math
 import sys
+import threading
+import time
 import traceback
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from itertools import islice
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from storage.bounded_map import BoundedMap
 from storage.config.masking import HIDDEN, sounds_secret
 from storage.wall_clock import wall_clock_ms
 from tidegate.config.model import LogFormat
-from tidegate.log_lines import STANDARD_ERROR
+from tidegate.log_lines import STANDARD_ERROR, StandardError
 from tidegate.status.model import ErrorStatus
 
 VALUE_CHARS_MAX = 2000
@@ -42,11 +49,17 @@ ENTRIES_MAX = 50
 _STRUCTLOG_KEYS = ("_record", "_from_structlog")
 """The record on its way to the formatter, removed before a line is made."""
 
+REPEAT_S = 1.0
+
+LINES_COMPARED_MAX = 1000
+"""What was written last; an older line may come again at once."""
+
 RECENT_MAX = 50
 RECENT_CHARS_MAX = 500
 """For one of the last warnings and errors."""
 
 _RECENT_LEVELS = ("warning", "error", "critical")
+_UNCOMPARED_KEYS = ("timestamp", *_STRUCTLOG_KEYS)
 _HEAD_KEYS = ("timestamp", "level", "logger", "event", "worker", "stack", *_STRUCTLOG_KEYS)
 _recent: deque[tuple[int, ErrorStatus]] = deque(maxlen=RECENT_MAX)
 
@@ -81,6 +94,7 @@ def configure_logs(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _Exceptions(with_stack=number <= logging.DEBUG),
         clean,
+        LeftOut(),
         _remember,
     ]
     _recent.clear()
@@ -90,7 +104,7 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # a module's logger made before this call would keep structlog's defaults
     )
-    handler = logging.StreamHandler(STANDARD_ERROR if stream is None else stream)
+    handler = _Handler(STANDARD_ERROR if stream is None else stream)
     handler.setFormatter(_formatter(shared, log_format))
     root = logging.getLogger()
     root.handlers = [handler]
@@ -147,6 +161,41 @@ def _formatter(shared: list[Processor], log_format: LogFormat) -> logging.Format
             render_json if log_format is LogFormat.JSON else render_console,
         ],
     )
+
+
+class LeftOut:
+    """Rule 6, for all loggers together and from any thread.
+
+    Args:
+        now_s: a clock that does not go back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._written: BoundedMap[int, tuple[float, int]] = BoundedMap(LINES_COMPARED_MAX)
+        """By a line's hash: when it was written last, and how often it was left out since."""
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        told = tuple((key, str(value)) for key, value in event.items() if key not in _UNCOMPARED_KEYS)
+        line, now_s = hash(told), self._now_s()
+        with self._lock:
+            written_s, left_out = self._written.get(line, (-math.inf, 0))
+            is_repeat = now_s - written_s < REPEAT_S
+            self._written[line] = (written_s, left_out + 1) if is_repeat else (now_s, 0)
+        if is_repeat:
+            raise structlog.DropEvent
+        if left_out:
+            event["repeated"] = left_out
+        return event
+
+
+class _Handler(logging.StreamHandler[StandardError | TextIO]):
+    """Writes lines, but for those of other libraries that are left out; structlog drops our own earlier."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(structlog.DropEvent):
+            super().emit(record)
 
 
 class _Worker:

@@ -3,14 +3,16 @@
 import io
 import json
 import logging
+from functools import partial
 
 import pytest
 import structlog
 
 from storage.config.masking import HIDDEN, sounds_secret
 from tests.support.for_each import for_each
+from tidegate import logs
 from tidegate.config.model import LogFormat
-from tidegate.logs import configure_logs, recent_errors
+from tidegate.logs import LINES_COMPARED_MAX, LeftOut, configure_logs, recent_errors
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -94,3 +96,37 @@ def test_secrets_are_masked_in_what_is_kept() -> None:
     (error,) = recent_errors(0)
     assert (error["event"], error["detail"]) == ("frame_refused", f'peer=10.0.0.7 password={HIDDEN} data="<5 bytes>"')
     assert error["time"].endswith("Z")
+
+
+def test_a_line_comes_at_most_once_a_second_and_then_says_how_often_it_was_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Failed before: a loop that went wrong ten times a second wrote ten lines a second, and pushed all others out of
+    the status page."""
+    now_s = 0.0
+    monkeypatch.setattr(logs, "LeftOut", partial(LeftOut, lambda: now_s))
+    stream = json_stream()
+    ours, librarys = structlog.get_logger("proxy.x"), logging.getLogger("trio.x")
+    for step in range(25):
+        now_s = step / 10
+        ours.warning("not_accepted", reason="no room")
+        ours.warning("not_accepted", reason="no room", client=step)
+        librarys.error("accept returned %s", "EMFILE", exc_info=OSError("no room"))
+    found = events(stream)
+    assert [event.get("repeated") for event in found if event["event"] == "not_accepted" and "client" not in event] == [
+        None,
+        9,
+        9,
+    ]
+    assert [event.get("repeated") for event in found if event["event"] == "accept returned EMFILE"] == [None, 9, 9]
+    assert [event["client"] for event in found if "client" in event] == [*range(25)]
+    assert len(found) == len(recent_errors(0)) == 3 + 3 + 25
+
+
+def test_lines_that_are_compared_are_bounded() -> None:
+    left_out = LeftOut(lambda: 0.0)
+    for number in range(LINES_COMPARED_MAX + 1):
+        left_out(None, "info", {"event": "line", "number": number})
+    assert left_out(None, "info", {"event": "line", "number": 0}) == {"event": "line", "number": 0}
+    with pytest.raises(structlog.DropEvent):
+        left_out(None, "info", {"event": "line", "number": LINES_COMPARED_MAX})
