@@ -67,6 +67,7 @@ class TroubleId(enum.StrEnum):
     CLIENT_STUCK = "client_stuck"
     LIMIT_REACHED = "limit_reached"
     MEMORY_SHORT = "memory_short"
+    NO_OPEN_FILE = "no_open_file"
     OPEN_FILES_FEW = "open_files_few"
     CONFIG_ODD = "config_odd"
     CONFIG_REFUSED = "config_refused"
@@ -270,6 +271,9 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
     TroubleId.MEMORY_SHORT: Trouble(
         _WARNING, "machine", "size#memory", "there is less memory than Tidegate may come to need",
         "lower `memory.max.bytes`, or raise the limit", says_remedy=True),
+    TroubleId.NO_OPEN_FILE: Trouble(
+        _CRITICAL, "machine", "monitor#tidegatenoopenfile", "this process can open no file or connection",
+        "raise the limit (`LimitNOFILE=`, `ulimit -n`) and restart, or lower `proxy.connections.max`", degrades=True),
     TroubleId.OPEN_FILES_FEW: Trouble(
         _WARNING, "machine", "size#sockets-and-open-files", "fewer files may be open than connections may need",
         "raise the limit, or lower `proxy.connections.max`", says_remedy=True),

@@ -259,12 +259,13 @@ class ProxyConfig:
         optional(NETWORKS),
         "The balancers' addresses or networks, as `10.0.0.7, 192.0.2.0/24`: a connection from elsewhere is closed.",
     )
-    connections_max: int = key(
+    connections_max: int | None = key(
         "proxy.connections.max",
-        integer(1, 1_000_000),
-        "Client connections, each with two open files. A newcomer takes the place of one that has not signed in.",
+        optional(integer(1, 1_000_000)),
+        "Client connections, each with two open files, whose limit may allow fewer. A newcomer takes the place of one "
+        "that has not signed in.",
         section="Limits on clients",
-        default="4096",
+        default_words="4096 at most",
         reload=Reload.AT_ONCE,
     )
     connections_idle_ms_max: int = key(

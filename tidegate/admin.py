@@ -10,11 +10,15 @@
 There is no authentication: it listens on the loopback address unless told otherwise, and shows neither records nor
 secrets. A browser on the same machine may be led here by a page from elsewhere, under that page's name (DNS rebinding),
 so the Host header must name this host. Only GET and HEAD.
+
+When clients have used up all open files, newcomers here get the descriptors that are kept for them
+(`tidegate.open_files`), then those of connections that wait for a request.
 """
 
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from ipaddress import ip_address
@@ -27,9 +31,11 @@ from metrics.registry import Registry
 from metrics.troubles import TroubleId
 from proxy.connection.address_book import open_listeners
 from proxy.connection.names import Groups
+from proxy.connection.peer_address import ACCEPT_AGAIN_S, CrowdListener
 from proxy.readiness import Readiness
 from tidegate.config.model import AdminConfig
 from tidegate.http import HttpServer, Request, Response, text
+from tidegate.open_files import SpareFiles
 from tidegate.status.model import Query, Status
 from tidegate.status.page import HEADERS, render_page
 
@@ -40,6 +46,9 @@ StatusFor = Callable[[Query], Awaitable[Status]]
 """What the status page shows."""
 
 ANY_HOST = "*"
+
+SPARE_FILES = 4
+"""Prometheus, two health checks and an operator."""
 
 
 class Pages(Protocol):
@@ -101,10 +110,23 @@ async def serve_admin(
     """
     listeners = await open_listeners(config.listen, "admin.listen")
     server = HttpServer(partial(_answer, pages, _hosts(config)), config.connections_max)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(trio.serve_listeners, server.handle, listeners)
-        host, port = listeners[0].socket.getsockname()[:2]
-        task_status.started((host, port))
+
+    async def handle(stream: trio.SocketStream) -> None:
+        try:
+            await server.handle(stream)
+        finally:
+            stream.socket.close()
+            spare.fill()  # in the same turn of the loop, or a client would have it
+
+    def make_room(_error: OSError) -> bool:
+        return spare.spend() or server.make_room(ACCEPT_AGAIN_S)  # a new one's request is on its way
+
+    with closing(SpareFiles(SPARE_FILES)) as spare:
+        async with trio.open_nursery() as nursery:
+            crowds = [CrowdListener(each, make_room) for each in listeners]
+            await nursery.start(trio.serve_listeners, handle, crowds)
+            host, port = listeners[0].socket.getsockname()[:2]
+            task_status.started((host, port))
 
 
 def _hosts(config: AdminConfig) -> frozenset[str]:

@@ -74,8 +74,8 @@ class HttpServer:
         self._answer = answer
         self._connections_max = connections_max
         self._open: set[trio.CancelScope] = set()
-        self._waiting: dict[trio.CancelScope, None] = {}
-        """Those that wait for a request, or the rest of one; the longest wait first."""
+        self._waiting: dict[trio.CancelScope, tuple[trio.SocketStream, float]] = {}
+        """Those that wait for a request, or the rest of one, and since when; the longest wait first."""
 
     @property
     def connections(self) -> int:
@@ -84,7 +84,7 @@ class HttpServer:
     async def handle(self, stream: trio.SocketStream) -> None:
         """One connection, until it ends."""
         async with stream:
-            if len(self._open) >= self._connections_max and not self._make_room():
+            if len(self._open) >= self._connections_max and not self.make_room():
                 return
             scope = trio.CancelScope()
             self._open.add(scope)
@@ -99,11 +99,12 @@ class HttpServer:
                 self._open.discard(scope)
                 self._waiting.pop(scope, None)
 
-    def _make_room(self) -> bool:
+    def make_room(self, waited_s_min: float = 0.0) -> bool:
+        """Close the connection that waits longest for a request; return whether there is one that waits so long."""
         longest = next(iter(self._waiting), None)
-        if longest is None:
+        if longest is None or trio.current_time() - self._waiting[longest][1] < waited_s_min:
             return False
-        del self._waiting[longest]
+        self._waiting.pop(longest)[0].socket.close()
         self._open.discard(longest)
         longest.cancel()
         return True
@@ -111,7 +112,7 @@ class HttpServer:
     async def _serve(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_HEAD_BYTES_MAX)
         while True:
-            self._waiting[scope] = None
+            self._waiting[scope] = stream, trio.current_time()
             try:
                 event = await _next_request(stream, connection)
                 has_body = event is not None and not isinstance(connection.next_event(), h11.EndOfMessage)

@@ -18,6 +18,7 @@ from proxy.settings import ClientAuth, ReadPreference, ServerTls
 from storage.config.ssl_contexts import load_identity
 from tidegate.config.model import Config
 from tidegate.logs import configure_logs
+from tidegate.open_files import connections_max
 
 if TYPE_CHECKING:
     from proxy.fetch.frontiers import Frontiers
@@ -91,7 +92,7 @@ class LiveSettings:
                 demands_sign_in=self._demands_sign_in,
             ),
             SlotLimits(
-                connections_max=proxy.connections_max,
+                connections_max=connections_max(config),
                 idle_s_max=proxy.connections_idle_ms_max / 1000,
                 connections_max_per_address=proxy.connections_max_per_ip,
                 rate_max_per_address=proxy.connections_rate_per_ip,

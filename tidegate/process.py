@@ -19,6 +19,7 @@ from storage.errors import StorageConfigError
 from tidegate.config.model import Config
 from tidegate.live_settings import LiveSettings
 from tidegate.loop_stall import watch_loop
+from tidegate.open_files import watch_open_files
 from tidegate.reasons import Reasons
 
 
@@ -68,5 +69,6 @@ async def open_process(
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
             tasks.keep("loop", partial(watch_loop, meters.loop))
+            tasks.keep("open files", partial(watch_open_files, readiness))
             yield Process(config, settings, meters, readiness, tasks, cluster, at_end)
             nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import errno
 import os
 import socket as stdlib_socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -41,20 +41,23 @@ TURN_S = 0.01
 
 
 ACCEPT_AGAIN_S = 0.1
-_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""The process, or the machine, has no open file left, or no memory for one."""
 
 
 class CrowdListener(trio.abc.Listener[trio.SocketStream]):
     """A listener that accepts up to ACCEPTED_AT_ONCE_MAX connections in one turn of the loop. Owns `listener`.
 
     One a turn would do, but in a crowd turns are long, and a newcomer would wait one for each that came before it.
-    When the process runs out of open files it waits and goes on, as trio's own loop would, but says so once a spell.
+
+    Args:
+        make_room: called when the process has no open file left; returns whether there may be one now. If not, it is
+            asked again each ACCEPT_AGAIN_S.
     """
 
-    def __init__(self, listener: trio.SocketListener, spells: Spells, meter: RelayMeter) -> None:
-        self._meter = meter
+    def __init__(self, listener: trio.SocketListener, make_room: Callable[[OSError], bool]) -> None:
         self._listener = listener
-        self._spells = spells
+        self._make_room = make_room
         self._further = stdlib_socket.socket(fileno=os.dup(listener.socket.fileno()))  # it does not block either
         self._accepted: deque[trio.SocketStream] = deque()
 
@@ -73,20 +76,24 @@ class CrowdListener(trio.abc.Listener[trio.SocketStream]):
             try:
                 return await self._listener.accept()
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in NO_ROOM:
                     raise
-                self._meter.on_not_accepted()
-                if self._spells.begins(error.errno):
-                    _log.error(
-                        "connections_not_accepted",
-                        reason=f"{error.strerror}: raise the limit (LimitNOFILE=, ulimit -n) or lower the key",
-                        key="proxy.connections.max",
-                    )
-            await trio.sleep(ACCEPT_AGAIN_S)
+                has_room = self._make_room(error)
+            if not has_room:
+                await trio.sleep(ACCEPT_AGAIN_S)
 
     async def aclose(self) -> None:
         self._further.close()
         await self._listener.aclose()
+
+
+def tell_no_room(spells: Spells, meter: RelayMeter, error: OSError) -> bool:
+    """Count a client that is not accepted, and log it once a spell; False: it waits."""
+    meter.on_not_accepted()
+    if spells.begins(error.errno):
+        reason = f"{error.strerror}: raise the limit (LimitNOFILE=, ulimit -n) or lower the key"
+        _log.error("connections_not_accepted", reason=reason, key="proxy.connections.max")
+    return False
 
 
 class Turns:

@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import structlog
@@ -39,6 +40,7 @@ from proxy.connection.peer_address import (
     UntrustedPeerError,
     original_address,
     own_address,
+    tell_no_room,
 )
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots
@@ -159,7 +161,8 @@ class Server:
         with self._cut_by_drain():
             # trio's own loop: it closes the listeners when it is cancelled. A connection lives in our nursery, as it
             # outlives its listener.
-            crowds = [CrowdListener(listener, self._spells, self._meter) for listener in listeners]
+            no_room = partial(tell_no_room, self._spells, self._meter)
+            crowds = [CrowdListener(listener, no_room) for listener in listeners]
             await trio.serve_listeners(handle, crowds, handler_nursery=cast(trio.Nursery, self._nursery))
 
     def take(self, sock: trio.socket.SocketType, target_for: TargetFor, on_end: Callable[[], None]) -> None:
@@ -281,7 +284,8 @@ class Server:
             self.handshakes.note(HandshakeOutcome.OK)
         target = target_for(server_name)
         if target is None:
-            _log.warning("broker_unknown", client=client.peer_name, server_name=server_name)
+            say = _log.warning if self._spells.begins("broker_unknown") else _log.debug
+            say("broker_unknown", client=client.peer_name, server_name=server_name)
             await client.aclose()
             return CloseCause.UPSTREAM_UNREACHABLE
         if not settings.limits.demands_sign_in:  # it keeps its slot while it waits for its broker

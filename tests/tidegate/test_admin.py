@@ -5,9 +5,10 @@ import queue
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
+import h11
 import httpx
 import pytest
 import trio
@@ -16,7 +17,8 @@ from metrics.meters import Meters
 from proxy.readiness import Readiness
 from storage.config.model import HostPort
 from tests.support.waiting import HANG_S_MAX
-from tidegate.admin import OwnPages, Streams, serve_admin
+from tests.tidegate.workers.all.test_descriptors import no_open_file
+from tidegate.admin import SPARE_FILES, OwnPages, Streams, serve_admin
 from tidegate.config.model import AdminConfig
 from tidegate.http import REQUEST_HEAD_BYTES_MAX
 from tidegate.status.collect import empty_status
@@ -95,6 +97,34 @@ async def test_livez_answers_whatever_the_state_and_does_not_name_its_server() -
         assert (await admin.get("/readyz"))[0] == 503
         admin.readiness.drain()
         assert (await admin.get("/livez"))[0] == 200
+
+
+@pytest.mark.needs("linux")
+async def test_pages_answer_when_the_process_has_no_open_file_left() -> None:
+    """Failed before: nobody was accepted, and the log had ten lines a second."""
+    async with running(is_ready=True) as admin:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(trio.socket.socket()) for _ in range(SPARE_FILES + 3)]
+            stack.enter_context(no_open_file())
+            for client in clients:  # they stay, so the last ones get the places of those that wait
+                await client.connect(admin.address)
+                for path in ("/livez", "/readyz", "/metrics"):
+                    assert await status_kept_open(client, path) == 200
+
+
+async def status_kept_open(client: trio.socket.SocketType, path: str) -> int:
+    """GET a path, and leave the connection open."""
+    await client.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    answer = h11.Connection(h11.CLIENT)
+    answer.send(h11.Request(method="GET", target=path, headers=[("Host", "localhost")]))
+    answer.send(h11.EndOfMessage())
+    status = 0
+    while not isinstance(event := answer.next_event(), h11.EndOfMessage):
+        if event is h11.NEED_DATA:
+            answer.receive_data(await client.recv(65536))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+    return status
 
 
 def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:

@@ -34,6 +34,7 @@ from tidegate.client_view import client_view
 from tidegate.commands.report import Report
 from tidegate.config.model import STDOUT, AdminConfig, Config
 from tidegate.memory_limit import memory_bytes, memory_shortage
+from tidegate.open_files import connections_max
 from tidegate.open_files import shortage as files_shortage
 
 ANSWER_S_MAX = 2.0
@@ -254,7 +255,7 @@ def check_open_files(config: Config, report: Report, workers: int) -> None:
     """Check that each process may have as many files open as its connections need."""
     problem = files_shortage(config, workers)
     if problem is None:
-        report.ok(f"the limit on open files is enough for proxy.connections.max {config.proxy.connections_max}")
+        report.ok(f"the limit on open files is enough for {connections_max(config, workers)} client connections")
     else:
         report.warning(problem, TroubleId.OPEN_FILES_FEW)
 

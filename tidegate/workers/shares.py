@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.config.model import WORKER_MEMORY_BYTES_MIN, Config
+from tidegate.open_files import connections_max
 from tidegate.workers.cache_parts import cache_part
 
 AUTO_MAX: Final = 8
@@ -57,7 +58,7 @@ def share_of(config: Config, worker: int, workers: int) -> Config:
         proxy=replace(
             proxy,
             held_bytes_max=part(proxy.held_bytes_max),
-            connections_max=math.ceil(proxy.connections_max / workers),
+            connections_max=math.ceil(connections_max(config, workers) / workers),
             connections_max_per_ip=proxy.connections_max_per_ip if proxy.protocol else None,
             connections_rate_per_ip=proxy.connections_rate_per_ip if proxy.protocol else None,
             drain_delay_ms=0,

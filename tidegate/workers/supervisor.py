@@ -28,7 +28,7 @@ from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import Book, Target
 from proxy.connection.address_limits import AddressLimits
 from proxy.connection.names import join_groups
-from proxy.connection.peer_address import CrowdListener, own_address
+from proxy.connection.peer_address import CrowdListener, own_address, tell_no_room
 from proxy.connection.server import REFUSALS, TargetFor
 from proxy.connection.slots import SlotLimits
 from proxy.connection.spells import Spells
@@ -155,7 +155,8 @@ class Acceptor:
             self._scopes.add(scope)
             self._serves(target.node_id, True)
             try:
-                crowds = [CrowdListener(each, self._spells, self._meter) for each in listeners]
+                no_room = partial(tell_no_room, self._spells, self._meter)
+                crowds = [CrowdListener(each, no_room) for each in listeners]
                 accepting = [_WhenThereIsRoom(each, self._wait_room) for each in crowds]
                 await trio.serve_listeners(handle, accepting, handler_nursery=cast(trio.Nursery, self._nursery))
             finally:

@@ -27,7 +27,6 @@ from proxy.connection.names import ClientName, Groups
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.server_names import hear_server_names
 from proxy.connection.slots import SlotLimits
-from proxy.connection.spells import Spells
 from proxy.settings import Network
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
@@ -256,7 +255,7 @@ async def test_a_crowd_is_accepted_in_one_turn(tmp_path: Path) -> None:
     listening.listen(count)
     async with AsyncExitStack() as stack:
         inner = trio.SocketListener(listening)
-        crowds = peer_address.CrowdListener(inner, Spells(trio.current_time), Meters(Registry()).relay)
+        crowds = peer_address.CrowdListener(inner, lambda _error: False)
         listener = await stack.enter_async_context(crowds)
         for number in range(count):
             client = await stack.enter_async_context(await trio.open_unix_socket(path))
