@@ -34,7 +34,7 @@ async def connected(
         return near, await listener.accept()
 
 
-async def received(stream: trio.SocketStream, size: int) -> bytes:
+async def received(stream: trio.abc.ReceiveStream, size: int) -> bytes:
     """Return the next bytes that come."""
     data = bytearray()
     with trio.fail_after(HANG_S_MAX):

@@ -157,7 +157,10 @@ class Template:
     async def _fork(self, command: bytes) -> tuple[socket.socket, int]:
         for process in [*self._processes]:
             # A pair for each: one that dies may have forked before.
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            except OSError as error:  # no open file is left
+                raise NotStartedError(f"there is no way to talk to it: {error.strerror}") from error
             try:
                 with theirs:
                     process_id = await process.fork(command, theirs)

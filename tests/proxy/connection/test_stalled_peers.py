@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import trio
@@ -27,9 +28,10 @@ from proxy.connection.connection import ClientConnection
 from proxy.connection.frame_stream import FrameStream
 from proxy.upstream.pipe import Pipe
 from proxy.upstream.send_room import SendRoom
-from proxy.upstream.transport import PlainTransport
+from proxy.upstream.transport import PlainTransport, TlsTransport, tls_server_transport
 from storage.cache.byte_budget import ByteBudget
 from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, request
+from tests.support.socket_broker import BothSides, both_sides
 from tests.support.socket_pairs import connected, received
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a socket's room")
@@ -60,9 +62,9 @@ FETCH = request(ApiKey.FETCH, VERSION, 1)
 class Peers:
     """A relaying connection and both far ends."""
 
-    client: trio.SocketStream
+    client: trio.abc.Stream
     broker: trio.SocketStream
-    to_client: PlainTransport
+    to_client: PlainTransport | TlsTransport
     connection: ClientConnection
     causes: list[CloseCause] = field(default_factory=list)
 
@@ -90,11 +92,13 @@ async def crowd(
     *,
     is_client: bool = True,
     send_buffer_bytes: int | None = None,
+    tls: BothSides | None = None,
 ) -> AsyncIterator[Crowd]:
     """
     Args:
         prepare: is given the sockets of the clients, or of the brokers, before they connect.
         send_buffer_bytes: what Tidegate's sockets to clients have; None: what the system gives them.
+        tls: between clients and Tidegate.
     """
     registry = Registry(Kip405Names.CURRENT)
     meter = Meters(registry).relay
@@ -110,7 +114,7 @@ async def crowd(
                 from_client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
             for end in (far_client, far_broker):
                 stack.push_async_callback(trio.aclose_forcefully, end)
-            to_client = PlainTransport(from_client.socket)
+            to_client, client = await secured(far_client, from_client, tls)
             connection = ClientConnection(
                 to_client,
                 PlainTransport(to_broker.socket),
@@ -121,10 +125,27 @@ async def crowd(
                 accounts=made.accounts,
                 meter=meter,
             )
-            made.peers.append(Peers(far_client, far_broker, to_client, connection))
+            made.peers.append(Peers(client, far_broker, to_client, connection))
             nursery.start_soon(made.peers[-1].run)
         yield made
         nursery.cancel_scope.cancel()
+
+
+async def secured(
+    far: trio.SocketStream, near: trio.SocketStream, tls: BothSides | None
+) -> tuple[PlainTransport | TlsTransport, trio.abc.Stream]:
+    """Return Tidegate's end of a connection, and the client's."""
+    if tls is None:
+        return PlainTransport(near.socket), far
+    client, made = trio.SSLStream(far, tls.client, server_hostname="localhost"), list[TlsTransport]()
+
+    async def accept() -> None:
+        made.append(await tls_server_transport(near.socket, tls.server))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        await client.do_handshake()
+    return made[0], client
 
 
 def little_receive_buffer(sock: trio.socket.SocketType) -> None:
@@ -162,6 +183,22 @@ async def test_what_clients_do_not_take_is_not_held(answer: str, mock_clock: Moc
 async def test_small_send_buffers_hold_no_more(send_buffer_bytes: int, mock_clock: MockClock) -> None:
     frame = fetch_answer(3 * MIB, 20 * KIB, 300 * KIB)
     stalled = crowd(12, little_receive_buffer, send_buffer_bytes=send_buffer_bytes)
+    async with stalled as made, trio.open_nursery() as nursery:
+        for each in made.peers:
+            await each.client.send_all(FETCH)
+            await received(each.broker, len(FETCH))
+            nursery.start_soon(each.broker.send_all, frame)
+        await wait_until_stalled(made, mock_clock)
+        assert made.is_whole
+        assert max(buffers_bytes(made)) <= RELAYED_BYTES_MAX
+        assert held_by_metrics(made) == (0, made.accounts.relayed_bytes)
+        for each in made.peers:
+            assert await received(each.client, len(frame)) == frame
+
+
+async def test_what_clients_do_not_take_over_tls_is_not_held(tmp_path: Path, mock_clock: MockClock) -> None:
+    frame = fetch_answer(3 * MIB, 20 * KIB, 300 * KIB)
+    stalled = crowd(12, little_receive_buffer, tls=both_sides(tmp_path))
     async with stalled as made, trio.open_nursery() as nursery:
         for each in made.peers:
             await each.client.send_all(FETCH)
