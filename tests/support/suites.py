@@ -19,8 +19,8 @@ TESTS: Final = Path(__file__).resolve().parents[1]
 QUICK_FOLDERS: Final = frozenset(
     {"broker", "contract", "metrics", "protocol", "proxy", "simulation", "standalone", "storage", "tidegate"}
 )
-QUICK_NEEDS: Final = frozenset({"java", "kafka"})
-"""What `make demo` brings, and so the most that a quick test may need."""
+QUICK_NEEDS: Final = frozenset({"java", "kafka", "shared-openssl"})
+"""What `make demo` brings, and how the machine's Python was built: the most that a quick test may need."""
 
 
 class Suite(StrEnum):
