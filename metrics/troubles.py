@@ -279,7 +279,7 @@ TROUBLES: Final[Mapping[TroubleId, Trouble]] = {
         "raise the limit, or lower `proxy.connections.max`", says_remedy=True),
     TroubleId.CONFIG_ODD: Trouble(
         _WARNING, "configuration", "troubleshoot#the-configuration",
-        "keys have no effect, or another one than it seems", "correct them, or take them out"),
+        "some keys have no effect, or not the one that you would expect", "correct them, or take them out"),
     TroubleId.CONFIG_REFUSED: Trouble(
         _WARNING, "configuration", "troubleshoot#the-configuration",
         "a changed file has a mistake, and the old configuration goes on",

@@ -41,7 +41,7 @@ from tools.demo.tidegate_process import PROGRAM, Tidegate
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a row is called, and its aim: core-seconds of the floor's at most, or MB/s of the floor's at least."""
+    """A row's name, and its aim: core-seconds of the floor's at most, or MB/s of the floor's at least."""
 
     name: str
     aim: float
@@ -86,9 +86,9 @@ class Side:
     read: Callable[[], Transfer]
     read_answers: Callable[[], Transfer]
     served_bytes_min: int = 0
-    """What it serves of the tier in a reading, at least."""
+    """It serves at least so many bytes of the tier in a reading."""
     answers: float = ANSWERS
-    """As many as `read_answers` reads have its bytes."""
+    """The number of full answers that hold what `read_answers` reads."""
     peers: Sequence[int] = ()
     """Processes that it talks to, but for the client."""
 
@@ -123,7 +123,7 @@ class RelayStage:
 
     @cached_property
     def tiered_ends(self) -> Mapping[int, int]:
-        """A topic "tiered" that is in the tier alone, up to these offsets."""
+        """Return the offsets up to which a topic "tiered" is in the tier alone, by partition."""
         configs = {**TIERED_CONFIGS, "segment.bytes": str(min(16, self.megabytes // 8) * MIB)}
         offsets = fill_topic(self.cluster, "tiered", self.megabytes, configs, is_tiered=True)
         return {partition: known.local_log_start_offset for partition, known in offsets.items()}
