@@ -330,7 +330,8 @@ async def test_where_the_system_is_short_little_is_held_and_nobody_is_ended(
         if room is first.to_client.room:
             room.sure_bytes = 8 * MIB
 
-    async with crowd(2, little_receive_buffer) as made, trio.open_nursery() as nursery:
+    stalled = crowd(2, little_receive_buffer, send_buffer_bytes=256 * KIB)
+    async with stalled as made, trio.open_nursery() as nursery:
         first, other = made.peers
         with monkeypatch.context() as patch:
             patch.setattr(SendRoom, "ask", lie)
