@@ -11,7 +11,7 @@ Rule 4. The system lets a socket keep up to 4 MiB that its peer does not take, a
         has not taken PROOF_BYTES yet gets no more than those in advance, and the source keeps its first buffer.
 Rule 5. A system that is short of memory for TCP takes less, of any socket. What one did not take is in our memory then.
         So for SHORTAGE_S no socket has room for sure, and what is passed on is passed on in small parts.
-Rule 6. Another system does not say. There all is room, since nothing is spliced there.
+Rule 6. Another system than Linux does not say. There all is room, since nothing is spliced there.
 """
 
 import socket as stdlib_socket
@@ -34,6 +34,9 @@ PACKET_PARTS_MAX: Final = 17
 SPLICE_HEADS_BYTES: Final = (PIPE_PARTS // PACKET_PARTS_MAX + 2) * HEAD_BYTES
 
 PROOF_BYTES: Final = 128 * 1024
+
+UNKNOWN_BYTES: Final = 64 * 1024
+"""For a system that does not say: the least that is worth a splice."""
 
 SHORTAGE_S: Final = 5.0
 
@@ -93,8 +96,9 @@ class SendRoom:
         if self._socket is not None:
             try:
                 self.sure_bytes = self._room_bytes(self._socket)
-            except OSError:
-                self.sure_bytes = 0  # it is closed, or no TCP socket: the next send finds out which
+            except (OSError, struct.error):
+                # It is closed, as the next send finds out; or this Linux is emulated, and lacks the question.
+                self.sure_bytes = UNKNOWN_BYTES
 
     def limit_unsent(self) -> None:
         """Before a wait until the socket takes bytes: for a peer that may take nothing it is full with PROOF_BYTES."""

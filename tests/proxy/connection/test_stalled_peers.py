@@ -3,6 +3,7 @@
 Between real sockets: how much a socket takes is the system's own doing.
 """
 
+import errno
 import os
 import socket
 import struct
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -19,6 +21,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from metrics.kip405 import Kip405Names
 from metrics.meters import CloseCause, Meters
 from metrics.registry import Registry
+from protocol.client.errors import TransportError
 from protocol.fetch.messages import PartitionAnswer
 from protocol.fetch.response import encode_response
 from protocol.wire.framing import IDLE_BUFFER_BYTES
@@ -27,10 +30,10 @@ from proxy.connection.accounts import Accounts, AccountSettings
 from proxy.connection.connection import ClientConnection
 from proxy.connection.frame_stream import FrameStream
 from proxy.upstream.pipe import Pipe
-from proxy.upstream.send_room import SendRoom
+from proxy.upstream.send_room import UNKNOWN_BYTES, SendRoom
 from proxy.upstream.transport import PlainTransport, TlsTransport, tls_server_transport
 from storage.cache.byte_budget import ByteBudget
-from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, request
+from tests.support.memory_transport import LIMITS, ScriptedAddresses, ScriptedHandlers, open_accounts, request
 from tests.support.socket_broker import BothSides, both_sides
 from tests.support.socket_pairs import connected, received
 
@@ -359,10 +362,29 @@ async def test_where_the_system_is_short_little_is_held_and_nobody_is_ended(
         assert held_by_metrics(made)[0] == 0
 
 
-async def test_a_closed_socket_has_no_room() -> None:
-    client, to_client = await connected()
-    room = SendRoom(to_client.socket)
-    await trio.aclose_forcefully(to_client)
+@pytest.mark.parametrize("answer", [OSError(errno.ENOPROTOOPT, "not here"), bytes(100)])
+def test_a_system_that_does_not_say_gives_little_room(answer: OSError | bytes) -> None:
+    class Emulated:
+        def getsockopt(self, _level: int, option: int, _size: int = 0) -> int | bytes:
+            if isinstance(answer, OSError):
+                raise answer
+            return 1448 if option == socket.TCP_MAXSEG else answer
+
+    room = SendRoom(cast(trio.socket.SocketType, Emulated()))
     room.ask()
-    assert room.sure_bytes == 0
-    await trio.aclose_forcefully(client)
+    assert room.sure_bytes == UNKNOWN_BYTES
+
+
+async def test_passing_on_to_a_closed_socket_ends_with_its_error() -> None:
+    (client, to_client), (broker, from_broker) = await connected(), await connected()
+    source, destination = PlainTransport(from_broker.socket), PlainTransport(to_client.socket)
+    account = open_accounts().open(lambda _reason: None)
+    stream = FrameStream(source, destination, CloseCause.UPSTREAM, lambda _size: None, account)
+    await broker.send_all(fetch_answer(1000))
+    assert await stream.receive()
+    destination.abort()
+    with pytest.raises(TransportError, match="closed by us"):
+        await stream.pass_on(1000)
+    stream.close()
+    for end in (client, broker, from_broker):
+        await trio.aclose_forcefully(end)
