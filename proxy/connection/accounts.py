@@ -19,12 +19,15 @@ Rule 5. What is relayed stays in its socket, but for some KiB (`proxy.connection
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import trio
 
 from metrics.meters import RelayMeter
 from storage.cache.byte_budget import LARGE_BYTES, ByteBudget
+
+if TYPE_CHECKING:
+    from protocol.wire.framing import FrameBuffer
 
 PROGRESS_BYTES = 64 * 1024
 
@@ -64,15 +67,6 @@ class Releasable(Protocol):
 
     def release(self) -> None:
         """Hold none of them any more."""
-        ...
-
-
-class Buffered(Protocol):
-    """What has bytes in memory that are relayed."""
-
-    @property
-    def at_hand_bytes(self) -> int:
-        """Return how many were received and not passed on yet."""
         ...
 
 
@@ -118,7 +112,8 @@ class Account:
     def __init__(self, accounts: "Accounts", end: Callable[[str], None], client: str = "") -> None:
         self.client = client
         self.held_bytes = 0
-        self.streams: list[Buffered] = []
+        self.buffers: list[FrameBuffer] = []
+        """What was received and not handled yet, in both directions."""
         self.end = end
         self._accounts = accounts
         self._waits: list[Wait] = []
@@ -127,7 +122,7 @@ class Account:
     @property
     def relayed_bytes(self) -> int:
         """Return how many bytes of what is relayed are in memory."""
-        return self._relayed_bytes + sum(stream.at_hand_bytes for stream in self.streams)
+        return self._relayed_bytes + sum(map(len, self.buffers))
 
     @property
     def endable_bytes(self) -> int:

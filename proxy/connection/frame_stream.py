@@ -120,12 +120,7 @@ class FrameStream:
         self._account = account
         self._charged_bytes = 0
         self._received_bytes_max = RECEIVE_BUFFER_BYTES
-        account.streams.append(self)
-
-    @property
-    def at_hand_bytes(self) -> int:
-        """Return how many bytes were received and not handled yet."""
-        return len(self.buffer)
+        account.buffers.append(self.buffer)
 
     async def receive(self) -> bool:
         """Receive more bytes, between frames or in the first bytes of one; False at the source's end between frames.

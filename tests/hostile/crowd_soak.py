@@ -77,8 +77,8 @@ LIMITS = {
     "tidegate_readahead_unread_bytes": MEMORY_MAX_BYTES // 3,
     "tidegate_cache_resident_bytes": CACHE_BYTES + MEMORY_MAX_BYTES // 3,
 }
-"""Tidegate's own figures, and their parts of `memory.max.bytes` (docs/configuration.md). What is resident is what was
-read and what is read ahead."""
+"""Tidegate's own figures, and their parts of `memory.max.bytes` (docs/configuration.md). The cache has
+what was read, and what is read ahead."""
 
 
 def roles(clients: int) -> list[str]:

@@ -24,13 +24,14 @@ STALL_S = float(os.environ.get("TIDEGATE_STALL_S", "0"))
 """Nobody reads for so long behind the moment at which nothing moves any more."""
 
 RELAYED_BYTES_MAX = 8 * 1024
-"""For each client, by `/metrics`."""
+"""For each client."""
 
-RESIDENT_BYTES_MAX = 32 * 1024
-"""For each client, by the process's memory: Python's own for a request that is under way is among it."""
+PYTHONS_BYTES = 1024 * 1024
+"""By the process's memory, whose allocator takes so much at a time."""
 
 READERS = 20
-"""So many read their whole answer in the end: through a window of 8 KiB that takes half a second each."""
+"""So many read their whole answer in the end, and all by hand: through a window of 8 KiB that takes half a second
+each."""
 
 TINY = {"memory.max.bytes": str(MEMORY_MAX_BYTES)}
 
@@ -61,10 +62,10 @@ def test_what_nobody_takes_is_not_held(
             print(f"{clients} clients: bytes held and memory grown for each: {each_bytes}")
             assert tidegate.metric("tidegate_held_bytes") == 0
             assert relayed_bytes <= clients * RELAYED_BYTES_MAX
-            assert grown_bytes <= clients * RESIDENT_BYTES_MAX
+            assert grown_bytes <= clients * RELAYED_BYTES_MAX + PYTHONS_BYTES
             for each in stalled:
                 assert each.socket.recv(1, socket.MSG_PEEK), "closed, not stalled"
-            for each in stalled[:: clients // READERS]:
+            for each in stalled if STALL_S else stalled[:: clients // READERS]:
                 each.timeout_s = WAIT_S_MAX  # a window that was shut for long may open late
                 assert fetch_result(each.read_frame(), VERSION, {topic_id: local_topic}).partitions == right
 
